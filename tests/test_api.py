@@ -19,9 +19,8 @@ from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError, Work
 from perfmodel.commands.stats import REPORTS
 from perfmodel.workloads.spec import load
 from support.build_training import Training, training_report
-from support.folders import ROOT
+from support.folders import BASE, ROOT
 
-BASE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 FRAMES = ("ranges", "rates", "copies", "collectives", "ranks", "points", "runs", "findings")
 
 

@@ -15,7 +15,7 @@ from support.build_queued import QueuedTraining, queued_report
 from support.build_report import ReportBuilder
 from support.build_training import Training, training_report
 from support.cli import perfmodel
-from support.folders import ROOT
+from support.folders import PROFILES, ROOT
 
 FAQ = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
 QUOTED = set(re.findall(r"^(perfmodel: .*)$", FAQ, re.MULTILINE))
@@ -36,13 +36,13 @@ def _raw() -> tuple[object, ...]:
 
 
 def _cut_short() -> tuple[object, ...]:
-    whole = (ROOT / "profiles" / BASE).read_bytes()
+    whole = (PROFILES / BASE).read_bytes()
     Path("report.sqlite").write_bytes(whole[: len(whole) // 2])
     return "analyze", "report.sqlite"
 
 
 def _still_running() -> tuple[object, ...]:
-    shutil.copy(ROOT / "profiles" / BASE, "report.sqlite")
+    shutil.copy(PROFILES / BASE, "report.sqlite")
     Path("report.sqlite-journal").write_bytes(b"x" * 600)
     return "analyze", "report.sqlite"
 
@@ -95,7 +95,7 @@ def _graph() -> tuple[object, ...]:
 
 
 def _autograd() -> tuple[object, ...]:
-    shutil.copy(ROOT / "profiles" / "ddp" / "ddp_p2_H512_B3000.sqlite.xz", "report.sqlite.xz")
+    shutil.copy(PROFILES / "ddp" / "ddp_p2_H512_B3000.sqlite.xz", "report.sqlite.xz")
     return "analyze", "report.sqlite.xz", "--attribute", "thread"
 
 

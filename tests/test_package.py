@@ -16,13 +16,12 @@ from pathlib import Path
 import pytest
 
 from perfmodel import __version__
-from support.folders import ROOT
+from support.folders import BASE, ROOT
 
 pytestmark = pytest.mark.slow
 
 pytest.importorskip("hatchling", reason="builds the package: pip install -e '.[dev]'")
 
-REPORT = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 TREE = (
     "perfmodel", "trainer", "docs", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE",
     ".gitignore",
@@ -145,7 +144,7 @@ def test_the_wheel_works_where_there_is_no_repository(wheel: Path, tmp_path: Pat
     site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path)
     others = [path for path in sys.path if path.endswith("-packages")]
     (Path(site) / "others.pth").write_text("\n".join(others))  # does not follow their .pth files
-    shutil.copy(REPORT, tmp_path / "run.sqlite")
+    shutil.copy(BASE, tmp_path / "run.sqlite")
     program = tmp_path / "venv" / "bin" / "perfmodel"
     clean = {"PYTHONPATH": "", "PYTHONSAFEPATH": "1"}
     assert run(program, "--version", cwd=tmp_path, **clean) == f"perfmodel, version {__version__}"

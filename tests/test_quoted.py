@@ -28,7 +28,7 @@ from perfmodel.models.launches import LAUNCH_SD
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from support import fuzz
-from support.folders import ROOT
+from support.folders import PROFILES, RESULTS, ROOT
 
 DOCS: Final = ROOT / "docs"
 WHOLE: Final = ("compare", "ladder", "robustness", "scale", "size")
@@ -37,7 +37,7 @@ WHOLE: Final = ("compare", "ladder", "robustness", "scale", "size")
 
 @cache
 def result(name: str) -> Any:
-    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    return json.loads((RESULTS / f"{name}.json").read_text())
 
 
 def thin() -> list[float]:
@@ -86,7 +86,7 @@ def outer_product() -> list[float]:
 
 def graph() -> list[float]:
     """What a replayed batch takes the host and the GPU, in µs."""
-    paths = [ROOT / "profiles" / "ladder" / f"graph_{i}.sqlite.xz" for i in (1, 2, 3)]
+    paths = [PROFILES / "ladder" / f"graph_{i}.sqlite.xz" for i in (1, 2, 3)]
     batches = [analyze_reports([path], Options()).runs[0].batch for path in paths]
     return [
         1e6 * float(np.median([b.queued_s for b in batches if b.queued_s is not None])),

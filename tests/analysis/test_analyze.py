@@ -11,10 +11,9 @@ from perfmodel.analysis.result import Analysis, RunAnalysis
 from support.build_report import VERSIONS
 from support.build_training import analyzed
 from support.document_report import document_report
-from support.folders import ROOT
+from support.folders import BASE, PROFILES, ROOT
 
-SHARED = ROOT / "profiles" / "h200x1_2ranks_nsys2024.2.3.sqlite"
-BASE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
+SHARED = PROFILES / "h200x1_2ranks_nsys2024.2.3.sqlite"
 CPU = ROOT / "tests" / "reports" / "cpu_2ranks_nsys2024.2.3.sqlite"
 BATCH = "batch iteration"
 PHASES = "forward + backward + step"

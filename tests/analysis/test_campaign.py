@@ -12,9 +12,9 @@ from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
-from support.folders import ROOT
+from support.folders import PROFILES
 
-FOLDER = ROOT / "profiles" / "campaign"
+FOLDER = PROFILES / "campaign"
 INDEX: list[dict[str, Any]] = json.loads((FOLDER / "index.json").read_text())
 GRID = [
     entry

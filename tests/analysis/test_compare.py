@@ -24,9 +24,8 @@ from perfmodel.render.compare import document, result
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
 from support.build_training import Training, training_report
-from support.folders import ROOT
+from support.folders import PROFILES
 
-PROFILES = ROOT / "profiles"
 PLANTED = Path(os.environ.get("PROGRAM_REPORTS", "/nonexistent")) / "planted"
 BATCHES = 12
 

@@ -13,10 +13,9 @@ from perfmodel.analysis.compare.series import Key, Launch, Series, launch_of
 from perfmodel.models.launches import LAUNCH_NOISE, SCALES
 from perfmodel.readers import read
 from perfmodel.timing.run import time_run
-from support.folders import ROOT
+from support.folders import PROFILES
 from support.launches_made import certain, compared
 
-PROFILES: Final = ROOT / "profiles"
 SIZES: Final = ("H512_B3000", "H512_B12000", "H2048_B3000", "H2048_B12000")
 HIDDEN: Final = (128, 256, 512, 1024, 2048, 4096)
 

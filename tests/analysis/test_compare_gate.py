@@ -14,9 +14,9 @@ import pytest
 from perfmodel.analysis.compare.compare import gate_of
 from perfmodel.models.launches import GATE_SCALES, LAUNCH_NOISE, SCALES, Median, effect
 from support.cli import perfmodel
-from support.folders import ROOT
+from support.folders import PROFILES
 
-LADDER = ROOT / "profiles" / "ladder"
+LADDER = PROFILES / "ladder"
 NOISE = {"replayed": SCALES["kernel"], **GATE_SCALES}
 """Assumed for one or two launches a side, over that of host times."""
 PAIRS = 1000
@@ -25,7 +25,7 @@ PAIRS = 1000
 @cache
 def residuals() -> dict[str, np.ndarray]:
     """How far launches are from their configuration's mean, as logarithms, by what limits them."""
-    launches = json.loads((ROOT / "profiles" / "launches" / "launches.json").read_text())
+    launches = json.loads((PROFILES / "launches" / "launches.json").read_text())
     found = defaultdict(list)
     for launch in launches["launches"]:
         if launch["recorded"] and isinstance(launch.get("batch_s"), float):

@@ -17,10 +17,10 @@ from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from perfmodel.render.compare import document, group_table, result
 from perfmodel.timing.run import time_run
-from support.folders import ROOT
+from support.folders import PROFILES
 from support.launches_made import certain, compared
 
-LADDER: Final = ROOT / "profiles" / "ladder"
+LADDER: Final = PROFILES / "ladder"
 RUNGS: Final = {
     "document", "pinned", "host-flat", "prefetch", "resident", "chunked", "nccl", "graph", "thin",
     "fused-x3", "peer-x3", "model-nccl",

@@ -24,7 +24,7 @@ from perfmodel.machines.measure.measurement import save
 from perfmodel.readers.ncu import Launch, parse
 from support.build_ncu import FADD, FFMA, L1, L2, READ, TF32, TIME, WRITE, Kernel, wide
 from support.cli import EVIL, fails, harmless, perfmodel, succeeds
-from support.folders import ROOT, TESTS
+from support.folders import MACHINE, RESULTS, ROOT, TESTS
 from support.measured_machine import MEASURED
 
 GOLDEN = TESTS / "golden" / "ncu" / "h200_forward_gemm_1.csv"
@@ -92,7 +92,7 @@ def test_the_documents_kernel_multiplies_a_little_more_than_asked():
 
 
 def test_no_product_that_an_h200_counted_is_above_its_peak_or_dram():
-    results = ROOT / "benchmarks" / "results" / "gemm_counters.json"
+    results = RESULTS / "gemm_counters.json"
     rows = json.loads(results.read_text())["rows"]
     assert len(rows) > 50
     for row in rows:
@@ -281,8 +281,7 @@ def test_ceilings_of_another_machine_than_was_counted_are_said(tmp_path):
     for machine in ("v100", cpu):
         said = json.loads(succeeds("counters", counted, "--machine", machine, "--json"))["warnings"]
         assert said[0].startswith("counted on NVIDIA H200, but the ceilings are those of ")
-    measured = ROOT / "benchmarks" / "results" / "machine_h200x4.toml"
-    for machine in ("h200", own, measured):
+    for machine in ("h200", own, MACHINE):
         said = json.loads(succeeds("counters", counted, "--machine", machine, "--json"))["warnings"]
         assert not any("counted on" in sentence for sentence in said)
 

@@ -23,7 +23,7 @@ from perfmodel.programs.mlp.mlp import mlp
 from perfmodel.readers.ncu import Launch
 from support.build_ncu import FFMA, L2, READ, TF32, TIME, WRITE, Kernel, wide
 from support.cli import perfmodel, succeeds
-from support.folders import ROOT
+from support.folders import RESULTS
 
 VALUES = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 1, "b": 4}
 FIRST = 2 * 784 * 512 * 3000
@@ -98,7 +98,7 @@ def test_split_products_are_said(products):
     assert "1.00 % more operations" in said
 
 
-COUNTED = json.loads((ROOT / "benchmarks" / "results" / "gemm_counters.json").read_text())["rows"]
+COUNTED = json.loads((RESULTS / "gemm_counters.json").read_text())["rows"]
 
 
 @pytest.mark.parametrize("math", ["float32", "tf32", "tf32x3"])

@@ -22,7 +22,7 @@ from perfmodel.models.launches import LAUNCH_SD, Median, across, drawn_medians
 from perfmodel.models.spread import t_95, t_quantile
 from perfmodel.programs.program import Options
 from perfmodel.timing.samples import Estimate
-from support.folders import ROOT
+from support.folders import PROFILES
 
 TRIALS = 1000
 seconds = st.floats(1e-6, 10.0, allow_nan=False)
@@ -217,7 +217,7 @@ def test_durations_of_zero_are_no_reason_to_complain() -> None:
 @cache
 def logs() -> dict[str, list[list[float]]]:
     """Logarithms of recorded times by what they are of and configuration, a number a launch."""
-    document = json.loads((ROOT / "profiles" / "launches" / "launches.json").read_text())
+    document = json.loads((PROFILES / "launches" / "launches.json").read_text())
     found: dict[str, dict[object, list[float]]] = defaultdict(lambda: defaultdict(list))
     for launch in document["launches"]:
         if not launch["recorded"]:
@@ -269,7 +269,7 @@ def test_the_interval_from_three_or_more_launches_holds_the_next(kind: str) -> N
 
 
 def test_three_launches_of_one_configuration_give_the_interval_of_another() -> None:
-    ladder = ROOT / "profiles" / "ladder"
+    ladder = PROFILES / "ladder"
     paths = [ladder / f"{name}.sqlite.xz" for name in ("nccl_1", "nccl_2", "nccl_3", "graph_1")]
     *launches, other = analyze_reports(paths, Options()).runs
     medians = [run.batch.median for run in launches]

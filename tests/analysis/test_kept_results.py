@@ -17,15 +17,14 @@ from perfmodel.base.cache import Cache
 from perfmodel.programs.program import Options
 from perfmodel.render.analysis_json import analysis_document
 from profiles.grow import grow_ranks
-from support.folders import ROOT
+from support.folders import BASE, ROOT
 
-SOURCE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 REPORTS = 6
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return grow_ranks(SOURCE, tmp_path_factory.mktemp("job"), REPORTS)
+    return grow_ranks(BASE, tmp_path_factory.mktemp("job"), REPORTS)
 
 
 def start(
@@ -140,7 +139,7 @@ def test_folders_of_arrow_and_parquet_are_kept(tmp_path: Path, kind: str) -> Non
     from support.build_columnar import write_folder
 
     suffix = {"arrow": "arwdir", "parquet": "pqtdir"}[kind]
-    folder, kept = write_folder(SOURCE, tmp_path / f"report_{suffix}", kind), tmp_path / "kept"
+    folder, kept = write_folder(BASE, tmp_path / f"report_{suffix}", kind), tmp_path / "kept"
 
     def found() -> object:
         return analysis_document(analyze_reports([folder], Options({}), cache=kept))

@@ -11,9 +11,9 @@ import pytest
 from perfmodel.analysis.result import RunAnalysis
 from profiles import collect_ladder
 from support.build_training import analyzed
-from support.folders import ROOT
+from support.folders import PROFILES
 
-LADDER = ROOT / "profiles" / "ladder"
+LADDER = PROFILES / "ladder"
 REPORTS = sorted(LADDER.glob("*_1.sqlite.xz"))
 FINE = ("replays of a CUDA graph", "does not wait until it is done")
 """What such runs are rightly told."""

@@ -32,25 +32,21 @@ from perfmodel.timing.run import time_report, time_run
 from perfmodel.timing.trim import trim
 from profiles.grow import grow_ranks
 from support.cli import perfmodel as run_cli
-from support.folders import ROOT, TESTS
+from support.folders import BASE, PROFILES, ROOT, TESTS
 from support.nsys_cases import CASES, STATISTICS
 
 REPORTS = sorted(
     [
         *ROOT.glob("profiles/*.sqlite"),
         *ROOT.glob("tests/reports/*.sqlite"),
-        *(
-            ROOT / "profiles" / "ladder" / f"{rung}_1.sqlite.xz"
-            for rung in ("graph", "nccl", "peer-x3")
-        ),
+        *(PROFILES / "ladder" / f"{rung}_1.sqlite.xz" for rung in ("graph", "nccl", "peer-x3")),
     ]
 )
-SOURCE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return grow_ranks(SOURCE, tmp_path_factory.mktemp("job"), 10)
+    return grow_ranks(BASE, tmp_path_factory.mktemp("job"), 10)
 
 
 def document(paths: list[Path], engine: Engine | None = None) -> str:
@@ -95,7 +91,7 @@ def test_awkward_reports_are_trimmed_without_loss(case: str, by_time: bool, tmp_
 
 
 def test_thinning_keeps_few_rows() -> None:
-    observed = time_report(read(SOURCE), "batch iteration")
+    observed = time_report(read(BASE), "batch iteration")
     trimmed = trim(observed)
     kept = [len(getattr(trimmed.trace, t)) for t in ("ops", "api", "ranges")]
     had = [len(getattr(observed.trace, t)) for t in ("ops", "api", "ranges")]
@@ -106,19 +102,19 @@ def test_thinning_keeps_few_rows() -> None:
 
 
 def test_a_trimmed_report_is_not_measured_again() -> None:
-    run = analyze_reports([SOURCE], Options({})).fitted
+    run = analyze_reports([BASE], Options({})).fitted
     with pytest.raises(ValueError, match="expected a whole trace"):
         time_run(run.traces, run.batch.label, label=run.label)
-    run = analyze_reports([SOURCE], Options({}), whole=True).fitted
+    run = analyze_reports([BASE], Options({}), whole=True).fitted
     assert time_run(run.traces, run.batch.label, label=run.label).ranks == (0, 1)
 
 
 @pytest.mark.slow
 def test_the_page_of_the_command_is_that_of_whole_reports(tmp_path: Path) -> None:
     out = tmp_path / "r.html"
-    assert run_cli("report", str(SOURCE), "-o", str(out), "-q").exit_code == 0
+    assert run_cli("report", str(BASE), "-o", str(out), "-q").exit_code == 0
     text = out.read_text(encoding="utf-8")
-    wanted = page(analyze([read(SOURCE)], Options({})))
+    wanted = page(analyze([read(BASE)], Options({})))
     pictures = re.compile(r"<svg.*?</svg>", re.DOTALL)
     assert len(pictures.findall(text)) == len(pictures.findall(wanted))
     assert len(text) == pytest.approx(len(wanted), rel=0.01)
@@ -190,7 +186,7 @@ def test_no_scheduler_there(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr(engines, "_PATIENCE_S", 4)
     with pytest.raises(PerfmodelError, match="no Dask scheduler answers there"):
-        analyze_reports([SOURCE], Options({}), Engine(scheduler="tcp://127.0.0.1:9"))
+        analyze_reports([BASE], Options({}), Engine(scheduler="tcp://127.0.0.1:9"))
 
 
 @pytest.mark.slow
@@ -198,7 +194,7 @@ def test_no_scheduler_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
     """By a process, as what Dask says at its end is nobody's exception."""
     pytest.importorskip("distributed")
-    command = [sys.executable, "-m", "perfmodel", "stats", str(SOURCE), "--scheduler", address]
+    command = [sys.executable, "-m", "perfmodel", "stats", str(BASE), "--scheduler", address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=25)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
@@ -208,11 +204,11 @@ def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
 def test_without_dask_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(PerfmodelError, match=r"pip install 'perfmodel\[dask\]'"):
-        analyze_reports([SOURCE], Options({}), Engine(scheduler="tcp://127.0.0.1:9"))
+        analyze_reports([BASE], Options({}), Engine(scheduler="tcp://127.0.0.1:9"))
 
 
 def test_jobs_and_scheduler_exclude_each_other() -> None:
-    done = run_cli("stats", str(SOURCE), "-j", "2", "--scheduler", "tcp://127.0.0.1:9")
+    done = run_cli("stats", str(BASE), "-j", "2", "--scheduler", "tcp://127.0.0.1:9")
     assert done.exit_code == 2
     assert "leave it out with --scheduler" in done.stderr
 
@@ -381,8 +377,8 @@ def children(pid: int) -> list[int]:
 
 def test_few_small_reports_need_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "_in_processes", None)
-    assert over_reports(lambda path, source: source.name, [SOURCE, SOURCE], Engine()) == [
-        SOURCE.name, SOURCE.name,
+    assert over_reports(lambda path, source: source.name, [BASE, BASE], Engine()) == [
+        BASE.name, BASE.name,
     ]  # fmt: skip
 
 
@@ -392,7 +388,7 @@ def test_few_small_reports_need_no_processes(monkeypatch: pytest.MonkeyPatch) ->
 def test_summaries_of_several_reports_are_of_all_events(job: list[Path]) -> None:
     """Two ranks' reports together say what the report of both says."""
     pair = csvs(job[:2])
-    both = csvs([SOURCE])
+    both = csvs([BASE])
     for name in ("cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum", "cuda_api_sum", "nvtx_pushpop_sum",
                  "nvtx_gpu_proj_sum"):  # fmt: skip
         assert pair[name] == both[name]
@@ -402,4 +398,4 @@ def test_stats_takes_several_reports(job: list[Path]) -> None:
     done = run_cli("stats", str(job[0]), str(job[1]), "--report", "cuda_gpu_kern_sum",
                    "--format", "csv")  # fmt: skip
     assert done.exit_code == 0
-    assert done.stdout == csvs([SOURCE])["cuda_gpu_kern_sum"]
+    assert done.stdout == csvs([BASE])["cuda_gpu_kern_sum"]

@@ -12,9 +12,8 @@ from click.testing import CliRunner
 
 from perfmodel.cli import main
 from perfmodel.timing import run as timing_run
-from support.folders import ROOT
+from support.folders import PROFILES
 
-PROFILES = ROOT / "profiles"
 REPORTS = {
     "a": "ladder/document_1",
     "b": "ladder/pinned_1",

@@ -32,7 +32,7 @@ from support.build_report import ReportBuilder
 from support.build_thread import MEMORY, Thread
 from support.build_training import Training, training_report
 from support.cli import fails, perfmodel, succeeds
-from support.folders import ROOT
+from support.folders import PROFILES
 
 SIZES = ("-D", 784, "-H", 512, "-C", 10, "-B", 3000)
 
@@ -272,7 +272,7 @@ def test_a_run_of_numpy_is_refused(tmp_path: Path) -> None:
 
 # --- real reports (profiles/README.md)
 
-REAL = ROOT / "profiles" / "memory"
+REAL = PROFILES / "memory"
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.parallel import Engine
 from perfmodel.programs.program import Options
 from profiles.grow import PER_HOST, grow_ranks
-from support.folders import ROOT
+from support.folders import BASE
 
-SOURCE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 RANKS = 64
 USUAL, LATE = 0.2, 0.95
 GPU_TABLES = tuple(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET"))
@@ -24,7 +23,7 @@ GPU_TABLES = tuple(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY"
 
 def planted(folder: Path, slow: Callable[[int], bool]) -> RunAnalysis:
     """Analyze a job of eight hosts of eight GPUs in which some ranks come late to collectives."""
-    paths = grow_ranks(SOURCE, folder, RANKS, lateness=lambda rank: LATE if slow(rank) else USUAL)
+    paths = grow_ranks(BASE, folder, RANKS, lateness=lambda rank: LATE if slow(rank) else USUAL)
     for rank, path in enumerate(paths):
         with closing(sqlite3.connect(path)) as db, db:
             for table in GPU_TABLES:  # the source has two GPUs

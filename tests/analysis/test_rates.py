@@ -28,9 +28,8 @@ from perfmodel.workloads.work import Counts
 from support.build_report import ReportBuilder
 from support.build_training import Training, analyzed, training_report
 from support.document_report import document_report
-from support.folders import ROOT
+from support.folders import ROOT, SHIPPED
 
-PROFILES = sorted((ROOT / "profiles").glob("*.sqlite"))
 EXAMPLE = ROOT / "perfmodel" / "workloads" / "examples" / "pytorch_mlp.toml"
 BATCH = "batch iteration"
 FIELDS = ("flops", "pci_bytes", "mpi_bytes")
@@ -79,7 +78,7 @@ def test_times_and_measured_bytes_of_parents_bound_those_of_children(runs: RunAn
     assert runs.ranges[0].share == 1.0
 
 
-@pytest.mark.parametrize("report", PROFILES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("report", SHIPPED, ids=lambda p: p.stem)
 @pytest.mark.parametrize("counting", ["document", "full"])
 def test_fits_are_bounded_and_the_model_conserves_time(report: Path, counting: str) -> None:
     run = analyzed(report, counting=counting).fitted
@@ -113,7 +112,7 @@ def test_fits_are_bounded_and_the_model_conserves_time(report: Path, counting: s
     )
 
 
-@pytest.mark.parametrize("report", PROFILES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("report", SHIPPED, ids=lambda p: p.stem)
 def test_rates_are_ordered_by_clock(report: Path) -> None:
     """GPU busy is within the projection, so its rate is never lower."""
     by_clock = analyzed(report).fitted.rates_by_clock

@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 
 from profiles.grow import grow_ranks
-from support.folders import ROOT
+from support.folders import BASE, ROOT
 
-SOURCE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 LEAVES_A_TRANSACTION = """
 import sqlite3, sys, time
@@ -35,7 +34,7 @@ time.sleep(60)
 
 @pytest.fixture
 def job(tmp_path: Path) -> list[Path]:
-    return grow_ranks(SOURCE, tmp_path / "job", 12)
+    return grow_ranks(BASE, tmp_path / "job", 12)
 
 
 def run(paths: list[Path], *options: str) -> subprocess.CompletedProcess[str]:

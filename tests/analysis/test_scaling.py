@@ -20,11 +20,10 @@ from perfmodel.programs import program_of_sizes
 from perfmodel.readers import read
 from perfmodel.timing.collectives import CollectiveGroup
 from support.build_report import ReportBuilder
-from support.folders import ROOT
+from support.folders import MACHINE, PROFILES
 from support.trainer_runs import flags, run_alone, small
 
-CAMPAIGN = ROOT / "profiles" / "campaign"
-MACHINE = ROOT / "benchmarks" / "results" / "machine_h200x4.toml"
+CAMPAIGN = PROFILES / "campaign"
 ranks = st.integers(2, 4096)
 shares = st.floats(0, 1)
 

@@ -20,11 +20,8 @@ from perfmodel.timing import by_process
 from perfmodel.timing.run import TimedReport
 from perfmodel.timing.trim import needed, trim
 from profiles.grow import grow
-from support.folders import ROOT, unpacked
+from support.folders import BASE, PROFILES, unpacked
 from support.plain import plain
-
-PROFILES = ROOT / "profiles"
-TWO = PROFILES / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 
 
 def compared(found: Any) -> Any:
@@ -45,7 +42,7 @@ def trimmed(streamed: TimedReport, most_ops: int) -> TimedReport:
 @pytest.mark.parametrize(
     "name",
     [
-        TWO.name,
+        BASE.name,
         "launches/p4_nccl_device_H512_B3000.sqlite.xz",
         "campaign/h200x4_p2_host_float32_H512_B3000.sqlite.xz",
         "ddp/ddp_p2_H256_B3000.sqlite.xz",
@@ -72,7 +69,7 @@ def test_more_ranks_than_processes_in_a_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = tmp_path / "grown.sqlite"
-    grow(TWO, report, 100_000, 8)
+    grow(BASE, report, 100_000, 8)
     options = Options({}, "full", by_time=True)
     whole = trim(time_one(read_sqlite(report), options), most_ops=1000)
     monkeypatch.setattr(by_process, "_ROWS", 30_000)

@@ -13,10 +13,9 @@ from perfmodel.programs.mlp.mlp import mlp
 from perfmodel.workloads.spec import load
 from support.build_queued import QueuedTraining, queued_report
 from support.build_training import Training, analyzed, training_report
-from support.folders import ROOT
+from support.folders import SHIPPED
 
 VALUES = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 2, "b": 4}
-PROFILES = sorted((ROOT / "profiles").glob("*.sqlite"))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +110,7 @@ def test_a_workload_with_defaults_can_be_swept(tmp_path: Path) -> None:
 
 
 def test_the_sweep_of_the_shipped_reports() -> None:
-    (said,) = trends(analyzed(*PROFILES).runs)
+    (said,) = trends(analyzed(*SHIPPED).runs)
     assert said.startswith("H: intensity hardly changes with H")
     assert "from H = 512 to 2048" in said
 

@@ -22,10 +22,9 @@ from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.html import page
 from profiles.grow import grow_ddp, grow_ranks
 from support.cli import perfmodel as run_cli
-from support.folders import ROOT, unpacked
+from support.folders import BASE, PROGRAMS, unpacked
 
-MPI = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
-DDP = ROOT / "profiles" / "programs" / "gpt_ddp8.sqlite.xz"
+DDP = PROGRAMS / "gpt_ddp8.sqlite.xz"
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +32,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The reports of 16 ranks of MPI and of 8 of DDP."""
     folder = tmp_path_factory.mktemp("job")
     source = unpacked(DDP, folder / "source.part")
-    return [*grow_ranks(MPI, folder, 16), *grow_ddp(source, folder, 8)]
+    return [*grow_ranks(BASE, folder, 16), *grow_ddp(source, folder, 8)]
 
 
 def document(paths: list[Path], **options: Any) -> str:
@@ -56,7 +55,7 @@ def test_ranks_of_ddp_and_of_mpi_are_two_runs(job: list[Path]) -> None:
 def test_a_source_may_name_its_host(tmp_path: Path) -> None:
     """In a table whose columns, as Nsight Systems makes them, must all have a value."""
     source = tmp_path / "source.sqlite"
-    source.write_bytes(MPI.read_bytes())
+    source.write_bytes(BASE.read_bytes())
     with closing(sqlite3.connect(source)) as db, db:
         db.execute("DROP TABLE IF EXISTS TARGET_INFO_SYSTEM_ENV")
         db.execute(

@@ -35,9 +35,7 @@ from perfmodel.readers.gpu import read_metrics
 from support.build_report import ReportBuilder
 from support.build_training import Training, training_report
 from support.cli import fails, perfmodel, succeeds
-from support.folders import ROOT
-
-BASE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
+from support.folders import BASE, PROFILES
 
 
 class Steady:
@@ -236,9 +234,9 @@ def test_idle_time_by_hand(tmp_path: Path) -> None:
 
 REAL = [
     BASE,
-    ROOT / "profiles" / "h200x1_2ranks_nsys2024.2.3.sqlite",
-    ROOT / "profiles" / "ladder" / "document_1.sqlite.xz",
-    ROOT / "profiles" / "ladder" / "graph_1.sqlite.xz",
+    PROFILES / "h200x1_2ranks_nsys2024.2.3.sqlite",
+    PROFILES / "ladder" / "document_1.sqlite.xz",
+    PROFILES / "ladder" / "graph_1.sqlite.xz",
 ]
 
 

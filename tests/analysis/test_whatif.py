@@ -31,10 +31,10 @@ from perfmodel.programs.mlp.settings import SETTINGS
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.timing.run import Run, time_run
-from support.folders import ROOT
+from support.folders import PROFILES, RESULTS
 
-LADDER = ROOT / "profiles" / "ladder"
-FROZEN = ROOT / "benchmarks" / "results" / "predict_model.json"
+LADDER = PROFILES / "ladder"
+FROZEN = RESULTS / "predict_model.json"
 RUNGS = (
     "document", "pinned", "host-flat", "prefetch", "resident", "chunked", "nccl", "graph", "thin",
     "fused-x3", "peer-x3", "model-nccl",
@@ -127,8 +127,7 @@ def test_transports_are_offered_for_what_they_remove(
 def test_bounds_of_transports_hold(before: str, name: str, after: str, hidden: int) -> None:
     """What the reports measured is saved is at most the bound, and what launches differ by."""
     was, became = (
-        read(ROOT / "profiles" / "cuda_aware" / f"{rung}_H{hidden}_1.sqlite.xz")
-        for rung in (before, after)
+        read(PROFILES / "cuda_aware" / f"{rung}_H{hidden}_1.sqlite.xz") for rung in (before, after)
     )
     row = next(change for change in ask([was]).changes if change.name == name)
     runs = [time_run([trace], "batch iteration", label="x") for trace in (was, became)]

@@ -21,10 +21,7 @@ from perfmodel.readers import pages, read
 from perfmodel.timing import by_process
 from perfmodel.timing.timeline import window_of
 from profiles.grow import grow, grow_ranks
-from support.folders import ROOT, unpacked
-
-PROFILES = ROOT / "profiles"
-TWO = PROFILES / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
+from support.folders import BASE, PROFILES, unpacked
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, *words: str | Path, large: bool) -> tuple[int, str, str]:
@@ -39,7 +36,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *words: str | Path, large: bool) -> t
 @pytest.mark.parametrize(
     "name",
     [
-        TWO.name,
+        BASE.name,
         "h200x1_2ranks_nsys2024.2.3.sqlite",
         "launches/p4_nccl_device_H512_B3000.sqlite.xz",
         "launches/p2_nccl_device_fused_tf32x3_graph_H128_B3000.sqlite.xz",
@@ -76,7 +73,7 @@ def test_the_window_of_a_large_report_is_that_of_the_whole(
 def test_a_report_per_rank_with_clocks_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grow_ranks(TWO, tmp_path, 3)
+    grow_ranks(BASE, tmp_path, 3)
     words = "timeline", *sorted(tmp_path.glob("*.sqlite")), "--format", "csv", "--api"
     whole = shown(monkeypatch, *words, large=False)
     assert shown(monkeypatch, *words, large=True) == whole
@@ -85,7 +82,7 @@ def test_a_report_per_rank_with_clocks_of_their_own(
 
 def test_few_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = tmp_path / "grown.sqlite"
-    grow(TWO, report, 100_000, 4)
+    grow(BASE, report, 100_000, 4)
     monkeypatch.setattr(runs, "_LARGE_BYTES", 0)
     monkeypatch.setattr(pages, "_CHUNK", 1 << 14)
     with ExitStack() as files:
@@ -110,11 +107,11 @@ def test_a_report_that_changes_before_its_window_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = tmp_path / "report.sqlite"
-    copyfile(TWO, report)
+    copyfile(BASE, report)
     monkeypatch.setattr(runs, "_LARGE_BYTES", 0)
     (found,) = analyze_reports([report], Options({}), whole=1).runs
     assert not found.measured.traces[0].whole
-    assert found.measured.traces[0].op_count == len(read(TWO).ops)
+    assert found.measured.traces[0].op_count == len(read(BASE).ops)
     with report.open("ab") as file:
         file.write(b"more")
     with pytest.raises(ReportError, match="changed while it was read"):
@@ -125,7 +122,7 @@ def test_what_was_unpacked_is_gone_when_the_page_is_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed = tmp_path / "report.sqlite.gz"
-    packed.write_bytes(gzip.compress(TWO.read_bytes(), 1))
+    packed.write_bytes(gzip.compress(BASE.read_bytes(), 1))
     whole = shown(monkeypatch, "report", packed, "-o", "-", large=False)
     assert shown(monkeypatch, "report", packed, "-o", "-", large=True) == whole
     assert whole[0] == 0

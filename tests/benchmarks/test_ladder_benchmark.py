@@ -21,7 +21,7 @@ from benchmarks.ladder import rows as ladder_rows
 from benchmarks.ladder import sections as ladder_notes
 from benchmarks.ladder import sections as ladder_targets
 from benchmarks.ladder.cell import batches_of_visit
-from support.folders import ROOT
+from support.folders import PROFILES, RESULTS, ROOT
 from support.trainer_runs import environment, mpirun_command
 from trainer.data import synthetic
 from trainer.mpi import Communicator
@@ -517,7 +517,7 @@ def test_the_document_says_what_the_rows_say() -> None:
 
 
 def test_the_register_kernel_s_row_says_what_loads_were_timed() -> None:
-    steps = json.loads((ROOT / "benchmarks" / "results" / "gemm_steps.json").read_text())
+    steps = json.loads((RESULTS / "gemm_steps.json").read_text())
     slow = ladder_rows.merge(record(), RUN, [row("register gemm", 90e-6, place=12)])
     section = ladder_report.markdown(slow, steps=steps).split("### register gemm")[1]
     section = section.partition("\n## ")[0].partition("\n### ")[0]
@@ -610,12 +610,12 @@ def test_text_and_picture_are_about_two_ranks_if_they_can(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_docs_show_the_committed_results() -> None:
-    results = ROOT / "benchmarks" / "results" / "ladder.json"
+    results = RESULTS / "ladder.json"
     if not results.exists():
         pytest.skip("no results are committed")
     committed = json.loads(results.read_text(encoding="utf-8"))
     document = (ROOT / "docs" / "ladder.md").read_text(encoding="utf-8")
-    compared = ladder_report.profiles(ROOT / "profiles" / "ladder")
+    compared = ladder_report.profiles(PROFILES / "ladder")
     gemm, tiles, aware, steps = (
         json.loads(file.read_text()) if (file := results.with_name(f"{n}.json")).exists() else None
         for n in ("gemm", "thin_sweep", "cuda_aware", "gemm_steps")

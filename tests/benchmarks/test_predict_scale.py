@@ -14,7 +14,7 @@ from perfmodel.models.predict import predict
 from perfmodel.programs.mlp.case import mlp_case
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
-from support.folders import ROOT
+from support.folders import PROGRAMS
 
 FOUND = results.read(scale.OUT)
 
@@ -42,7 +42,7 @@ def test_the_page_says_what_was_found() -> None:
 
 @pytest.mark.parametrize("name", ["gpt_ddp8", "gpt_fsdp8"])
 def test_eight_ranks_of_a_gpt_are_analyzed(name: str) -> None:
-    report = ROOT / "profiles" / "programs" / f"{name}.sqlite.xz"
+    report = PROGRAMS / f"{name}.sqlite.xz"
     trace = read(report)
     (run,) = analyze([trace], Options()).runs
     assert {gpu.name for gpu in trace.gpus} == {"NVIDIA H200"}

@@ -12,11 +12,10 @@ from benchmarks.common.pages import section
 from benchmarks.robustness.__main__ import PAGE, UNKNOWABLE, tables
 from benchmarks.robustness.reading import READING, read_faults
 from benchmarks.robustness.writing import WRITING, Place, prepare, write_faults
-from support.folders import ROOT
+from support.folders import BASE
 
 pytestmark = pytest.mark.slow
 
-REPORT = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="limits and signals of Linux")
 FEW = {"beside": 3, "plain": 4, "changed": 6}
 ONLY_ERRORS = ("cut", "xz", "xz_cut", "summed", "beside")
@@ -24,7 +23,7 @@ ONLY_ERRORS = ("cut", "xz", "xz_cut", "summed", "beside")
 
 @pytest.mark.parametrize("name", READING)
 def test_reading(name: str, tmp_path: Path) -> None:
-    found = read_faults(name, FEW.get(name, 8), REPORT, tmp_path, seed=5)
+    found = read_faults(name, FEW.get(name, 8), BASE, tmp_path, seed=5)
     assert "broken" not in found
     if name not in UNKNOWABLE:
         assert "wrong" not in found
@@ -34,7 +33,7 @@ def test_reading(name: str, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return prepare(REPORT, tmp_path_factory.mktemp("place"), plots=False)
+    return prepare(BASE, tmp_path_factory.mktemp("place"), plots=False)
 
 
 @LINUX

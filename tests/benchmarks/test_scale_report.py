@@ -8,9 +8,7 @@ import pytest
 
 from benchmarks.common import pages as made
 from benchmarks.scale import __main__ as scale_report
-from support.folders import ROOT
-
-RESULTS = ROOT / "benchmarks" / "results"
+from support.folders import RESULTS
 
 
 def test_the_page_shows_the_results() -> None:

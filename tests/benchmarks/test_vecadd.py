@@ -34,7 +34,7 @@ from perfmodel.base.errors import SchemaError
 from perfmodel.machines.machine import Machine, named
 from support.build_report import ReportBuilder
 from support.cuda_on_cpu import Emulator, KernelError, device_array
-from support.folders import ROOT
+from support.folders import PROFILES
 
 
 class EmulatedGpu:
@@ -288,7 +288,7 @@ def test_what_was_not_recorded_is_none(tmp_path: Path) -> None:
     found = read_unified(um_report(tmp_path / "um.sqlite", faults=False))
     assert (found.cpu_faults, found.gpu_faults) == (None, None)
     assert len(found.migrations.bytes) == 3
-    real = next((ROOT / "profiles").glob("h200x1_*.sqlite"))
+    real = next(PROFILES.glob("h200x1_*.sqlite"))
     assert not read_unified(real).migrations.bytes.size
 
 

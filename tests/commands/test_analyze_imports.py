@@ -5,9 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from support.folders import ROOT
-
-REPORT = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
+from support.folders import BASE, ROOT
 
 HEAVY = {"fontTools", "jinja2", "matplotlib", "pandas", "rich", "scipy", "sympy"}
 
@@ -31,14 +29,14 @@ def loaded_by(*arguments: str) -> tuple[str, set[str]]:
 
 
 def test_a_report_of_the_trainer_needs_little() -> None:
-    printed, loaded = loaded_by("analyze", str(REPORT), "--no-plots")
+    printed, loaded = loaded_by("analyze", str(BASE), "--no-plots")
     assert "What decides a step" in printed
     assert "perfmodel.timing.critical_path" in loaded
     assert sorted(loaded & (HEAVY | OF_OTHERS)) == []
 
 
 def test_its_page_needs_neither_sympy_nor_other_pictures() -> None:
-    printed, loaded = loaded_by("report", str(REPORT), "-o", "-")
+    printed, loaded = loaded_by("report", str(BASE), "-o", "-")
     assert "Arithmetic intensity = 2 · B&#39; · H" in printed
     assert {"jinja2", "matplotlib.backends.backend_svg"} <= loaded
     unneeded = {"fontTools.subset", "pandas", "rich", "scipy", "sympy"}

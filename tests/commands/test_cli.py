@@ -15,9 +15,8 @@ from perfmodel.cli import main
 from perfmodel.commands.stats import REPORTS
 from support.build_training import Training, training_report
 from support.cli import fails, perfmodel, succeeds
-from support.folders import ROOT
+from support.folders import BASE, ROOT
 
-BASE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 EXAMPLE = ROOT / "perfmodel" / "workloads" / "examples" / "pytorch_mlp.toml"
 
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from support.cli import succeeds
-from support.folders import ROOT
+from support.folders import BASE, MACHINE, PROFILES, ROOT
 
-MEASURED = ROOT / "benchmarks" / "results" / "machine_h200x4.toml"
 COUNTED = ROOT / "tests" / "golden" / "ncu" / "h200_cublas.csv"
 SIZES = ("-D", 784, "-H", 512, "-C", 10, "-B", 3000)
 OPEN = {"versions", "elapsed_s", "flops_by_type", "peak_flops_per_s", "bandwidth_bytes_per_s",
@@ -20,9 +19,8 @@ OPEN = {"versions", "elapsed_s", "flops_by_type", "peak_flops_per_s", "bandwidth
         "sizes", "grid", "parts", "products_flops", "convention", "settings",
         "asked_bytes", "peaks_by_memory_bytes"}  # fmt: skip
 """What is inside these is named by parts, types, levels, symbols, kinds of memory."""
-MEMORY = ROOT / "profiles" / "memory" / "document.sqlite.xz"
-PINNED = ROOT / "profiles" / "h200x2_2ranks_pinned_nsys2025.3.1.sqlite"
-REPORT = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
+MEMORY = PROFILES / "memory" / "document.sqlite.xz"
+PINNED = PROFILES / "h200x2_2ranks_pinned_nsys2025.3.1.sqlite"
 
 
 def keys(document: Any) -> Iterator[str]:
@@ -40,15 +38,15 @@ def keys(document: Any) -> Iterator[str]:
     ("page", "words"),
     [
         ("machines", ("machine", "show", "h200", "--json")),
-        ("machines", ("machine", "show", MEASURED, "--json")),
+        ("machines", ("machine", "show", MACHINE, "--json")),
         ("counters", ("counters", COUNTED, *SIZES, "--json")),
         ("counters", ("counters", COUNTED, "--by", "kernel", "--json")),
         ("splits", ("splits", *SIZES, "-p", 2, "--json")),
         ("layers", ("layers", "alexnet", "--machine", "h200", "--ranks", 4, "--json")),
-        ("compare", ("compare", REPORT, PINNED, "--json")),
+        ("compare", ("compare", BASE, PINNED, "--json")),
         ("memory", ("memory", *SIZES, "-p", 2, "--json")),
         ("memory", ("memory", MEMORY, "--json")),
-        ("utilization", ("utilization", "series.csv", "--report", REPORT, "--json")),
+        ("utilization", ("utilization", "series.csv", "--report", BASE, "--json")),
     ],
 )
 def test_every_key_is_documented(

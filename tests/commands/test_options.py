@@ -13,9 +13,7 @@ from perfmodel.cli import COMMANDS, GROUPS, main
 from perfmodel.commands import _options
 from perfmodel.programs.mlp.settings import SETTINGS
 from support.cli import perfmodel, succeeds
-from support.folders import ROOT
-
-BASE: Final = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
+from support.folders import BASE, MACHINE
 
 
 def leaves() -> dict[str, click.Command]:
@@ -208,10 +206,9 @@ def test_another_machine_than_the_report_s_is_a_warning() -> None:
 
 
 def test_a_measured_machine_s_ceilings_count(tmp_path: Path) -> None:
-    measured = ROOT / "benchmarks" / "results" / "machine_h200x4.toml"
     found = [
         json.loads(succeeds("analyze", BASE, "--machine", name, "--json"))
-        for name in ("h200", measured)
+        for name in ("h200", MACHINE)
     ]
     assert found[0] == json.loads(succeeds("analyze", BASE, "--json"))
     shares = [

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from perfmodel.cli import main
 from support.cli import perfmodel, succeeds
-from support.folders import ROOT
+from support.folders import PROFILES, ROOT
 
 
 def piped(content: bytes, *arguments: object) -> Result:
@@ -101,8 +101,7 @@ def test_a_trace_and_a_picture_to_standard_output(report: Path, tmp_path: Path) 
 
 def test_a_model_goes_from_one_command_to_the_next() -> None:
     reports = [
-        ROOT / "profiles" / "campaign" / f"h200x4_p{p}_host_float32_H512_B3000.sqlite.xz"
-        for p in (2, 4)
+        PROFILES / "campaign" / f"h200x4_p{p}_host_float32_H512_B3000.sqlite.xz" for p in (2, 4)
     ]
     made = perfmodel("calibrate", *reports, "-o", "-")
     assert made.exit_code == 0, made.stderr

@@ -14,10 +14,9 @@ from perfmodel.base.errors import ModelError
 from perfmodel.render.plot.studies import scaling as draw
 from support.build_training import Training, training_report
 from support.cli import fails, harmless, perfmodel, succeeds
-from support.folders import ROOT
+from support.folders import MACHINE, PROFILES
 
-CAMPAIGN = ROOT / "profiles" / "campaign"
-MACHINE = ROOT / "benchmarks" / "results" / "machine_h200x4.toml"
+CAMPAIGN = PROFILES / "campaign"
 
 
 @pytest.fixture(scope="module")

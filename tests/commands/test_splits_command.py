@@ -13,11 +13,9 @@ from perfmodel.analysis.splits import compare, rates_of
 from perfmodel.base.errors import ModelError
 from support.build_training import Training, analyzed, model_report, training_report
 from support.cli import evil_report, fails, harmless, perfmodel, succeeds
-from support.folders import ROOT
+from support.folders import BASE, PROFILES
 
 SIZES = ("-D", 784, "-H", 512, "-C", 10, "-B", 3000, "-p", 2)
-PROFILES = ROOT / "profiles"
-BASE = PROFILES / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 
 
 @pytest.fixture(scope="module")

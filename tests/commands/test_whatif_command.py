@@ -14,10 +14,10 @@ from perfmodel.base.errors import ModelError
 from perfmodel.render.plot.bars import SavingBar, savings
 from support.build_report import ReportBuilder
 from support.cli import fails, perfmodel, succeeds
-from support.folders import ROOT
+from support.folders import PROFILES, RESULTS, ROOT
 
-LADDER = ROOT / "profiles" / "ladder"
-FROZEN = ROOT / "benchmarks" / "results" / "predict_model.json"
+LADDER = PROFILES / "ladder"
+FROZEN = RESULTS / "predict_model.json"
 DOCUMENT = LADDER / "document_1.sqlite.xz"
 
 
@@ -145,7 +145,7 @@ def test_a_model_of_another_workload_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_the_benchmark_s_results() -> None:
-    result = json.loads((ROOT / "benchmarks" / "results" / "whatif.json").read_text("utf-8"))
+    result = json.loads((RESULTS / "whatif.json").read_text("utf-8"))
     shown = made.section(whatif_report.PAGE, whatif_report.SCRIPT)
     assert shown == whatif_report.made(result).strip()
     assert result["summary"]["bounds"]["hold"] == result["summary"]["bounds"]["pairs"]
@@ -159,7 +159,7 @@ def test_the_page_shows_the_benchmark_s_results() -> None:
     ],
 )
 def test_bounds_of_any_program_need_no_model(report: str, part: str) -> None:
-    table = json.loads(succeeds("whatif", ROOT / "profiles" / report, "--format", "json"))
+    table = json.loads(succeeds("whatif", PROFILES / report, "--format", "json"))
     rows = {row["part"]: row for row in table["rows"]}
     assert rows[part]["saving_s"] > 0
     for row in rows.values():

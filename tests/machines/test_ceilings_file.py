@@ -33,10 +33,8 @@ from perfmodel.machines.measure.measurement import (
     save,
 )
 from perfmodel.render.machines import rows
-from support.folders import ROOT
+from support.folders import RESULTS
 from support.measured_machine import MEASURED
-
-RESULTS = ROOT / "benchmarks" / "results"
 
 positive = st.floats(1e-300, 1e300, exclude_min=True)
 texts = st.text(st.characters(codec="utf-8"), max_size=20)

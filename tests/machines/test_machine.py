@@ -12,9 +12,8 @@ from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.gpu import Gpu
 from perfmodel.machines.machine import SECTIONS, datasheet, find, known, named, shipped
 from perfmodel.readers import read
-from support.folders import ROOT
+from support.folders import SHIPPED
 
-PROFILES = sorted((ROOT / "profiles").glob("*.sqlite"))
 UNKNOWN = Gpu(0, "NVIDIA Imaginary", 100, 1_500_000_000, 10**12, None, None, (8, 0), None)
 
 PEAKS = [  # NVIDIA's data sheets: dense TFLOP/s and GB/s
@@ -72,7 +71,7 @@ def test_every_machine_names_its_source_and_is_positive() -> None:
         assert all(1e9 < v < 1e14 for v in machine.bandwidth_bytes_per_s.values())
 
 
-@pytest.mark.parametrize("report", PROFILES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("report", SHIPPED, ids=lambda p: p.stem)
 def test_the_gpus_of_real_reports_are_known(report: Path) -> None:
     for gpu in read(report, parts=()).gpus:
         machine = find(gpu)
@@ -154,7 +153,7 @@ def test_every_figure_has_a_source_and_a_place() -> None:
 def test_l2_of_the_h200_is_what_reports_say() -> None:
     l2 = named("h200").figures["capacity_bytes", "l2"]
     assert "TARGET_INFO_GPU" in l2.source
-    for path in PROFILES:
+    for path in SHIPPED:
         with sqlite3.connect(path) as report:
             (found,) = report.execute("SELECT DISTINCT l2CacheSize FROM TARGET_INFO_GPU").fetchone()
         assert found == l2.value

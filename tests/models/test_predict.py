@@ -31,9 +31,8 @@ from perfmodel.readers import read
 from perfmodel.render.predict import identified, measured_points, open_questions
 from perfmodel.timing.run import time_run
 from support.cli import fails, succeeds
-from support.folders import ROOT
+from support.folders import PROFILES, RESULTS
 
-PROFILES = ROOT / "profiles"
 CAMPAIGN = PROFILES / "campaign"
 USED = (
     "h200x2_p2_host_float32_H128_B1500", "h200x2_p2_host_float32_H512_B3000",
@@ -381,8 +380,6 @@ def test_a_workload_of_one_s_own(tmp_path: Path) -> None:
 
 
 # --- the benchmark's results
-
-RESULTS = ROOT / "benchmarks" / "results"
 
 
 def test_results_are_one_row_per_unseen_configuration() -> None:

@@ -26,10 +26,9 @@ from perfmodel.programs.mlp.observe import observe
 from perfmodel.programs.mlp.parts import gemms_alone, knows, mlp_parts, part_alone
 from perfmodel.readers import read
 from perfmodel.timing.run import time_run
-from support.folders import ROOT
+from support.folders import MACHINE, PROFILES
 
-MACHINE = ROOT / "benchmarks" / "results" / "machine_h200x4.toml"
-LAUNCHES = ROOT / "profiles" / "launches"
+LAUNCHES = PROFILES / "launches"
 SIZES = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 2, "b": 4}
 NCCL = {"transport": "nccl", "data_on": "device"}
 

@@ -30,10 +30,9 @@ from perfmodel.models.predict import predict
 from perfmodel.models.terms import HOST_KINDS, Observation
 from perfmodel.programs.mlp.case import Case, mlp_case
 from support.cli import fails, succeeds
-from support.folders import ROOT
+from support.folders import PROFILES, RESULTS
 
-RESULTS = ROOT / "benchmarks" / "results"
-REPORTS = ROOT / "profiles" / "launches"
+REPORTS = PROFILES / "launches"
 SIZES = {"D": 784, "H": 700, "C": 10, "B": 3300, "p": 2, "b": 4}
 SETTINGS = ({"transport": "host"}, {"transport": "pinned"},
             {"transport": "nccl", "data_on": "device"})  # fmt: skip

@@ -22,14 +22,13 @@ from perfmodel.models.predict import doublings, epoch_s, interval, predict, scal
 from perfmodel.programs.mlp.case import mlp_case
 from perfmodel.render.predict import rate, terms_table
 from support.cli import fails, perfmodel, succeeds
-from support.folders import ROOT, unpacked
+from support.folders import PROFILES, RESULTS, ROOT, unpacked
 
-LAUNCHES = ROOT / "profiles" / "launches"
-RESULTS = ROOT / "benchmarks" / "results"
+LAUNCHES = PROFILES / "launches"
 MACHINE = RESULTS / "machine_h200x4.toml"
 ONE = LAUNCHES / "p2_nccl_device_H128_B3000.sqlite.xz"
 NCCL = {"transport": "nccl", "data_on": "device"}
-DDP = ROOT / "profiles" / "ddp"
+DDP = PROFILES / "ddp"
 WORKLOAD = ROOT / "perfmodel" / "workloads" / "examples" / "pytorch_mlp.toml"
 
 
@@ -181,7 +180,7 @@ def test_a_foreign_program_is_not_taken_for_the_trainer(tmp_path: Path) -> None:
 
 def test_a_model_that_cannot_tell_its_own_run_is_not_written(tmp_path: Path) -> None:
     """A report without kernels has no time of the products."""
-    whole = ROOT / "profiles" / "campaign" / "h200x2_p2_host_float32_H128_B1500.sqlite.xz"
+    whole = PROFILES / "campaign" / "h200x2_p2_host_float32_H128_B1500.sqlite.xz"
     report, path = unpacked(whole, tmp_path / "bare.sqlite"), tmp_path / "model.json"
     with closing(sqlite3.connect(report)) as database, database:
         database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")

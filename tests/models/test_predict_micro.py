@@ -22,9 +22,8 @@ from perfmodel.programs.mlp.case import mlp_case
 from perfmodel.programs.mlp.observe import observe
 from perfmodel.programs.mlp.parts import GROUPS, microbenchmarks, mlp_parts, slowest
 from support.cli import fails
-from support.folders import ROOT, unpacked
+from support.folders import PROFILES, RESULTS, ROOT, unpacked
 
-RESULTS = ROOT / "benchmarks" / "results"
 MACHINE = RESULTS / "machine_h200x4.toml"
 SIZES = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 4, "b": 4}
 ONE = Observation("one", mlp_case(SIZES, {"transport": "host"}), 2e-3, {}, {}, 30)
@@ -102,7 +101,7 @@ def test_a_model_says_who_told_its_terms() -> None:
 
 
 def test_another_gpu_s_microbenchmarks_are_refused(tmp_path: Path) -> None:
-    report = ROOT / "profiles" / "launches" / "p2_nccl_device_H128_B3000.sqlite.xz"
+    report = PROFILES / "launches" / "p2_nccl_device_H128_B3000.sqlite.xz"
     other = tmp_path / "other.toml"
     text = MACHINE.read_text(encoding="utf-8")
     other.write_text(text.replace('gpus = ["NVIDIA H200"]', 'gpus = ["NVIDIA L4"]'))
@@ -171,7 +170,7 @@ def test_kernels_of_a_replay_are_told_by_their_names() -> None:
     from perfmodel.readers import read
     from perfmodel.timing.run import time_run
 
-    path = ROOT / "profiles" / "launches" / "p2_nccl_device_fused_tf32x3_graph_H128_B3000.sqlite.xz"
+    path = PROFILES / "launches" / "p2_nccl_device_fused_tf32x3_graph_H128_B3000.sqlite.xz"
     found = observe(time_run([read(path)], "batch iteration", label=path.name))
     us = {key: round(1e6 * s, 1) for key, s in found.parts.items()}
     assert us["large GEMMs [fused tf32x3 32 bit]"] == 30.6
@@ -195,7 +194,7 @@ def test_a_batch_that_is_recorded_at_an_epoch_s_end_is_left_out(tmp_path: Path) 
     from perfmodel.readers import read
     from perfmodel.timing.run import time_run
 
-    packed = ROOT / "profiles" / "launches" / "p2_nccl_device_graph_H512_B3000.sqlite.xz"
+    packed = PROFILES / "launches" / "p2_nccl_device_graph_H512_B3000.sqlite.xz"
     path = unpacked(packed, tmp_path / "report.sqlite")
     before = observe(time_run([read(path)], "batch iteration", label=path.name))
     with closing(sqlite3.connect(path)) as db, db:

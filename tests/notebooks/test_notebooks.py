@@ -26,7 +26,7 @@ from writeup import export, repository, shipped
 
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.render.plot import panels
-from support.folders import ROOT
+from support.folders import PROFILES, ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LONGEST_S = 120
@@ -249,7 +249,7 @@ def test_panels_are_refused(tmp_path: Path) -> None:
 
 def test_files_are_found_from_inside_the_repository(tmp_path: Path) -> None:
     assert repository(ROOT / "notebooks") == ROOT
-    assert shipped("profiles/README.md") == ROOT / "profiles" / "README.md"
+    assert shipped("profiles/README.md") == PROFILES / "README.md"
     with pytest.raises(PerfmodelError, match="no such file"):
         shipped("profiles/nothing.sqlite")
     with pytest.raises(PerfmodelError, match="clone it"):

@@ -28,7 +28,7 @@ from writeup.report import (
 
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.render.plot import panels
-from support.folders import ROOT
+from support.folders import RESULTS, ROOT
 
 TEMPLATE = ROOT / "notebooks" / "report" / "report.tex"
 GOLDEN = ROOT / "tests" / "golden" / "notebooks"
@@ -117,7 +117,7 @@ def test_the_template_answers_every_question_of_the_assignment() -> None:
 
 
 def test_the_runs_that_the_first_answer_states_pass() -> None:
-    path = ROOT / "benchmarks" / "results" / "verify_gpu.json"
+    path = RESULTS / "verify_gpu.json"
     rows = [r for r in json.loads(path.read_text(encoding="utf-8"))["rows"] if "passed" in r]
     assert all(r["passed"] for r in rows)
     assert {r["ranks"] for r in rows} == {1, 2, 4}

@@ -7,9 +7,7 @@ import re
 import pytest
 
 import perfmodel
-from support.folders import ROOT
-
-PROGRAMS = ROOT / "profiles" / "programs"
+from support.folders import PROGRAMS
 
 
 def findings(name: str) -> dict:

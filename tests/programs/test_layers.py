@@ -16,9 +16,8 @@ from perfmodel.programs.program import Options
 from perfmodel.workloads.layers import total
 from perfmodel.workloads.networks import network
 from support.cli import perfmodel as run_cli
-from support.folders import unpacked
+from support.folders import PROGRAMS, unpacked
 
-PROGRAMS = Path(__file__).parents[2] / "profiles" / "programs"
 GPT_DDP = {"n_layer": 8, "vocab": 16384, "positions": 512, "tied": 0}
 BERT = {"n_layer": 4, "d_model": 512, "n_head": 8, "vocab": 10000, "positions": 256}
 UNNAMED = {

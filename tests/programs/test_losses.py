@@ -16,9 +16,8 @@ from perfmodel.programs.findings import KINDS, Actions, Facts, OperatorFact, ran
 from perfmodel.programs.losses import find_losses
 from perfmodel.programs.program import Options
 from perfmodel.timing.samples import Estimate
-from support.folders import unpacked
+from support.folders import PROGRAMS, unpacked
 
-PROFILES = Path(__file__).parents[2] / "profiles" / "programs"
 PLANTED = Path(os.environ.get("PROGRAM_REPORTS", "/nonexistent")) / "planted"
 FIRST = {
     "item": "blocking_sync",
@@ -73,19 +72,19 @@ def test_a_healthy_step_loses_no_more_than_its_idle_time() -> None:
 
 @pytest.mark.parametrize("fault", ["item", "dataloader"])
 def test_a_predicted_saving_is_near_the_measured_one(fault: str) -> None:
-    row = pair(PROFILES / f"{fault}_b32.sqlite.xz", fault, [PROFILES / "healthy_b32.sqlite.xz"])
+    row = pair(PROGRAMS / f"{fault}_b32.sqlite.xz", fault, [PROGRAMS / "healthy_b32.sqlite.xz"])
     assert row["kind"] == KIND_OF[fault]
     assert row["ratio"] == pytest.approx(1.0, abs=WITHIN)
 
 
 def test_a_late_rank_costs_what_it_sleeps() -> None:
-    first = analyzed(PROFILES / "straggler_p2_b32.sqlite.xz").findings[0]
+    first = analyzed(PROGRAMS / "straggler_p2_b32.sqlite.xz").findings[0]
     assert first.kind == "straggler"
     assert first.saving_s == pytest.approx(20e-3, rel=0.1)
 
 
 def test_a_rank_that_waits_in_nccl_is_reported_though_the_step_would_be_as_long() -> None:
-    run = analyzed(PROFILES / "gpt_ddp.sqlite.xz")
+    run = analyzed(PROGRAMS / "gpt_ddp.sqlite.xz")
     waiting = max(r.waiting_s or 0.0 for r in run.steps.ranks) if run.steps else 0.0
     assert waiting == pytest.approx(12.7e-3, rel=0.01)
     (late,) = (f for f in run.findings if f.kind == "straggler")
@@ -101,7 +100,7 @@ def test_a_rank_that_waits_in_nccl_is_reported_though_the_step_would_be_as_long(
     ["healthy_b32", "item_b32", "dataloader_b32", "straggler_p2_b32", "gpt_modules_timing"],
 )
 def test_idle_causes_and_the_path_add_up(name: str) -> None:
-    run = analyzed(PROFILES / f"{name}.sqlite.xz")
+    run = analyzed(PROGRAMS / f"{name}.sqlite.xz")
     steps = run.steps
     assert steps is not None
     for rank in steps.ranks:
@@ -118,14 +117,14 @@ def test_idle_causes_and_the_path_add_up(name: str) -> None:
 
 
 def test_data_loading_is_named_with_its_range() -> None:
-    steps = analyzed(PROFILES / "dataloader_b32.sqlite.xz").steps
+    steps = analyzed(PROGRAMS / "dataloader_b32.sqlite.xz").steps
     assert steps is not None
     assert steps.idle[0].cause == "host_compute"
     assert steps.idle[0].gaps[0].range == "data"
 
 
 def test_the_late_rank_is_named_with_what_it_does() -> None:
-    steps = analyzed(PROFILES / "straggler_p2_b32.sqlite.xz").steps
+    steps = analyzed(PROGRAMS / "straggler_p2_b32.sqlite.xz").steps
     assert steps is not None
     late = max(steps.facts.stragglers, key=lambda s: s.share_last)
     assert (late.rank, late.share_last, late.persistent) == (1, 1.0, True)
@@ -180,7 +179,7 @@ def test_products_on_fp32_units_are_set_against_both_ceilings(path: str) -> None
 
 def test_products_on_fp32_units_are_said_where_the_host_limits_the_step() -> None:
     """In gpt_fp32_shapes they take three quarters of the GPU's time; the step is the host's."""
-    run = analyzed(PROFILES / "gpt_fp32_shapes.sqlite.xz")
+    run = analyzed(PROGRAMS / "gpt_fp32_shapes.sqlite.xz")
     assert run.steps is not None
     assert run.steps.facts.saved_s("kernel") < 0.01 * run.steps.facts.step_s
     (found,) = (f for f in run.findings if f.kind == "low_precision_unused")
@@ -190,7 +189,7 @@ def test_products_on_fp32_units_are_said_where_the_host_limits_the_step() -> Non
 
 @pytest.mark.parametrize("name", ["convnext_shapes", "resnet34_shapes"])
 def test_findings_of_operators_save_no_more_than_kernels_do(name: str) -> None:
-    run = analyzed(PROFILES / f"{name}.sqlite.xz")
+    run = analyzed(PROGRAMS / f"{name}.sqlite.xz")
     assert run.work is not None
     assert run.steps is not None
     limit = run.steps.facts.saved_s("kernel")
@@ -201,7 +200,7 @@ def test_findings_of_operators_save_no_more_than_kernels_do(name: str) -> None:
 
 def test_memory_and_products_are_found_where_the_gpu_limits_the_step() -> None:
     """A step of 10 ms, of which 6 are one product at 40 % of its peak and 3 element-wise."""
-    measured = analyzed(PROFILES / "healthy_b32.sqlite.xz").steps
+    measured = analyzed(PROGRAMS / "healthy_b32.sqlite.xz").steps
     assert measured is not None
     steps = replace(
         measured.facts,

@@ -15,7 +15,7 @@ from perfmodel.programs.mlp.program import actions_of
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.timing.collectives import Waiting
-from support.folders import ROOT
+from support.folders import PROFILES
 
 TRAINER = {
     "transport": "host", "overlap": False, "graph": False, "data_on": "host", "gemm": "cublas",
@@ -113,7 +113,7 @@ def test_gradients_are_to_be_reduced_between_the_gpus() -> None:
 
 @pytest.mark.parametrize("stem", ["cuda-aware_H512_1", "cuda-aware_H512_2", "cuda-aware_H2048_1"])
 def test_reports_of_cuda_aware_lose_most_through_the_host(stem: str) -> None:
-    trace = read(ROOT / "profiles" / "cuda_aware" / f"{stem}.sqlite.xz")
+    trace = read(PROFILES / "cuda_aware" / f"{stem}.sqlite.xz")
     (run,) = analyze([trace], Options({})).runs
     assert run.findings[0].title == "gradients are reduced through the host"
     assert not any("pageable" in found.title for found in run.findings)

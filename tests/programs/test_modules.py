@@ -15,8 +15,7 @@ from perfmodel.cli import main
 from perfmodel.programs.pytorch.annotate import MODULE
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.tree import EVALUATE, Tree, find_modules
-
-RECORDED = Path(__file__).parents[2] / "profiles" / "programs"
+from support.folders import PROGRAMS
 
 
 def modules_of(ranges: list[tuple[str, int]], process: list[int] | None = None) -> list[str]:
@@ -102,7 +101,7 @@ def test_a_hostile_number_and_depth_of_modules_ends() -> None:
 @pytest.mark.slow
 def test_a_recorded_model_is_shown_by_module(tmp_path: Path) -> None:
     """4 layers of width 512, 8 x 256 tokens, 10000 words: forward 2 FLOPs a weight and token."""
-    results = perfmodel.analyze(RECORDED / "gpt_modules.sqlite.xz")
+    results = perfmodel.analyze(PROGRAMS / "gpt_modules.sqlite.xz")
     work = results.run.work
     assert work is not None
     rows = {row.name: row for row in work.modules}
@@ -135,11 +134,11 @@ def test_a_recorded_model_is_shown_by_module(tmp_path: Path) -> None:
     assert frame["flops"].max() == work.flops
     (group,) = (r for r in work.module_groups if r.name == "Transformer.blocks.*.mlp")
     assert group.flops == 4 * rows["Transformer.blocks.0.mlp"].flops
-    done = CliRunner().invoke(main, ["analyze", str(RECORDED / "gpt_modules.sqlite.xz")])
+    done = CliRunner().invoke(main, ["analyze", str(PROGRAMS / "gpt_modules.sqlite.xz")])
     assert "\n  blocks.* " in done.output
     assert "\n    mlp " in done.output
     page = tmp_path / "report.html"
-    words = ["report", str(RECORDED / "gpt_modules.sqlite.xz"), "-o", str(page)]
+    words = ["report", str(PROGRAMS / "gpt_modules.sqlite.xz"), "-o", str(page)]
     assert CliRunner().invoke(main, words).exit_code == 0
     text = page.read_text(encoding="utf-8")
     assert "Operators by module of a median step" in text

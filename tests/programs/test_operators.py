@@ -48,11 +48,8 @@ from perfmodel.render.operators import work_document
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
 from perfmodel.timing.step_report import report_steps
 from support.build_report import ReportBuilder
-from support.folders import unpacked
+from support.folders import MACHINE, PROGRAMS, unpacked
 
-ROOT = Path(__file__).parents[2]
-RECORDED = ROOT / "profiles" / "programs"
-MEASURED = ROOT / "benchmarks" / "results" / "machine_h200x4.toml"
 OTHERS = Path(os.environ.get("PROGRAM_REPORTS", "/nonexistent")) / "programs"
 """A folder with more recordings and their truth, which are too large for this repository."""
 
@@ -449,7 +446,7 @@ def test_a_kernels_name_says_its_type(kernel: str, dtype: str | None, unit: str)
     assert (found.dtype, found.unit) == (dtype, unit)
 
 
-PRODUCTS_RAN = json.loads((RECORDED / "kernel_names.json").read_text())["kernels"]
+PRODUCTS_RAN = json.loads((PROGRAMS / "kernel_names.json").read_text())["kernels"]
 
 
 @pytest.mark.parametrize("ran", PRODUCTS_RAN)
@@ -648,7 +645,7 @@ EXACT = [
     "gpt_fp32_shapes", "gpt_compiled_shapes",
 ]  # fmt: skip
 EXACT_ELSEWHERE = ["gpt2_ddp", "gpt2_compiled", "gpt_small", "conv32", "resnet50_ddp"]
-HOLDERS = [*((RECORDED, n) for n in EXACT), *((OTHERS, n) for n in EXACT_ELSEWHERE)]
+HOLDERS = [*((PROGRAMS, n) for n in EXACT), *((OTHERS, n) for n in EXACT_ELSEWHERE)]
 
 
 @pytest.mark.parametrize(("folder", "name"), HOLDERS, ids=[n for _, n in HOLDERS])
@@ -672,8 +669,8 @@ def test_grouped_convolutions_backward_is_counted_too_high_by_the_counter() -> N
     flop_counter.conv_backward_flop takes the input for [in, N, ...] where [in / g, N, ...] is
     multiplied. ConvNeXt's depthwise convolutions have as many groups as channels.
     """
-    work = work_in(RECORDED, "convnext_shapes")
-    known = truth(RECORDED, "convnext_shapes")["flop_counter_by_op"]
+    work = work_in(PROGRAMS, "convnext_shapes")
+    known = truth(PROGRAMS, "convnext_shapes")["flop_counter_by_op"]
     mine: dict[str, float] = {}
     too_high = 0.0
     for row in work.by_sizes:
@@ -693,13 +690,13 @@ def test_grouped_convolutions_backward_is_counted_too_high_by_the_counter() -> N
 
 def test_grouped_queries_are_counted_where_the_counter_refuses() -> None:
     """4 layers, width 768, 12 heads of queries over 4 of keys, 8 x 512 tokens, 16000 words."""
-    c = truth(RECORDED, "llama_shapes")
+    c = truth(PROGRAMS, "llama_shapes")
     assert c["flop_counter_total"] is None
     tokens, width, inner = 8 * 512, 768, (8 * 768 // 3 + 63) // 64 * 64
     weights = 2 * width * width + width * 2 * 4 * 64 + 3 * width * inner
     products = 2 * tokens * (4 * weights + width * 16000)
     scores = 4 * 2 * 8 * 12 * 512 * 512 * 64
-    work = work_in(RECORDED, "llama_shapes")
+    work = work_in(PROGRAMS, "llama_shapes")
     assert work.flops == 3 * products + (2 + 5) * scores
 
 
@@ -708,7 +705,7 @@ def test_causal_attention_is_counted_without_what_the_mask_hides() -> None:
 
     The scores of a causal mask are the lower triangle: 384 * 385 / 2.
     """
-    packed = RECORDED / "gpt_shapes.sqlite.xz"
+    packed = PROGRAMS / "gpt_shapes.sqlite.xz"
     full, causal = (perfmodel.analyze(packed, attention=a).run.work for a in ("full", "causal"))
     assert full is not None
     assert causal is not None
@@ -737,7 +734,7 @@ COUNTED = ["llama_ncu", "resnet50_ncu", "gpt_small_ncu", "gpt_compiled_ncu"]
 
 @cache
 def counted(name: str) -> tuple[CountedCall, ...]:
-    folder = RECORDED if (RECORDED / f"{name}.csv.xz").is_file() else OTHERS
+    folder = PROGRAMS if (PROGRAMS / f"{name}.csv.xz").is_file() else OTHERS
     if not (folder / f"{name}.csv.xz").is_file():
         pytest.skip(f"no {name}.csv.xz: set PROGRAM_REPORTS to the folder that has it")
     return counted_calls(read_counters([folder / f"{name}.csv.xz"]).launches)
@@ -795,8 +792,8 @@ def _error(one: CountedCall) -> float:
 @pytest.mark.slow
 def test_counters_stand_beside_the_formulas(tmp_path: Path) -> None:
     """Bytes of DRAM and L2 by operator, and the roof of L2 of a machine that was measured."""
-    report, table = (RECORDED / f"gpt_compiled_{n}" for n in ("shapes.sqlite.xz", "ncu.csv.xz"))
-    machine = choose(str(MEASURED))[0]
+    report, table = (PROGRAMS / f"gpt_compiled_{n}" for n in ("shapes.sqlite.xz", "ncu.csv.xz"))
+    machine = choose(str(MACHINE))[0]
     work = perfmodel.analyze(report, counters=table, machine=machine).run.work
     assert work is not None
     (product,) = (r for r in work.operators if (r.name, r.phase) == ("aten::mm", "forward"))
@@ -810,7 +807,7 @@ def test_counters_stand_beside_the_formulas(tmp_path: Path) -> None:
     assert product.of_l2 == pytest.approx(launch.l2_bytes / 7.07e12 / product.gpu_s, rel=2e-3)
     known = sum(r.gpu_s for r in work.operators if r.dram_bytes is not None)
     assert known > 0.99 * sum(r.gpu_s for r in work.operators if r.flops is not None)
-    words = ["analyze", str(report), "--counters", str(table), "--machine", str(MEASURED)]
+    words = ["analyze", str(report), "--counters", str(table), "--machine", str(MACHINE)]
     done = CliRunner().invoke(main, [*words, "-o", str(tmp_path)])
     assert done.exit_code == 0
     assert "Bytes that Nsight Compute counted of a step" in done.output
@@ -822,21 +819,21 @@ def test_counters_stand_beside_the_formulas(tmp_path: Path) -> None:
 
 def test_counters_of_another_program_are_warned_of() -> None:
     found = perfmodel.analyze(
-        RECORDED / "bert_shapes.sqlite.xz", counters=RECORDED / "llama_ncu.csv.xz"
+        PROGRAMS / "bert_shapes.sqlite.xz", counters=PROGRAMS / "llama_ncu.csv.xz"
     )
     assert any("the counters hold operators of" in warning for warning in found.warnings)
     unused = perfmodel.analyze(
-        RECORDED / "gpt_modules_timing.sqlite.xz", counters=RECORDED / "llama_ncu.csv.xz"
+        PROGRAMS / "gpt_modules_timing.sqlite.xz", counters=PROGRAMS / "llama_ncu.csv.xz"
     )
     assert any("counters are not used" in warning for warning in unused.warnings)
     table = Path(__file__).parents[1] / "golden" / "ncu" / "h200_forward_gemm_1.csv"
     with pytest.raises(SchemaError, match="ranges that name operators' sizes"):
-        perfmodel.analyze(RECORDED / "bert_shapes.sqlite.xz", counters=table)
+        perfmodel.analyze(PROGRAMS / "bert_shapes.sqlite.xz", counters=table)
 
 
 def test_bytes_that_fusing_saves_are_those_that_were_written_just_before() -> None:
     """A GPT of 5 layers of width 640, 12 x 384 tokens: sums of residuals, norms, casts, losses."""
-    rows = {(r.name, r.phase): r for r in work_in(RECORDED, "gpt_shapes").operators}
+    rows = {(r.name, r.phase): r for r in work_in(PROGRAMS, "gpt_shapes").operators}
     tokens = 12 * 384 * 640
     norm = rows["aten::native_layer_norm", "forward"]
     assert norm.fusible_bytes == 11 * tokens * 4  # of the sums before; not its weights
@@ -850,7 +847,7 @@ def test_bytes_that_fusing_saves_are_those_that_were_written_just_before() -> No
 
 def test_inputs_that_are_still_in_l2_are_bytes_that_memory_need_not_move() -> None:
     """An H200's L2 holds 62,914,560 bytes; what is read beyond comes from memory in any case."""
-    rows = work_in(RECORDED, "gpt_shapes").by_sizes
+    rows = work_in(PROGRAMS, "gpt_shapes").by_sizes
     (optimizer,) = (r for r in rows if r.name == "aten::_fused_adamw_")
     assert optimizer.cached_bytes == optimizer.bytes - 62_914_560
     small = [r for r in rows if r.read_bytes and r.read_bytes < 62_914_560 * r.count]
@@ -860,7 +857,7 @@ def test_inputs_that_are_still_in_l2_are_bytes_that_memory_need_not_move() -> No
     for row in rows:
         too_short = bool(row.read_bytes) and row.gpu_s < row.bytes / 4.8e12
         assert (row.inputs_from == "l2") == too_short
-    copies = work_in(RECORDED, "convnext_shapes").by_sizes
+    copies = work_in(PROGRAMS, "convnext_shapes").by_sizes
     assert any(row.inputs_from == "l2" for row in copies)
 
 
@@ -868,8 +865,8 @@ def test_inputs_that_are_still_in_l2_are_bytes_that_memory_need_not_move() -> No
 
 
 def test_a_row_says_what_bounds_it() -> None:
-    run = analyzed(RECORDED, "gpt_shapes")
-    work = work_in(RECORDED, "gpt_shapes")
+    run = analyzed(PROGRAMS, "gpt_shapes")
+    work = work_in(PROGRAMS, "gpt_shapes")
     rows = {(r.name, r.phase): r for r in work.operators}
     product = rows["aten::mm", "backward"]
     assert (product.dtype, product.unit, product.bound) == (
@@ -879,7 +876,7 @@ def test_a_row_says_what_bounds_it() -> None:
     assert 0.5 < product.of_ceiling < 0.6
     optimizer = rows["aten::_fused_adamw_", "optimizer"]
     assert optimizer.bound == "memory"
-    assert optimizer.bytes == 28 * truth(RECORDED, "gpt_shapes")["parameters"]
+    assert optimizer.bytes == 28 * truth(PROGRAMS, "gpt_shapes")["parameters"]
     assert run.steps is not None
     busy = run.steps.ranks[0].gpu_busy_s
     assert busy is not None
@@ -890,7 +887,7 @@ def test_a_row_says_what_bounds_it() -> None:
 
 def test_phases_sum_up_to_the_step() -> None:
     """Products of a GPT have twice the FLOPs backward, attention 2.5 times."""
-    work = work_in(RECORDED, "gpt_shapes")
+    work = work_in(PROGRAMS, "gpt_shapes")
     rows = {row.phase: row for row in work.phases}
     assert list(rows) == ["forward", "backward", "optimizer", "step"]
     step = rows.pop("step")
@@ -922,7 +919,7 @@ def test_a_report_of_46_000_ranges_is_parsed_and_counted_in_two_seconds() -> Non
 
 
 def test_utilization_is_flops_over_the_dense_peak() -> None:
-    run, work = analyzed(RECORDED, "gpt_shapes"), work_in(RECORDED, "gpt_shapes")
+    run, work = analyzed(PROGRAMS, "gpt_shapes"), work_in(PROGRAMS, "gpt_shapes")
     assert work.mfu is not None
     assert work.mfu.unit == "bfloat16_tensor"
     assert work.mfu.of_step == pytest.approx(work.flops / run.batch.median.value / 989.4e12)
@@ -943,7 +940,7 @@ def test_waiting_for_another_rank_is_no_communication_that_utilization_leaves_ou
 
 def test_much_time_without_a_formula_is_warned_of(tmp_path: Path) -> None:
     """mm without its sizes: a fifth of the computing time of gpt_shapes."""
-    report = unpacked(RECORDED / "gpt_shapes.sqlite.xz", tmp_path)
+    report = unpacked(PROGRAMS / "gpt_shapes.sqlite.xz", tmp_path)
     with closing(sqlite3.connect(report)) as db, db:
         db.execute(
             "UPDATE NVTX_EVENTS SET text = substr(text, 1, instr(text, ', sizes') - 1)"
@@ -955,7 +952,7 @@ def test_much_time_without_a_formula_is_warned_of(tmp_path: Path) -> None:
     assert [
         w for w in run.warnings if "most aten::mm (21 %): FLOPs, bytes and MFU are too low" in w
     ]
-    assert not [w for w in analyzed(RECORDED, "gpt_shapes").warnings if "too low" in w]
+    assert not [w for w in analyzed(PROGRAMS, "gpt_shapes").warnings if "too low" in w]
 
 
 @pytest.mark.parametrize(
@@ -966,7 +963,7 @@ def test_much_time_without_a_formula_is_warned_of(tmp_path: Path) -> None:
     ],
 )
 def test_impossible_sizes_are_warned_of(written: str, said: str, tmp_path: Path) -> None:
-    report = unpacked(RECORDED / "gpt_shapes.sqlite.xz", tmp_path)
+    report = unpacked(PROGRAMS / "gpt_shapes.sqlite.xz", tmp_path)
     with closing(sqlite3.connect(report)) as file:
         file.execute(f"UPDATE NVTX_EVENTS SET text = replace(text, '640', '{written}')")
         file.commit()
@@ -975,7 +972,7 @@ def test_impossible_sizes_are_warned_of(written: str, said: str, tmp_path: Path)
 
 
 def test_the_document_has_exact_flops() -> None:
-    document = work_document(analyzed(RECORDED, "resnet34_shapes"))
+    document = work_document(analyzed(PROGRAMS, "resnet34_shapes"))
     assert document["work"]["flops_per_step"] == 532_640_563_200
     assert document["work"]["from"] == "shapes"
     wanted = {
@@ -988,9 +985,9 @@ def test_the_document_has_exact_flops() -> None:
 
 @pytest.mark.slow
 def test_tables_and_reports_show_the_operators(tmp_path: Path) -> None:
-    packed = RECORDED / "resnet34_shapes.sqlite.xz"
+    packed = PROGRAMS / "resnet34_shapes.sqlite.xz"
     frame = perfmodel.analyze(packed).operators
-    assert frame["flops"].sum() == truth(RECORDED, "resnet34_shapes")["flop_counter_total"]
+    assert frame["flops"].sum() == truth(PROGRAMS, "resnet34_shapes")["flop_counter_total"]
     assert set(frame["phase"]) == {"forward", "backward", "optimizer"}
     done = CliRunner().invoke(main, ["analyze", str(packed), "-o", str(tmp_path / "out")])
     assert done.exit_code == 0
@@ -1017,13 +1014,13 @@ def without_sizes(packed: Path, target: Path) -> Path:
 
 
 def test_sizes_come_from_another_recording(tmp_path: Path) -> None:
-    packed = RECORDED / "gpt_shapes.sqlite.xz"
+    packed = PROGRAMS / "gpt_shapes.sqlite.xz"
     timing = without_sizes(packed, tmp_path / "timing.sqlite")
     without = analyze([read_sqlite(timing)], Options()).fitted
     assert without.work is None
     assert any("--pytorch=autograd-shapes-nvtx" in warning for warning in without.warnings)
     found = analyze([read_sqlite(timing)], Options(shapes=packed)).fitted.work
-    own = work_in(RECORDED, "gpt_shapes")
+    own = work_in(PROGRAMS, "gpt_shapes")
     assert found is not None
     assert found.flops == own.flops
     assert found.modelled == pytest.approx(own.modelled)
@@ -1034,17 +1031,17 @@ def test_sizes_come_from_another_recording(tmp_path: Path) -> None:
 
 def test_two_recordings_of_one_program_are_one_analysis() -> None:
     """A GPT of 4 layers, recorded once with sizes and once without, which takes half as long."""
-    timing, shapes = (RECORDED / f"{n}.sqlite.xz" for n in ("gpt_modules_timing", "gpt_modules"))
+    timing, shapes = (PROGRAMS / f"{n}.sqlite.xz" for n in ("gpt_modules_timing", "gpt_modules"))
     found = perfmodel.analyze(timing, shapes=shapes).run
-    own = analyzed(RECORDED, "gpt_modules")
+    own = analyzed(PROGRAMS, "gpt_modules")
     assert found.work is not None
     assert own.work is not None
     assert (
-        found.work.flops == own.work.flops == truth(RECORDED, "gpt_modules")["flop_counter_total"]
+        found.work.flops == own.work.flops == truth(PROGRAMS, "gpt_modules")["flop_counter_total"]
     )
     assert found.work.modelled > 0.99
     assert own.batch.median.value > 2 * found.batch.median.value
-    bare = truth(RECORDED, "gpt_modules_timing")["step_s_bare"]
+    bare = truth(PROGRAMS, "gpt_modules_timing")["step_s_bare"]
     assert bare < found.batch.median.value < 2 * bare
     kernels = [sum(r.gpu_s for r in work.operators) for work in (found.work, own.work)]
     assert kernels[0] == pytest.approx(kernels[1], rel=0.03)
@@ -1056,7 +1053,7 @@ def test_two_recordings_of_one_program_are_one_analysis() -> None:
 
 
 def test_a_kernel_more_shifts_no_operator(tmp_path: Path) -> None:
-    packed = RECORDED / "gpt_shapes.sqlite.xz"
+    packed = PROGRAMS / "gpt_shapes.sqlite.xz"
     timing = without_sizes(packed, tmp_path / "timing.sqlite")
     with closing(sqlite3.connect(timing)) as file:  # of 441 operations of a step, one is another
         name = "(SELECT max(demangledName) FROM CUPTI_ACTIVITY_KIND_KERNEL)"
@@ -1068,13 +1065,13 @@ def test_a_kernel_more_shifts_no_operator(tmp_path: Path) -> None:
     found = analyze([read_sqlite(timing)], Options(shapes=packed, warmup=0)).fitted.work
     assert found is not None
     assert found.modelled > 0.99
-    assert found.flops >= 0.97 * work_in(RECORDED, "gpt_shapes").flops
+    assert found.flops >= 0.97 * work_in(PROGRAMS, "gpt_shapes").flops
 
 
 def test_recordings_of_two_programs_are_refused(tmp_path: Path) -> None:
-    timing = without_sizes(RECORDED / "gpt_shapes.sqlite.xz", tmp_path / "timing.sqlite")
+    timing = without_sizes(PROGRAMS / "gpt_shapes.sqlite.xz", tmp_path / "timing.sqlite")
     with pytest.raises(SchemaError, match="% of the kernels differ"):
-        analyze([read_sqlite(timing)], Options(shapes=RECORDED / "bert_shapes.sqlite.xz"))
+        analyze([read_sqlite(timing)], Options(shapes=PROGRAMS / "bert_shapes.sqlite.xz"))
     with pytest.raises(SchemaError, match="expected ranges that name operators' sizes"):
         analyze([read_sqlite(timing)], Options(shapes=timing))
 

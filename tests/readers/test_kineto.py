@@ -22,9 +22,8 @@ from perfmodel.timing.nsys_stats.collect import compute
 from support import build_kineto, build_operators
 from support.build_operators import operators_report
 from support.cli import fails, succeeds
-from support.folders import ROOT
+from support.folders import PROGRAMS
 
-PROGRAMS = ROOT / "profiles" / "programs"
 SHAPES = ["gpt_shapes", "llama_shapes", "bert_shapes"]
 
 

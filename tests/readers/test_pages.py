@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from perfmodel.readers.pages import PADDING, PageFile, Unsupported, varints
 from perfmodel.readers.trace import NULL
-from support.folders import ROOT
+from support.folders import PROFILES
 
 INT64 = (-(2**63), 2**63 - 1)
 PAGE_SIZES = [512, 1024, 2048, 4096, 8192, 16384, 32768, 65536]
-FOLDERS = [ROOT / "profiles"]
+FOLDERS = [PROFILES]
 if "PERFMODEL_REPORTS" in os.environ:
     FOLDERS.append(Path(os.environ["PERFMODEL_REPORTS"]))
 REPORTS = sorted(path for folder in FOLDERS for path in folder.glob("*.sqlite"))

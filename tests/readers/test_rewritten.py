@@ -22,7 +22,7 @@ from perfmodel.timing.nsys_stats.collect import REPORTS, collect
 from perfmodel.timing.nsys_stats.tables import Counted, to_csv, to_table
 from support.build_operators import THUNKS, operators_report
 from support.cli import succeeds
-from support.folders import ROOT
+from support.folders import PROFILES
 
 RECORDED = (
     "programs/gpt_ddp",  # operators, NCCL's payloads, two ranks
@@ -89,7 +89,7 @@ def rewritten(
 
 def recorded(name: str, target: Path) -> Path:
     """Copy one of `RECORDED`, unpacked."""
-    plain = ROOT / "profiles" / f"{name}.sqlite"
+    plain = PROFILES / f"{name}.sqlite"
     packed = plain.with_name(f"{plain.name}.xz")
     target.write_bytes(
         plain.read_bytes() if plain.exists() else lzma.decompress(packed.read_bytes())

@@ -29,11 +29,9 @@ from perfmodel.workloads.spec import load
 from support.build_report import ReportBuilder
 from support.build_training import Training, analyzed, training_report
 from support.cli import fails, harmless, perfmodel, succeeds
-from support.folders import ROOT
+from support.folders import BASE, PROFILES, PROGRAMS, ROOT
 from support.html_pages import TRICKS, Page, hostile_report, page_of
 
-PROFILES = ROOT / "profiles"
-BASE = PROFILES / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 DOCUMENT = PROFILES / "ladder" / "document_1.sqlite.xz"
 CPU = ROOT / "tests" / "reports"
 
@@ -339,7 +337,7 @@ pci = "8*n"
 
 
 def test_an_exchange_of_messages_needs_no_collectives_and_no_kernels() -> None:
-    text = page_of(PROFILES / "programs" / "halo.sqlite.xz").text
+    text = page_of(PROGRAMS / "halo.sqlite.xz").text
     assert "Messages between ranks" in text
     assert "No collective was recorded" not in text
     assert "what the kernels do" not in text

@@ -15,11 +15,10 @@ from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.render.html import page
 from support.browser import Browser, chromium
-from support.folders import ROOT
+from support.folders import BASE
 from support.html_pages import hostile_report
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-BASE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 TAB, ENTER = "\ue004", "\ue007"
 
 COLUMN = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,9 @@ from perfmodel.programs.program import Options
 from perfmodel.render import messages, summary
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.outputs import csv_tables
+from support.folders import PROGRAMS
 
-HALO = Path(__file__).parents[2] / "profiles" / "programs" / "halo.sqlite.xz"
+HALO = PROGRAMS / "halo.sqlite.xz"
 
 
 @pytest.fixture(scope="module")

@@ -43,9 +43,8 @@ from perfmodel.timing.timeline import (
 from support.build_report import ReportBuilder
 from support.build_training import Training, training_report
 from support.cli import EVIL, evil_report, fails, harmless, perfmodel, succeeds
-from support.folders import ROOT
+from support.folders import PROFILES
 
-PROFILES = ROOT / "profiles"
 REPORTS = (
     "h200x2_2ranks_base_nsys2025.3.1.sqlite",
     "ladder/document_1.sqlite.xz",

@@ -8,9 +8,9 @@ from perfmodel.readers import read
 from perfmodel.timing.async_batches import time_async
 from perfmodel.timing.run import time_run
 from perfmodel.timing.samples import tabulate
-from support.folders import ROOT
+from support.folders import PROFILES
 
-LADDER = ROOT / "profiles" / "ladder"
+LADDER = PROFILES / "ladder"
 WAITING = ("document", "resident", "pinned", "prefetch", "host-flat", "chunked", "model-host")
 REPLAYED = ("graph", "thin", "fused-x3", "peer-x3")
 LAUNCHED = ("nccl", "model-nccl")

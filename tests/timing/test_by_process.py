@@ -12,12 +12,11 @@ from perfmodel.programs.program import Options
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.timing import by_process
 from perfmodel.timing.step_report import StepReport, report_steps
-from support.folders import unpacked
+from support.folders import BASE, PROFILES, unpacked
 from support.plain import plain
 
-PROFILES = Path(__file__).parents[2] / "profiles"
 REPORTS = [
-    PROFILES / "h200x2_2ranks_base_nsys2025.3.1.sqlite",
+    BASE,
     PROFILES / "ddp" / "ddp_p2_H256_B3000.sqlite.xz",
     PROFILES / "launches" / "p4_nccl_device_H512_B3000.sqlite.xz",
 ]

@@ -15,8 +15,8 @@ from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.program import Options
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
+from support.folders import PROGRAMS
 
-PROFILES = Path(__file__).parents[2] / "profiles" / "programs"
 NSYS = os.environ.get("PERFMODEL_NSYS", "")
 RECORDS = pytest.mark.skipif(not NSYS, reason="PERFMODEL_NSYS names no nsys")
 MS = 1_000_000
@@ -42,7 +42,7 @@ def check_halo(run: RunAnalysis) -> None:
 
 
 def test_the_late_rank_of_a_halo_exchange_is_named() -> None:
-    run = analyzed(PROFILES / "halo.sqlite.xz")
+    run = analyzed(PROGRAMS / "halo.sqlite.xz")
     check_halo(run)
     assert run.findings[0].saving_s == pytest.approx(2.0e-3, rel=0.1)
     assert run.messages is not None
@@ -61,7 +61,7 @@ def record(folder: Path, way: str, *, report_per_rank: bool) -> list[Path]:
     profile = [NSYS, "profile", "-o", str(folder / name), "--sample=none", "--cpuctxsw=none",
                "--trace=nvtx,mpi", "--mpi-impl=openmpi"]  # fmt: skip
     ranks = ["mpirun", "--oversubscribe", "-n", "8"]
-    program = [sys.executable, str(PROFILES / "halo.py"), *way.split()]
+    program = [sys.executable, str(PROGRAMS / "halo.py"), *way.split()]
     command = [*ranks, *profile, *program] if report_per_rank else [*profile, *ranks, *program]
     for _ in range(3):  # one of several sessions at once may lose nsys's agent, and its report
         done = subprocess.run(command, capture_output=True, timeout=120)

@@ -15,11 +15,10 @@ from perfmodel.readers import read
 from perfmodel.readers.trace import KERNEL, MEMCPY, NULL, MpiCalls, Trace
 from perfmodel.timing.range_times import Attribution, RangeTimes, concatenate, time_ranges
 from support.build_report import ReportBuilder
-from support.folders import ROOT
+from support.folders import ROOT, SHIPPED
 from support.timelines import Call, Interval, Op, ints, joined, make_trace, parents
 
-GPU_REPORTS = sorted((ROOT / "profiles").glob("*.sqlite"))
-REPORTS = [*GPU_REPORTS, *sorted((ROOT / "tests" / "reports").glob("*.sqlite"))]
+REPORTS = [*SHIPPED, *sorted((ROOT / "tests" / "reports").glob("*.sqlite"))]
 BATCH = "batch iteration"
 COLUMNS = ("rank", "batch", "start_ns", "host_ns", "projection_ns", "busy_ns", "ops",
            "copy_bytes", "mpi_bytes", "mpi_ns")  # fmt: skip

@@ -21,9 +21,8 @@ from perfmodel.timing.samples import (
 )
 from support.build_report import ReportBuilder
 from support.build_training import Training, training_report
-from support.folders import ROOT
+from support.folders import SHIPPED
 
-PROFILES = sorted((ROOT / "profiles").glob("*.sqlite"))
 BATCH = "batch iteration"
 
 seconds = st.floats(1e-9, 10.0, allow_nan=False)
@@ -72,7 +71,7 @@ def test_warmup_is_never_more_than_half(table: Floats) -> None:
     assert 0 <= count_warmup(table) <= table.shape[1] // 2
 
 
-@pytest.mark.parametrize("report", PROFILES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("report", SHIPPED, ids=lambda p: p.stem)
 def test_real_reports_warm_up_for_a_few_batches(report: Path) -> None:
     """The first batches compile kernels: they take 10 to 100 times the median."""
     host = measured(report)[BATCH].seconds["host"]

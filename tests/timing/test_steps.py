@@ -23,8 +23,8 @@ from perfmodel.timing.intervals import covered, lengths, union
 from perfmodel.timing.steps import Steps, find_steps, pattern_of, period_of
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
+from support.folders import PROGRAMS
 
-PROFILES = Path(__file__).parents[2] / "profiles" / "programs"
 GOLDEN = Path(__file__).parents[1] / "golden" / "programs"
 MS = 1_000_000
 
@@ -236,7 +236,7 @@ def test_payloads_keep_64_bits_and_refuse_what_does_not_fit() -> None:
 
 @pytest.mark.parametrize("name", ["gpt_ddp", "gpt_unnamed"])
 def test_golden(name: str) -> None:
-    analysis = analyze_reports([PROFILES / f"{name}.sqlite.xz"], Options())
+    analysis = analyze_reports([PROGRAMS / f"{name}.sqlite.xz"], Options())
     document = analysis_document(analysis)
     keys = ("program", "batch", "ranks", "kernels", "collectives")
     assert_close(

@@ -12,9 +12,7 @@ from perfmodel.render import summary
 from perfmodel.timing.collectives import Calls, Matched
 from perfmodel.timing.stragglers import Skew, skew_of
 from profiles.grow import grow_ranks
-from support.folders import ROOT
-
-SOURCE = ROOT / "profiles" / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
+from support.folders import BASE
 
 
 def calls(starts: list[int], ends: list[int], batches: list[int]) -> Calls:
@@ -84,7 +82,7 @@ def test_ranks_that_do_not_match_have_no_skew() -> None:
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     """18 ranks on three hosts whose clocks disagree, a report each; rank 8 is a straggler."""
-    paths = grow_ranks(SOURCE, tmp_path_factory.mktemp("job"), 18)
+    paths = grow_ranks(BASE, tmp_path_factory.mktemp("job"), 18)
     return analyze_reports(paths, Options({}))
 
 
@@ -107,7 +105,7 @@ def test_stragglers_of_a_grown_job_are_found(job: Analysis) -> None:
 def test_each_rank_moved_as_one_leaves_the_times_of_ranges_alone(job: Analysis) -> None:
     """Only collectives are put on one clock: medians of ranges are those of the two originals."""
     job_ranges = job.fitted.ranges
-    original = analyze_reports([SOURCE], Options({})).fitted.ranges
+    original = analyze_reports([BASE], Options({})).fitted.ranges
     assert [r.path for r in job_ranges] == [r.path for r in original]
     for mine, theirs in zip(job_ranges, original, strict=True):
         assert mine.host_s == pytest.approx(theirs.host_s)

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.robustness import soak
-from support.folders import ROOT
+from support.folders import RESULTS
 from support.trainer_runs import environment, flags, need_mpi, run_alone, run_ranks, session, small
 from trainer import checkpoint
 from trainer.checkpoint import State
@@ -281,7 +281,7 @@ def test_killed_and_resumed_again_and_again_the_weights_are_the_same(tmp_path: P
 
 
 def test_the_long_soak_was_clean() -> None:
-    found = json.loads((ROOT / "benchmarks" / "results" / "soak.json").read_text())
+    found = json.loads((RESULTS / "soak.json").read_text())
     assert (found["finished"], found["same_weights"], found["same_losses"]) == (True, True, True)
     assert set(found["faults"]) == set(soak.FAULTS)
     assert found["hung"] == found["tracebacks"] == found["left_behind"] == 0

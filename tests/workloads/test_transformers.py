@@ -29,8 +29,7 @@ from perfmodel.workloads.layers import (
     training_bytes,
 )
 from perfmodel.workloads.networks import CNNS, NETWORKS, network
-
-PROGRAMS = Path(__file__).parents[2] / "profiles" / "programs"
+from support.folders import PROGRAMS
 
 PUBLISHED = {
     "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080,
