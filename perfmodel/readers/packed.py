@@ -147,7 +147,7 @@ class Split:
         else:
             columns = {n: np.concatenate([part.pop(n) for part in parts]) for n in [*parts[0]]}
             order = np.argsort(columns[_ROW], kind="stable")
-            columns = {name: values[order] for name, values in columns.items()}
+            columns = {name: columns.pop(name)[order] for name in [*columns]}
         row = columns.pop(_ROW)
         return type(self.none)(**columns), row
 
