@@ -65,13 +65,18 @@ def test_what_is_kept_is_that_of_the_whole_report(
     assert compared(trimmed(streamed, most_ops)) == compared(whole)
 
 
+@pytest.mark.parametrize(
+    ("source", "rows"), [(BASE, 100_000), (PROFILES / "programs/gpt_ddp8.sqlite.xz", 200_000)]
+)
 def test_more_ranks_than_processes_in_a_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = tmp_path / "grown.sqlite"
-    grow(BASE, report, 100_000, 8)
+    assert grow(source, report, rows, 8) == pytest.approx(rows, rel=0.1)
     options = Options({}, "full", by_time=True)
     whole = trim(time_one(read_sqlite(report), options), most_ops=1000)
+    assert whole.steps is not None
+    assert sorted(whole.steps.rank_of.values()) == [*range(8)]
     monkeypatch.setattr(by_process, "_ROWS", 30_000)
     streamed = time_streamed(
         *read_by_process(report), options, partial(needed, replays=False), 1000
