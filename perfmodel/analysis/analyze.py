@@ -55,7 +55,7 @@ from perfmodel.timing.cuda_graphs import first_replay
 from perfmodel.timing.cuda_graphs import notes as graph_notes
 from perfmodel.timing.point_to_point import PointToPoint, messages_of, ranges_by_rank
 from perfmodel.timing.run import Run, TimedReport
-from perfmodel.timing.samples import PathTimes, count_warmup, median, tabulate
+from perfmodel.timing.samples import PathTable, PathTimes, count_warmup, median, tabulate
 from perfmodel.timing.step_graph import MOST_OPS
 from perfmodel.timing.step_report import shortened
 from perfmodel.timing.stragglers import Skew, skew_of
@@ -297,8 +297,7 @@ def _join(
     counts = workload.evaluate(symbols)
     everything, excluded, steps, host = _times(run, program, workload, options.warmup)
     by_gpu, queued = program.step_clock == "gpu", host.queues and program.step_clock == "host"
-    late = (_after(m, excluded) for m in everything if not marked_by_nccl(m.path))
-    measured = tuple(m for m in late if m.instances.any())
+    measured = everything.after(excluded, marked_by_nccl)
     head = _head(run, measured)
     totals = sum((counts[label] for label in counted(measured, counts)), Counts())
     collected = _collectives(run, everything, excluded, totals, steps if by_gpu else None)
@@ -406,7 +405,7 @@ def _operator_facts(work: StepWork | None) -> tuple[OperatorFact, ...]:
 
 def _times(
     run: Run, program: Program, workload: Workload, warmup: int | None
-) -> tuple[tuple[PathTimes, ...], int, StepBreakdown | None, AsyncBatches]:
+) -> tuple[PathTable, int, StepBreakdown | None, AsyncBatches]:
     """Times of all ranges, the batches to exclude, the steps, and the batches on both clocks."""
     everything = tabulate(run.range_times, run.ranks, run.batch_label)
     steps = break_down(run.steps, warmup=warmup) if run.steps else None
@@ -491,18 +490,6 @@ def _check_left(run: Run, everything: Sequence[PathTimes], excluded: int) -> Non
             f"{run.batch_label!r} ranges, {excluded} excluded as warm-up; profile more batches or "
             f"lower --warmup"
         )
-
-
-def _after(measured: PathTimes, excluded: int) -> PathTimes:
-    """Leave out the first `excluded` batches."""
-    return PathTimes(
-        measured.path,
-        {clock: values[:, excluded:] for clock, values in measured.seconds.items()},
-        measured.instances[:, excluded:],
-        measured.copy_bytes[:, excluded:],
-        measured.mpi_bytes[:, excluded:],
-        measured.gpu_ops[:, excluded:],
-    )
 
 
 def _batch_summary(
@@ -671,8 +658,9 @@ def _host_seconds(rows: Sequence[RangeRow]) -> dict[str, float]:
     """Host time by label: ranges at several places add up, but not one inside its like."""
     spent: dict[str, float] = {}
     for row in rows:
-        if row.host_s is not None and row.label not in row.path[:-1]:
-            spent[row.label] = spent.get(row.label, 0.0) + row.host_s
+        *above, label = row.path
+        if row.host_s is not None and label not in above:
+            spent[label] = spent.get(label, 0.0) + row.host_s
     return spent
 
 

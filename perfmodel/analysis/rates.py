@@ -43,7 +43,7 @@ class Rate:
 def counted(measured: Sequence[PathTimes], counts: Mapping[str, Counts]) -> dict[str, PathTimes]:
     """The workload's ranges as they were measured; of a label at several paths, the longest."""
     found: dict[str, PathTimes] = {}
-    for m in measured:
+    for m in measured if counts else ():
         if m.label in counts:
             best = found.get(m.label)
             if best is None or np.nansum(m.seconds["host"]) > np.nansum(best.seconds["host"]):
@@ -87,7 +87,8 @@ def fit_rates(
     themselves also P_peer, by GPU projection: the host only queues it. `queued` says that the
     host only queues its batches, whose times differ more from launch to launch.
     """
-    has_gpu = any(np.isfinite(m.seconds["gpu_projection"]).any() for m in measured)
+    batch = measured[0].seconds["gpu_projection"]  # which has what the ranges inside it launch
+    has_gpu = bool(np.isfinite(batch).any())
     gpu: Clock = "gpu_projection" if has_gpu else "host"
     meant: dict[str, tuple[str, str, Clock]] = {
         "P_flops": ("flops", "FLOP/s", gpu),

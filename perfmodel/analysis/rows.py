@@ -11,12 +11,14 @@ import numpy as np
 from perfmodel.analysis.estimates import estimate
 from perfmodel.analysis.rates import LINKS, Rate, amounts, counted
 from perfmodel.analysis.result import Analysis, ModelCheck, RangeRow, RunAnalysis
+from perfmodel.base.arrays import Floats
 from perfmodel.base.units import si
 from perfmodel.machines.machine import Machine
 from perfmodel.models.roofline import Point, Roofline
 from perfmodel.timing.cuda_graphs import kernel_seconds, traced_as_a_whole
+from perfmodel.timing.range_times import Path
 from perfmodel.timing.run import Run
-from perfmodel.timing.samples import PathTimes, median
+from perfmodel.timing.samples import PathTable, PathTimes, median
 from perfmodel.workloads.work import Counts, Workload
 
 BYTES_TOLERANCE: Final = 0.01
@@ -29,7 +31,7 @@ _UNKNOWN = (
 
 
 def range_rows(
-    measured: Sequence[PathTimes],
+    measured: PathTable,
     counts: Mapping[str, Counts],
     head: PathTimes,
     machine: Machine | None,
@@ -43,46 +45,81 @@ def range_rows(
     the range that holds a whole batch.
     """
     own = {m.path: counts[label] for label, m in counted(measured, counts).items()}
+    within: dict[Path, list[Counts]] = {}
+    for path, work in own.items():
+        for depth in range(len(path)):
+            within.setdefault(path[: depth + 1], []).append(work)
+    names = ["host", "gpu_projection", "gpu_busy", "copy_bytes", "mpi_bytes", "gpu_ops"]
+    medians = [_known(measured.medians(name)) for name in names]
+    count, batches = measured.counts()
+    each = count.tolist(), batches.tolist(), measured.medians("instances").tolist()
+    of_batches = int((np.nan_to_num(head.instances) > 0).any(axis=0).sum())
     batch_s = median(head.seconds["host"])
     rows = []
-    for m in measured:
-        inside = [c for path, c in own.items() if path[: len(m.path)] == m.path]
-        work = sum(inside, Counts()) if inside else None
-        host, projection = median(m.seconds["host"]), median(m.seconds["gpu_projection"])
-        rate, unit, of_ceiling, ceiling = _achieved(
-            work or Counts(),
-            projection,
-            host,
-            machine,
-            (precisions or {}).get(m.label, precision),
-            leaf=len(inside) == 1 and (m is not head or m.path in own),
-            reduces=m.label != replay,
+    for path, *times, n, occurs, per_batch in zip(measured.paths, *medians, *each, strict=True):
+        host, projection, busy, copied, to_mpi, ops = times
+        row = RangeRow(
+            path=path,
+            count=n,
+            per_batch=per_batch,
+            host_s=host,
+            gpu_projection_s=projection,
+            gpu_busy_s=busy,
+            share=host / batch_s if host is not None and batch_s else None,
+            flops=None,
+            pci_bytes=None,
+            mpi_bytes=None,
+            measured_copy_bytes=copied,
+            measured_mpi_bytes=to_mpi,
+            gpu_ops=ops,
+            rate=None,
+            rate_unit="",
+            of_ceiling=None,
+            ceiling="",
+            batches=occurs,
+            of_batches=of_batches,
         )
-        rows.append(
-            RangeRow(
-                path=m.path,
-                count=int(np.nansum(m.instances[np.isfinite(m.seconds["host"])])),
-                per_batch=float(np.nanmedian(m.instances)),
-                host_s=host,
-                gpu_projection_s=projection,
-                gpu_busy_s=median(m.seconds["gpu_busy"]),
-                share=host / batch_s if host is not None and batch_s else None,
-                flops=work.flops if work else None,
-                pci_bytes=work.pci_bytes if work else None,
-                mpi_bytes=work.mpi_bytes if work else None,
-                measured_copy_bytes=median(m.copy_bytes),
-                measured_mpi_bytes=median(m.mpi_bytes),
-                gpu_ops=median(m.gpu_ops),
-                rate=rate,
-                rate_unit=unit,
-                of_ceiling=of_ceiling,
-                ceiling=ceiling,
-                peer_bytes=work.peer_bytes if work else None,
-                batches=int((np.nan_to_num(m.instances) > 0).any(axis=0).sum()),
-                of_batches=int((np.nan_to_num(head.instances) > 0).any(axis=0).sum()),
-            )
-        )
+        if path in within:
+            label = (precisions or {}).get(row.label, precision)
+            leaf = len(within[path]) == 1 and (path != head.path or path in own)
+            work = sum(within[path], Counts())
+            row = _with_work(row, work, machine, label, leaf=leaf, reduces=row.label != replay)
+        rows.append(row)
     return tuple(rows)
+
+
+def _known(values: Floats) -> list[float | None]:
+    """Values as objects, None where nothing was measured."""
+    objects = values.astype(object)
+    objects[np.isnan(values)] = None
+    found: list[float | None] = objects.tolist()
+    return found
+
+
+def _with_work(
+    row: RangeRow,
+    work: Counts,
+    machine: Machine | None,
+    precision: str,
+    *,
+    leaf: bool,
+    reduces: bool,
+) -> RangeRow:
+    """Add the workload's counts, and the rate that they make."""
+    rate, unit, of_ceiling, ceiling = _achieved(
+        work, row.gpu_projection_s, row.host_s, machine, precision, leaf=leaf, reduces=reduces
+    )
+    return replace(
+        row,
+        flops=work.flops,
+        pci_bytes=work.pci_bytes,
+        mpi_bytes=work.mpi_bytes,
+        peer_bytes=work.peer_bytes,
+        rate=rate,
+        rate_unit=unit,
+        of_ceiling=of_ceiling,
+        ceiling=ceiling,
+    )
 
 
 def _achieved(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,7 +15,7 @@ from perfmodel.timing.host_timeline import CAUSES
 from perfmodel.timing.idle_causes import LONGEST, IdleGaps
 from perfmodel.timing.nccl import match_kernels, nccl_groups
 from perfmodel.timing.run import Run
-from perfmodel.timing.samples import PathTimes
+from perfmodel.timing.samples import PathTable
 from perfmodel.timing.step_facts import Gap, IdleCause, IdleRange, KernelTime, StepFacts, step_facts
 from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.step_times import StepTimes
@@ -394,20 +394,17 @@ def _kernels(reports: Sequence[StepReport], window: slice) -> tuple[KernelTime, 
     )
 
 
-def on_step_clock(
-    everything: Sequence[PathTimes], run: Run, steps: StepBreakdown
-) -> tuple[PathTimes, ...]:
+def on_step_clock(everything: PathTable, run: Run, steps: StepBreakdown) -> PathTable:
     """Time the batches from their first GPU operation to the next one's, where there is a GPU."""
     row_of = {rank.rank: i for i, rank in reversed([*enumerate(steps.ranks)])}
-    found = []
-    for one in everything:
-        if one.label != run.batch_label:
-            found.append(one)
+    found = {}
+    for at, path in enumerate(everything.paths):
+        if path[-1] != run.batch_label:
             continue
-        seconds = np.full_like(one.seconds["host"], np.nan)
+        seconds = np.full(everything.shape, np.nan)
         width = min(seconds.shape[1], steps.seconds.shape[1])
         for i, rank in enumerate(run.ranks):
             if rank in row_of:
                 seconds[i, :width] = steps.seconds[row_of[rank], :width]
-        found.append(replace(one, seconds={**one.seconds, "host": seconds}))
-    return tuple(found)
+        found[at] = seconds
+    return everything.with_host(found)

@@ -74,7 +74,7 @@ class OwnProgram(Program):
         head = next(m for m in everything if m.label == run.batch_label)
         warmup = count_warmup(head.seconds["host"])
         batches = batch_seconds(run)[:, warmup:]
-        known = [m for m in everything if m.label in workload.ranges and m is not head]
+        known = [m for m in everything if m.label in workload.ranges and m.path != head.path]
         if not known or batches.size == 0 or np.isnan(batches).all():
             raise ModelError(
                 f"{run.label}: expected batches with the ranges {', '.join(workload.ranges)}; got "

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from heapq import nlargest
 from typing import TYPE_CHECKING, Final
 
 from perfmodel.analysis.rates import Rate, amounts
-from perfmodel.analysis.result import Analysis, RankRow, RunAnalysis
+from perfmodel.analysis.result import Analysis, RangeRow, RankRow, RunAnalysis
 from perfmodel.analysis.rows import own_roof
 from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.timing.collectives import NCCL
+from perfmodel.timing.range_times import Path
 from perfmodel.timing.step_facts import Gap, IdleCause
 from perfmodel.timing.stragglers import Skew
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 SHOWN: Final = 10
 """Ranks that the terminal lists; files and JSON have them all."""
+SHOWN_RANGES: Final = 80
+"""Ranges that the terminal lists, as many as a figure has room for."""
 ALL: Final = "with --out or --json"
 """Where the rows are that the terminal does not show."""
 
@@ -76,27 +80,50 @@ def _sum(*amounts: float | None) -> float | None:
 
 def ranges(run: RunAnalysis) -> Table:
     """Where a median batch goes: the tree of ranges on three clocks."""
-    return _tree(run, RANGES)
+    return _tree(run, run.ranges, RANGES)
 
 
-def ranges_text(run: RunAnalysis) -> Table:
-    """The same tree with the columns a terminal has room for, each with its unit in the cell."""
-    some = [Column("occurs", "In batches")] if any(r.occurs for r in run.ranges) else []
+def ranges_text(run: RunAnalysis, most: int = SHOWN_RANGES) -> Table:
+    """The tree of the longest ranges with the columns a terminal has room for."""
+    shown = longest(run.ranges, most)
+    some = [Column("occurs", "In batches")] if any(r.occurs for r in shown) else []
     known = {"range", "host_s", "gpu_projection_s", "gpu_busy_s", "share", "measured"}
     rest = [c for c in RANGES_TEXT[1:] if run.workload.ranges or c.key in known]
-    return _tree(run, (RANGES_TEXT[0], *some, *rest), _range_notes(run))
+    notes = _range_notes(run, shown)
+    if len(shown) < len(run.ranges):
+        left = len(run.ranges) - len(shown)
+        notes.append(
+            f"the {len(shown)} longest ranges; {left:,} more rows are left out: "
+            f"perfmodel analyze --out or --json has all"
+        )
+    return _tree(run, shown, (RANGES_TEXT[0], *some, *rest), notes)
 
 
-def _tree(run: RunAnalysis, columns: Sequence[Column], notes: Sequence[str] = ()) -> Table:
-    top = min((len(r.path) for r in run.ranges), default=0)
+def longest(rows: Sequence[RangeRow], most: int) -> Sequence[RangeRow]:
+    """Return the ranges that take most time, with those around them, in their order.
+
+    At most `most` of them; a range for which, with those around it, no room is left is not shown.
+    """
+    if len(rows) <= most:
+        return rows
+    top, shown = min(len(row.path) for row in rows), set[Path]()
+    for row in nlargest(most, rows, lambda r: max(r.host_s or 0.0, r.gpu_busy_s or 0.0)):
+        both = shown.union(row.path[:depth] for depth in range(top, len(row.path) + 1))
+        shown = both if len(both) <= most else shown
+    return [row for row in rows if row.path in shown]
+
+
+def _tree(
+    run: RunAnalysis, rows: Sequence[RangeRow], columns: Sequence[Column], notes: Sequence[str] = ()
+) -> Table:
+    top = min((len(r.path) for r in rows), default=0)
     plural = ["es" * (run.batch.count != 1), "s" * (len(run.ranks) != 1)]
     size = f"{run.batch.count} batch{plural[0]}, {len(run.ranks)} rank{plural[1]}"
     title = f"Where a median batch goes ({size})"
-    return Table.of(title, run.ranges, columns, notes, [len(r.path) - top for r in run.ranges])
+    return Table.of(title, rows, columns, notes, [len(r.path) - top for r in rows])
 
 
-def _range_notes(run: RunAnalysis) -> list[str]:
-    found = run.ranges
+def _range_notes(run: RunAnalysis, found: Sequence[RangeRow]) -> list[str]:
     notes = (
         []
         if not run.workload.ranges

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from perfmodel.base.arrays import Floats
 from perfmodel.base.units import si
 from perfmodel.timing.run import Run, batch_seconds
-from perfmodel.timing.samples import PathTimes
+from perfmodel.timing.samples import PathTable, PathTimes
 
 _AHEAD: Final = 1.02
 """The host queues a batch that takes so many times its own time. On H200s batches whose host waits
@@ -61,7 +61,7 @@ class AsyncBatches:
         )
 
 
-def time_async(run: Run, measured: tuple[PathTimes, ...]) -> AsyncBatches:
+def time_async(run: Run, measured: PathTable) -> AsyncBatches:
     """Time the batches of a run on both clocks; `measured` are its ranges of all batches."""
     host, done = head_of(run, measured).seconds["host"], batch_seconds(run)
     late = slice(host.shape[1] // 2, None)
@@ -75,15 +75,13 @@ def time_async(run: Run, measured: tuple[PathTimes, ...]) -> AsyncBatches:
     return AsyncBatches(done, queued, taken, max(ratios, default=1.0))
 
 
-def head_of(run: Run, measured: tuple[PathTimes, ...]) -> PathTimes:
+def head_of(run: Run, measured: PathTable) -> PathTimes:
     """Return the batch itself."""
     return next(m for m in measured if m.label == run.batch_label)
 
 
-def until_done(
-    run: Run, measured: tuple[PathTimes, ...], timing: AsyncBatches
-) -> tuple[PathTimes, ...]:
+def until_done(run: Run, measured: PathTable, timing: AsyncBatches) -> PathTable:
     """Replace the host's time of the batch by that until all of its work is done."""
-    head = head_of(run, measured)
-    timed = replace(head, seconds={**head.seconds, "host": timing.done})
-    return tuple(timed if m is head else m for m in measured)
+    labels = (path[-1] for path in measured.paths)
+    head = next(at for at, label in enumerate(labels) if label == run.batch_label)
+    return measured.with_host({head: timing.done})

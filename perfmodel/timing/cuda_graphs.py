@@ -27,7 +27,9 @@ def only_replays(everything: Sequence[PathTimes], replay: str, batch_label: str)
     """
     head = next(m for m in everything if m.label == batch_label)
     replays = np.zeros(head.instances.shape[1], np.bool_)
-    inside = [m for m in everything if m.path[: len(head.path)] == head.path and m is not head]
+    inside = [
+        m for m in everything if m.path[: len(head.path)] == head.path and m.path != head.path
+    ]
     for m in inside:
         if m.label == replay:
             replays |= (m.instances > 0).all(axis=0)

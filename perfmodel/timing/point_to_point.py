@@ -23,7 +23,7 @@ from perfmodel.timing.clock_sync import FAR, align, collective_limits, utc_shift
 from perfmodel.timing.collectives import Calls, calls_by_rank, report_of, times_for_all
 from perfmodel.timing.messages import End, Message, ends_of, match, match_any, members_of
 from perfmodel.timing.run import Run
-from perfmodel.timing.samples import PathTimes
+from perfmodel.timing.samples import PathTable
 
 _WORTH: Final = 0.01
 
@@ -316,16 +316,15 @@ def messages_of(run: Run, excluded: int) -> PointToPoint | None:
     return point_to_point(run.traces, begins, dict(zip(run.ranks, calls, strict=True)))
 
 
-def ranges_by_rank(measured: Sequence[PathTimes], ranks: Sequence[int]) -> tuple[RangeOfRank, ...]:
+def ranges_by_rank(measured: PathTable, ranks: Sequence[int]) -> tuple[RangeOfRank, ...]:
     """Median host time of every range on every rank, where there are several ranks."""
     if len(ranks) < 2:
         return ()
     found = []
-    for one in measured:
+    for at in np.flatnonzero(measured.timed_ranks() > 1).tolist():
+        one = measured[at]
         host = one.seconds["host"]
         known = np.isfinite(host).any(axis=1)
-        if known.sum() < 2:
-            continue
         median = np.full(len(host), np.nan)
         median[known] = np.nanmedian(host[known], axis=1)
         usual = np.nanquantile(median, 0.5, method="lower")  # of two ranks the faster one

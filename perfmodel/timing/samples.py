@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Final, Literal
+from typing import Final, Literal, overload
 
 import numpy as np
 
@@ -57,27 +56,227 @@ class Estimate:
     launches: int = 1
 
 
-def tabulate(
-    range_times: RangeTimes, ranks: Sequence[int], batch_label: str
-) -> tuple[PathTimes, ...]:
+class PathTable(Sequence[PathTimes]):
+    """Times of many paths, parents before children.
+
+    Only what occurred is kept: one entry for a path, rank and batch. Arrays of `PathTimes` are
+    laid out where they are looked at, so that a million names of ranges take little memory.
+
+    Parameters
+    ----------
+    paths : tuple of tuple of str
+    shape : (int, int)
+        Ranks and batches.
+    first : int64 array, shape (paths + 1,)
+        First entry of every path.
+    cell : int64 array, shape (entries,)
+        Rank times batches plus batch; ascending in a path.
+    columns : mapping of str to array, shape (entries,)
+        By the name of a clock or of an array of `PathTimes`.
+    own : mapping of int to PathTimes, optional
+        Paths whose times are others than their entries'.
+    """
+
+    def __init__(
+        self,
+        paths: tuple[Path, ...],
+        shape: tuple[int, int],
+        first: Int64,
+        cell: Int64,
+        columns: Mapping[str, Floats],
+        own: Mapping[int, PathTimes] | None = None,
+    ) -> None:
+        self.paths, self.shape = paths, shape
+        self._first, self._cell, self._columns, self._own = first, cell, columns, own or {}
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @overload
+    def __getitem__(self, at: int) -> PathTimes: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[PathTimes, ...]: ...
+    def __getitem__(self, at: int | slice) -> PathTimes | tuple[PathTimes, ...]:
+        if isinstance(at, slice):
+            return tuple(self[i] for i in range(*at.indices(len(self))))
+        at = range(len(self))[at]
+        return self._own[at] if at in self._own else _TabulatedTimes(self, at)
+
+    def array(self, at: int, name: str) -> Floats:
+        """Return one array of `PathTimes`."""
+        mine = slice(self._first[at], self._first[at + 1])
+        laid = np.full(self.shape[0] * self.shape[1], 0.0 if name == "instances" else np.nan)
+        laid[self._cell[mine]] = self._columns[name][mine]
+        return laid.reshape(self.shape)
+
+    def with_host(self, seconds: Mapping[int, Floats]) -> PathTable:
+        """Return the table with other host times of some paths, by position."""
+        own = {}
+        for at, host in seconds.items():
+            m = self[at]
+            arrays = m.instances, m.copy_bytes, m.mpi_bytes, m.gpu_ops
+            own[at] = PathTimes(m.path, {**m.seconds, "host": host}, *arrays)
+        own = {**self._own, **own}
+        return PathTable(self.paths, self.shape, self._first, self._cell, self._columns, own)
+
+    def after(self, excluded: int, without: Callable[[Path], bool]) -> PathTable:
+        """Leave out the first `excluded` batches, some paths, and those that are in none left."""
+        path, batch = self._path(), self._cell % max(self.shape[1], 1)
+        kept = np.array([not without(p) for p in self.paths], np.bool_)
+        entry = np.flatnonzero(kept[path] & (batch >= excluded))
+        count = np.bincount(path[entry], minlength=len(self))
+        left = np.flatnonzero(count)
+        batches = max(self.shape[1] - excluded, 0)
+        rank = self._cell[entry] // max(self.shape[1], 1)
+        place = {at: i for i, at in enumerate(left.tolist())} if self._own else {}
+        return PathTable(
+            tuple(self.paths[at] for at in left.tolist()),
+            (self.shape[0], batches),
+            np.concatenate([[0], np.cumsum(count[left])]),
+            rank * batches + batch[entry] - excluded,
+            {name: values[entry] for name, values in self._columns.items()},
+            {place[at]: _late(m, excluded) for at, m in self._own.items() if at in place},
+        )
+
+    def medians(self, name: str) -> Floats:
+        """Medians over ranks and batches, (paths,); NaN where nothing was measured.
+
+        A path has no instances in the batches without an entry, but unknown times.
+        """
+        values = self._columns[name]
+        known = ~np.isnan(values)
+        path, values = self._path()[known], values[known]
+        values = values[np.lexsort((values, path))]
+        count = np.bincount(path, minlength=len(self))
+        begin = np.cumsum(count) - count
+        size = np.full(len(self), self.shape[0] * self.shape[1]) if name == "instances" else count
+        measured = np.flatnonzero(size)
+        middle = np.zeros((2, len(self)))
+        for i, place in enumerate(((size - 1) // 2, size // 2)):
+            place = place - (size - count)  # behind the zeros
+            there = measured[place[measured] >= 0]
+            middle[i, there] = values[(begin + place)[there]]
+        found = np.full(len(self), np.nan)
+        found[measured] = (middle[0] + middle[1])[measured] / 2
+        for at, m in self._own.items():
+            array = m.seconds[name] if name in CLOCKS else getattr(m, name)
+            found[at] = np.nan if np.isnan(array).all() else np.nanmedian(array)
+        return found
+
+    def counts(self) -> tuple[Int64, Int64]:
+        """Timed instances of every path, and the batches, on any rank, that have some."""
+        path, instances = self._path(), self._columns["instances"]
+        timed = np.where(np.isfinite(self._columns["host"]), instances, 0.0)
+        count = np.bincount(path, weights=timed, minlength=len(self)).astype(np.int64)
+        width = max(self.shape[1], 1)
+        cell = path * width + self._cell % width
+        cell = np.unique(cell) if self.shape[0] > 1 else cell  # else each is there once
+        batches = np.bincount(cell // width, minlength=len(self))
+        for i, m in self._own.items():
+            count[i] = int(np.nansum(m.instances[np.isfinite(m.seconds["host"])]))
+            batches[i] = (m.instances > 0).any(axis=0).sum()
+        return count, batches
+
+    def timed_ranks(self) -> Int64:
+        """Ranks on which the host's time of every path is known."""
+        timed, width = np.isfinite(self._columns["host"]), max(self.shape[1], 1)
+        ranks = max(self.shape[0], 1)
+        at = np.unique(self._path()[timed] * ranks + self._cell[timed] // width) // ranks
+        count = np.bincount(at, minlength=len(self))
+        for i, m in self._own.items():
+            count[i] = np.isfinite(m.seconds["host"]).any(axis=1).sum()
+        return count
+
+    def _path(self) -> Int64:
+        return np.repeat(np.arange(len(self)), np.diff(self._first))
+
+
+class _TabulatedTimes(PathTimes):
+    """Times of one path of a table, laid out where they are looked at."""
+
+    __slots__ = ("_at", "_table")
+    _at: int
+    _table: PathTable
+
+    def __init__(self, table: PathTable, at: int) -> None:
+        object.__setattr__(self, "_table", table)
+        object.__setattr__(self, "_at", at)
+
+    @property
+    def path(self) -> Path:
+        return self._table.paths[self._at]
+
+    @property
+    def seconds(self) -> Mapping[Clock, Floats]:
+        return {clock: self._table.array(self._at, clock) for clock in CLOCKS}
+
+    @property
+    def instances(self) -> Floats:
+        return self._table.array(self._at, "instances")
+
+    @property
+    def copy_bytes(self) -> Floats:
+        return self._table.array(self._at, "copy_bytes")
+
+    @property
+    def mpi_bytes(self) -> Floats:
+        return self._table.array(self._at, "mpi_bytes")
+
+    @property
+    def gpu_ops(self) -> Floats:
+        return self._table.array(self._at, "gpu_ops")
+
+
+def _late(measured: PathTimes, excluded: int) -> PathTimes:
+    """Leave out the first `excluded` batches."""
+    return PathTimes(
+        measured.path,
+        {clock: values[:, excluded:] for clock, values in measured.seconds.items()},
+        measured.instances[:, excluded:],
+        measured.copy_bytes[:, excluded:],
+        measured.mpi_bytes[:, excluded:],
+        measured.gpu_ops[:, excluded:],
+    )
+
+
+def tabulate(range_times: RangeTimes, ranks: Sequence[int], batch_label: str) -> PathTable:
     """Arrange the ranges inside batches by path, rank and batch, parents before children."""
     inside = np.flatnonzero(range_times.batch >= 0)
     if len(inside) == 0:
-        return ()
+        none = np.empty(0, np.int64)
+        return PathTable((), (len(ranks), 0), np.zeros(1, np.int64), none, {})
     range_times = _from_the_batch(range_times, inside, batch_label)
     shape = len(ranks), int(range_times.batch[inside].max()) + 1
-    inside = inside[np.argsort(range_times.path[inside], kind="stable")]
-    path = range_times.path[inside]
-    cuts = np.flatnonzero(np.concatenate([[True], path[1:] != path[:-1], [True]]))
-    found = []
-    for lo, hi in pairwise(cuts):
-        at = inside[lo:hi]
-        cell = np.searchsorted(ranks, range_times.rank[at]) * shape[1] + range_times.batch[at]
-        found.append(_measured(range_times, at, cell, shape))
+    size = shape[0] * shape[1]
+    order = _preorder(range_times, np.unique(range_times.path[inside]))
+    place = np.zeros(len(range_times.paths), np.int64)
+    place[order] = np.arange(len(order))
+    rank = np.searchsorted(ranks, range_times.rank[inside])
+    key = place[range_times.path[inside]] * size + rank * shape[1] + range_times.batch[inside]
+    found, entry = np.unique(key, return_inverse=True)
+    return PathTable(
+        tuple(range_times.paths[at] for at in order.tolist()),
+        shape,
+        np.searchsorted(found, np.arange(len(order) + 1) * size),
+        found % size,
+        _totals(range_times, inside, entry),
+    )
+
+
+def _preorder(range_times: RangeTimes, used: Int64 | Int32) -> Int64 | Int32:
+    """Order paths by their first start, and each one's children so behind it."""
     first = np.full(len(range_times.paths), np.iinfo(np.int64).max)
     np.minimum.at(first, range_times.path, range_times.start_ns)
-    starts = dict(zip(range_times.paths, first.tolist(), strict=True))
-    return tuple(sorted(found, key=lambda m: [starts[m.path[: d + 1]] for d in range(len(m.path))]))
+    code = {path: i for i, path in enumerate(range_times.paths)}
+    above = np.array([code.get(path[:-1], -1) for path in range_times.paths])
+    depth = np.array([len(range_times.paths[at]) for at in used.tolist()])
+    order, prefix = np.arange(len(used)), used.astype(np.int64)
+    for level in range(int(depth.max()), 0, -1):  # the innermost labels decide last
+        deep = depth >= level
+        start = np.where(deep, first[prefix], np.iinfo(np.int64).min)
+        order = order[np.argsort(start[order], kind="stable")]
+        prefix = np.where(deep, above[prefix], prefix)
+    return used[order]
 
 
 def _from_the_batch(range_times: RangeTimes, inside: Int64, batch_label: str) -> RangeTimes:
@@ -91,31 +290,26 @@ def _from_the_batch(range_times: RangeTimes, inside: Int64, batch_label: str) ->
     return replace(range_times, paths=tuple(code), path=recode[range_times.path])
 
 
-def _measured(
-    range_times: RangeTimes, at: Int64, cell: Int64 | Int32, shape: tuple[int, int]
-) -> PathTimes:
-    size = shape[0] * shape[1]
-    times = np.bincount(cell, minlength=size).astype(np.float64)
+def _totals(range_times: RangeTimes, inside: Int64, entry: Int64) -> dict[str, Floats]:
+    """Add up the ranges of every entry."""
+    times = np.bincount(entry).astype(np.float64)
 
     def total(values: Int64, scale: float = 1.0, *, all_known: bool = False) -> Floats:
+        values = values[inside]
         missing = values == NULL
-        added = np.bincount(cell, weights=np.where(missing, 0.0, values * scale), minlength=size)
-        known = np.bincount(cell, weights=~missing, minlength=size)
-        enough = known == times if all_known else known > 0
-        return np.where((times > 0) & enough, added, np.nan).reshape(shape)
+        added = np.bincount(entry, weights=np.where(missing, 0.0, values * scale))
+        known = np.bincount(entry, weights=~missing)
+        return np.where(known == times if all_known else known > 0, added, np.nan)
 
-    return PathTimes(
-        path=range_times.paths[range_times.path[at[0]]],
-        seconds={
-            "host": total(range_times.host_ns[at], 1e-9, all_known=True),
-            "gpu_projection": total(range_times.projection_ns[at], 1e-9),
-            "gpu_busy": total(range_times.busy_ns[at], 1e-9),
-        },
-        instances=times.reshape(shape),
-        copy_bytes=total(range_times.copy_bytes[at]),
-        mpi_bytes=total(range_times.mpi_bytes[at]),
-        gpu_ops=total(range_times.ops[at]),
-    )
+    return {
+        "host": total(range_times.host_ns, 1e-9, all_known=True),
+        "gpu_projection": total(range_times.projection_ns, 1e-9),
+        "gpu_busy": total(range_times.busy_ns, 1e-9),
+        "instances": times,
+        "copy_bytes": total(range_times.copy_bytes),
+        "mpi_bytes": total(range_times.mpi_bytes),
+        "gpu_ops": total(range_times.ops),
+    }
 
 
 def count_warmup(batch_s: Floats) -> int:

@@ -22,7 +22,7 @@ from perfmodel.analysis.rates import (
 from perfmodel.analysis.result import RangeRow, RunAnalysis
 from perfmodel.models.roofline import Point
 from perfmodel.programs.mlp.mlp import mlp
-from perfmodel.timing.samples import CLOCKS, Clock, PathTimes
+from perfmodel.timing.samples import CLOCKS, Clock, PathTable, PathTimes
 from perfmodel.workloads.spec import load
 from perfmodel.workloads.work import Counts
 from support.build_report import ReportBuilder
@@ -132,7 +132,16 @@ def test_of_a_label_at_several_places_the_longest_counts() -> None:
     head = times((BATCH,), 10.0)
     measured = [head, times((BATCH, "a", "gemm"), 1.0), times((BATCH, "b", "gemm"), 4.0)]
     assert counted(measured, counts)["gemm"].path == (BATCH, "b", "gemm")
-    rows = rows_of.range_rows(measured, counts, head, None, "float32")
+    columns = (*CLOCKS, "instances", "copy_bytes", "mpi_bytes", "gpu_ops")
+    table = PathTable(
+        tuple(m.path for m in measured),
+        (1, 3),
+        np.zeros(4, np.int64),
+        np.empty(0, np.int64),
+        dict.fromkeys(columns, np.empty(0)),
+        dict(enumerate(measured)),
+    )
+    rows = rows_of.range_rows(table, counts, head, None, "float32")
     assert [r.flops for r in rows] == [100, None, 100]
 
 

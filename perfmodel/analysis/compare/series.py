@@ -239,7 +239,7 @@ def launch_of(
         if run.batch_label in m.path and not marked_by_nccl(m.path):
             path = m.path[m.path.index(run.batch_label) :]
             noise = collective.get(path, "host")
-            if m is head and async_batches.by_gpu:
+            if m.path == head.path and async_batches.by_gpu:
                 noise = "kernel"
             found[("range", path)] = Series(_slowest(m.seconds["host"][:, first:]), noise)
     for key, table in _with_totals(links(run, head)):

@@ -22,6 +22,7 @@ from perfmodel.readers.trace import Trace
 from perfmodel.render import messages, operators, summary, tables, whatif
 from perfmodel.render import predict as predictions
 from perfmodel.render.html.blocks import (
+    MOST_ROWS,
     Advice,
     Block,
     Cell,
@@ -121,16 +122,17 @@ def _of_ranks(table: Table) -> Grid:
 
 def _ranges(run: RunAnalysis) -> Grid:
     """The tree of ranges, with a column that draws its three clocks."""
+    shown = tables.longest(run.ranges, MOST_ROWS)
     made = grid(
-        tables.ranges_text(run),
-        sort={"rate": [row.rate for row in run.ranges]},
+        tables.ranges_text(run, MOST_ROWS),
+        sort={"rate": [row.rate for row in shown]},
         plain=("share", "of_ceiling"),
     )
-    longest = max((s for row in run.ranges for s in _seconds(row) if s), default=0.0)
+    longest = max((s for row in shown for s in _seconds(row) if s), default=0.0)
     drawn = Head("On the three clocks", "left", sortable=False)
     rows = [
         (cells[0], _clocks(row, longest), *cells[1:])
-        for row, cells in zip(run.ranges, made.rows, strict=False)  # a page has not all of many
+        for row, cells in zip(shown, made.rows, strict=True)
     ]
     return replace(made, heads=(made.heads[0], drawn, *made.heads[1:]), rows=tuple(rows))
 
