@@ -230,11 +230,20 @@ def of_report(trace: Trace, rank_of: Mapping[int, int], times: RangeTimes) -> Ra
     times : RangeTimes
     """
     code = {label: i for i, label in enumerate(dict.fromkeys(trace.range_labels))}
-    paths = sorted(times.paths, key=lambda path: (len(path), [code[label] for label in path]))
-    place = {path: i for i, path in enumerate(paths)}
-    recode = np.array([place[path] for path in times.paths], np.int32)
+    at = {path: i for i, path in enumerate(times.paths)}
+    label = np.array([code[path[-1]] for path in times.paths], np.int64)
+    depth = np.array([len(path) for path in times.paths], np.int64)
+    above = np.array([at.get(path[:-1], -1) for path in times.paths], np.int64)
+    place, levels = np.zeros(len(times.paths), np.int32), []
+    by_depth = np.argsort(depth, kind="stable")
+    for level in np.split(by_depth, np.flatnonzero(np.diff(depth[by_depth])) + 1):
+        levels.append(level[np.lexsort((label[level], place[above[level]]))])
+        place[levels[-1]] = np.arange(len(level))  # in their level
+    order = np.concatenate(levels)
+    place[order] = np.arange(len(order))
     rank = _ranks(trace, rank_of)
-    return replace(times, paths=tuple(paths), path=recode[times.path], rank=rank[times.rank])
+    paths = tuple(times.paths[i] for i in order.tolist())
+    return replace(times, paths=paths, path=place[times.path], rank=rank[times.rank])
 
 
 def join_attributions(

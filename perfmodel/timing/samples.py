@@ -281,9 +281,10 @@ def _preorder(range_times: RangeTimes, used: Int64 | Int32) -> Int64 | Int32:
 
 def _from_the_batch(range_times: RangeTimes, inside: Int64, batch_label: str) -> RangeTimes:
     """Let paths begin at the batch where batches lie in ranges of several names (epochs)."""
-    batched = {range_times.paths[i] for i in np.unique(range_times.path[inside])}
-    if len({p[: p.index(batch_label)] for p in batched}) < 2:
+    used = [range_times.paths[i] for i in np.unique(range_times.path[inside]).tolist()]
+    if len({p[: p.index(batch_label)] for p in used if p[-1] == batch_label}) < 2:
         return range_times
+    batched = set(used)
     short = [p[p.index(batch_label) :] if p in batched else p for p in range_times.paths]
     code = {p: i for i, p in enumerate(dict.fromkeys(short))}
     recode = np.array([code[p] for p in short], np.int32)
