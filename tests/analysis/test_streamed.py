@@ -72,7 +72,7 @@ def test_more_ranks_than_processes_in_a_part(
     source: Path, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = tmp_path / "grown.sqlite"
-    assert grow(source, report, rows, 8) == pytest.approx(rows, rel=0.1)
+    assert grow(source, report, rows, 8) > rows / 2
     options = Options({}, "full", by_time=True)
     whole = trim(time_one(read_sqlite(report), options), most_ops=1000)
     assert whole.steps is not None
