@@ -349,13 +349,15 @@ def _small(
     found: dict[str, SmallRange] = {}
     for report in reports:
         small = report.small
-        inside = (small.step >= window.start) & (small.step < window.stop)
-        for code in np.unique(small.range[inside]).tolist():
-            rows = np.flatnonzero(inside & (small.range == code) & (small.lane == 0))
-            steps = max(len(rows), 1)
-            count = int(small.count[rows].sum())
-            if count < MANY * steps:
-                continue
+        inside = (small.step >= window.start) & (small.step < window.stop) & (small.lane == 0)
+        first = np.flatnonzero(inside)
+        first = first[np.argsort(small.range[first], kind="stable")]
+        codes = small.range[first]
+        times = np.bincount(codes)
+        launched = np.bincount(codes, weights=small.count[first])
+        for code in np.flatnonzero((times > 0) & (launched >= MANY * times)).tolist():
+            rows = first[slice(*np.searchsorted(codes, [code, code + 1]))]
+            steps, count = len(rows), int(small.count[rows].sum())
             passes = max(float(np.median(small.distinct[rows])), 1.0)
             label = small.ranges[code]
             saved = step - replay.step_s(Change(fused={code: 1.0 / passes})) if step else 0.0
