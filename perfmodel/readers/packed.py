@@ -43,13 +43,13 @@ class Packed:
         self._types = {name: values.dtype for name, values in columns.items()}
         count = len(next(iter(columns.values())))
         if count:
-            packed = {name: self._packed(values) for name, values in columns.items()}
+            packed = {name: self._packed(values, name == _ROW) for name, values in columns.items()}
             self._parts.append((count, packed))
 
-    def _packed(self, values: Any) -> _Column:
+    def _packed(self, values: Any, by_step: bool) -> _Column:
         first, above, low = None, values, int(values.min())
         width = int(values.max()) - low
-        if _NARROW[-1][0] < width < _LARGEST:
+        if (by_step and width) or _NARROW[-1][0] < width < _LARGEST:
             first, above = int(values[0]), np.diff(values)
             low = int(above.min())
             width = int(above.max()) - low
