@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.base.arrays import Bool, Int64
+from perfmodel.base.arrays import Bool, Int64, release_freed
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.packed import EventsByProcess
 from perfmodel.readers.trace import NULL, ApiCalls, GpuOps, Trace, rows
@@ -153,6 +153,8 @@ def _time_parts(
         attributed.append(found)
         places.append(part.op)
         del part, joined, times  # before the next one is made
+    if events:
+        release_freed()  # what is kept lies between what was dropped
     report = steps.joined()
     times = of_report(trace, report.rank_of, ranges.times())
     found = join_attributions(trace, report.rank_of, attributed, places)
