@@ -173,7 +173,7 @@ class StepsByPart:
 
     def joined(self) -> StepReport:
         """Return the report of all parts."""
-        if len(self._found) > 1:
+        if len(self._found) > 1 or self._found[0].steps is not self.steps:
             self._found = [_joined(self._trace, self.steps, self._found, self._rows)]
         one = self._found.pop()
         gaps = IdleGaps(tuple(self._names), **self._gaps.columns)
@@ -374,9 +374,14 @@ def _kernels(
 
 
 def _longest(kernels: KernelTimes) -> KernelTimes:
-    """Keep the kernels with most GPU time."""
+    """Keep the kernels with most GPU time; of equal ones those that come first by name."""
     spent = sums(kernels.name, kernels.duration_ns, len(kernels.names))
-    top = np.argsort(-spent, kind="stable")[:_MOST_KERNELS]
+    least = np.sort(spent)[-_MOST_KERNELS:][:1]
+    long = sorted(
+        np.flatnonzero(spent >= least).tolist(),
+        key=lambda i: (-spent[i], kernels.names[i], kernels.categories[i]),
+    )
+    top = np.array(long[:_MOST_KERNELS], np.int64)
     place = np.full(len(spent), -1, np.int32)
     place[top] = np.arange(len(top), dtype=np.int32)
     name = place[kernels.name]

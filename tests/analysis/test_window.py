@@ -18,6 +18,7 @@ from perfmodel.base.errors import ReportError
 from perfmodel.cli import main
 from perfmodel.programs.program import Options
 from perfmodel.readers import pages, read
+from perfmodel.render.html import page
 from perfmodel.timing import by_process
 from perfmodel.timing.timeline import window_of
 from profiles.grow import grow, grow_ranks
@@ -109,13 +110,16 @@ def test_a_report_that_changes_before_its_window_is_read(
     report = tmp_path / "report.sqlite"
     copyfile(BASE, report)
     monkeypatch.setattr(runs, "_LARGE_BYTES", 0)
-    (found,) = analyze_reports([report], Options({}), whole=1).runs
+    analysis = analyze_reports([report], Options({}), whole=1)
+    (found,) = analysis.runs
     assert not found.measured.traces[0].whole
     assert found.measured.traces[0].op_count == len(read(BASE).ops)
     with report.open("ab") as file:
         file.write(b"more")
     with pytest.raises(ReportError, match="changed while it was read"):
         only_window(found.measured, window_of(found.measured, range(3, 4)))
+    with pytest.raises(ReportError, match="changed while it was read"):
+        page(analysis)
 
 
 def test_what_was_unpacked_is_gone_when_the_page_is_drawn(

@@ -47,10 +47,10 @@ def timeline(run: Run, warmup: int) -> Iterator[Block]:
     try:
         batch = median_batch(run, warmup)
         window = window_of(run, range(batch, batch + 1))
-        run = only_window(run, window)
     except PerfmodelError as error:
         yield Notice("No batch can be drawn.", str(error))
         return
+    run = only_window(run, window)
     drawn = drawn_lanes(select(run, window, api=False, around=False), window)
     lanes, left_out = _room(_seen(drawn, window))
     left_out += sum(len(ranks_of(trace)) for trace in run.traces if not trace.whole)
