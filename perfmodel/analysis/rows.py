@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -50,9 +50,9 @@ def range_rows(
         for depth in range(len(path)):
             within.setdefault(path[: depth + 1], []).append(work)
     names = ["host", "gpu_projection", "gpu_busy", "copy_bytes", "mpi_bytes", "gpu_ops"]
-    medians = [_known(measured.medians(name)) for name in names]
+    medians = [_objects(measured.medians(name)) for name in names]
     count, batches = measured.counts()
-    each = count.tolist(), batches.tolist(), measured.medians("instances").tolist()
+    each = count.tolist(), batches.tolist(), _objects(measured.medians("instances"))
     of_batches = int((np.nan_to_num(head.instances) > 0).any(axis=0).sum())
     batch_s = median(head.seconds["host"])
     rows = []
@@ -88,11 +88,12 @@ def range_rows(
     return tuple(rows)
 
 
-def _known(values: Floats) -> list[float | None]:
-    """Values as objects, None where nothing was measured."""
-    objects = values.astype(object)
-    objects[np.isnan(values)] = None
-    found: list[float | None] = objects.tolist()
+def _objects(values: Floats) -> list[Any]:
+    """Values as objects, None where nothing was measured; equal ones are one object."""
+    distinct, number = np.unique(values, return_inverse=True)
+    objects = distinct.astype(object)
+    objects[np.isnan(distinct)] = None
+    found: list[Any] = objects[number].tolist()
     return found
 
 

@@ -9,6 +9,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _MOST_BYTES: Final = 20_000_000
 _MOST_PARTS: Final = 64
+_PARTS_AT_ONCE: Final = 1 << 16
 _STRING: Final = re.compile(  # or a comment; one without an end goes to the end: no second try
     r'"""(?:[^\\]|\\.)*?(?:"""|\\?\Z)'
     r"|'''.*?(?:'''|\Z)"
@@ -35,7 +37,14 @@ _LONG_KEY: Final = re.compile(rf"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){{{_MOST_PART
 
 def to_json(value: Any, indent: int | None = 1) -> str:
     """Return a value as JSON that is harmless in a terminal; see `plain`."""
-    return escape_json(json.dumps(plain(value), indent=indent, allow_nan=False))
+    return "".join(to_json_parts(value, indent))
+
+
+def to_json_parts(value: Any, indent: int | None = 1) -> Iterator[str]:
+    """Yield the parts of `to_json`: those of a large one take gigabytes."""
+    parts = json.JSONEncoder(indent=indent, allow_nan=False).iterencode(plain(value))
+    while part := "".join(islice(parts, _PARTS_AT_ONCE)):
+        yield escape_json(part)
 
 
 def plain(value: Any) -> Any:

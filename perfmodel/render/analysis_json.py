@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import perfmodel
 from perfmodel.analysis import sweeps
+from perfmodel.analysis.result import RangeRow
 from perfmodel.analysis.rows import own_roof
 from perfmodel.base.document import pick, plain
 from perfmodel.render.operators import work_document
@@ -84,7 +85,11 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
         "gemms": [
             {"range": label, "flops": flops, "rate": rate} for label, flops, rate in run.products
         ],
-        "ranges": [{**asdict(row), "path": "/".join(row.path)} for row in run.ranges],
+        "ranges": [
+            {name: getattr(row, name) for name in RangeRow.__slots__}
+            | {"path": "/".join(row.path)}
+            for row in run.ranges
+        ],
         "roofline": _roofline(run, (run,)),
         "model": [{**asdict(c), "relative_error": c.relative_error} for c in run.model],
         "idle": run.steps.idle if run.steps else [],

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfmodel.base.document import to_json
+from perfmodel.base.document import to_json_parts
 from perfmodel.base.escape import printable
 from perfmodel.base.table import Table
 
@@ -78,7 +78,7 @@ class Result:
 
         tables = [] if self.document else [*self._tables()]
         if self.document is not None:
-            yield to_json(self.document())
+            yield from to_json_parts(self.document())
         elif len(tables) == 1:
             yield from json_parts(tables[0], 1)
         else:
