@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int32, Int64, distinct_positions
+from perfmodel.base.arrays import Bool, Int32, Int64, distinct_positions, distinct_rows
 from perfmodel.readers.trace import (
     KERNEL,
     MEMCPY,
@@ -98,9 +98,8 @@ def _last(found: Attribution, ops: GpuOps) -> Iterator[Int64]:
     for results waits for.
     """
     op = found.op
-    batches = int(found.op_batch.max(initial=-1)) + 1
-    cell = found.op_rank.astype(np.int64) * batches + found.op_batch
-    cells = int(cell.max(initial=-1)) + 1
+    named, cell = distinct_rows(found.op_rank, found.op_batch)
+    cells = len(named)
     out = (ops.kind[op] == MEMCPY) & (ops.copy_kind[op] == _TO_HOST)
     first_copy = np.full(cells, np.iinfo(np.int64).max)
     np.minimum.at(first_copy, cell[out], ops.start_ns[op[out]])
