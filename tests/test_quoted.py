@@ -227,7 +227,7 @@ GIVEN: Final = {
     "scale": {
         "differ by up to 10 ms": "how reports are made",
         "a report of 32 MB or more once": "a limit of the code",
-        "beyond 32 MB, which glibc": "a limit of glibc",
+        "Of every 4 MB of a table": "a limit of the code",
         "from 0 to 20 ns": "worked by hand",
         "known to 18 ns": "worked by hand",
     },
