@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import os
@@ -58,6 +59,8 @@ class _Main(click.Group):
             if not interrupted:
                 error.show(shown := io.StringIO())  # it quotes what was given
                 click.echo("\n".join(map(printable, shown.getvalue().splitlines())), err=True)
+        except OSError as error:  # of help, which is printed before a command runs
+            code = _INTERRUPTED if interrupted else _said(error)
         except BaseException:
             if not interrupted:
                 raise
@@ -70,21 +73,10 @@ class _Main(click.Group):
         except Exception as error:
             if interrupted:
                 raise KeyboardInterrupt from error
-            if isinstance(error, PerfmodelError):
-                say_error(error)
-                context.exit(error.exit_code)
-            if isinstance(error, BrokenPipeError):
-                sys.stderr.close()
-                context.exit(0)
-            if isinstance(error, MemoryError):
-                say_error("there is not enough memory; free some, or give fewer reports")
-                context.exit(1)
-            if isinstance(error, OSError):
-                where = f"{error.filename}: " if error.filename else "standard output: "
-                said = f"{where}{error.strerror or error}; free some space or write elsewhere"
-                say_error(said)
-                context.exit(1)
-            raise
+            code = _said(error)
+            if code is None:
+                raise
+            context.exit(code)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by what they are for, each with its whole summary."""
@@ -96,6 +88,34 @@ class _Main(click.Group):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+def _said(error: Exception) -> int | None:
+    """Say what went wrong, in one line; return the exit code, or None where it is our fault."""
+    if isinstance(error, PerfmodelError):
+        say_error(error)
+        return error.exit_code
+    if isinstance(error, MemoryError):
+        say_error("there is not enough memory; free some, or give fewer reports")
+        return 1
+    if not isinstance(error, OSError):
+        return None
+    if not error.filename:
+        _drop_output()
+    if isinstance(error, BrokenPipeError):
+        sys.stderr.close()
+        return 0
+    where = f"{error.filename}: " if error.filename else "standard output: "
+    say_error(f"{where}{error.strerror or error}; free some space or write elsewhere")
+    return 1
+
+
+def _drop_output() -> None:
+    """Drop what standard output could not take: Python would write it again when it ends."""
+    with contextlib.suppress(OSError, ValueError):  # there is none, as in a test
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 class _Commands(MutableMapping[str, click.Command]):
