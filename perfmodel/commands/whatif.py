@@ -40,9 +40,9 @@ def whatif(
     chosen = _options.chosen(options)
     with Progress(len(reports)) as advance:
         timed = []
-        for path in distinct(reports):
-            advance(f"reading {path.name}")
-            timed.append(measure_report(path, path, chosen))
+        for one in distinct(reports):
+            advance(f"reading {one.name}")
+            timed.append(measure_report(one, one, chosen))
     modelled = any(program_named(one.program).modelled for one in timed)
     if model is None and not (modelled and any(read_mark(one.trace) for one in timed)):
         from perfmodel.analysis.analyze import analyze_measured
