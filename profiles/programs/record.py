@@ -72,8 +72,8 @@ RECORDINGS: dict[str, tuple[int, list[str]]] = {
     "gpt_fp32_shapes": (1, [*SMALL, "--steps", "4", "--shapes", "--fault", "fp32"]),
     "gpt_ddp8": (8, [*EIGHT]),
     "gpt_fsdp8": (8, [*EIGHT, "--fsdp"]),
-    "gpt_tensor4": (4, [*EIGHT, "--layers", "4", "--tensor-parallel", "--shapes"]),
-    "gpt_tensor8": (8, [*EIGHT, "--layers", "4", "--tensor-parallel", "--shapes"]),
+    **{f"gpt_tensor{ranks}": (ranks, [*EIGHT, "--layers", "4", "--tensor-parallel", "--shapes"])
+       for ranks in (2, 4, 8)},
     "gpt_straggler8": (8, [*EIGHT, "--fault", "straggler"]),
     "gpt_both": (1, ["gpt", "--width", "768", "--layers", "4", "--heads", "12", "--length", "512",
                      "--batch", "128", "--vocabulary", "8192", "--shapes"]),
