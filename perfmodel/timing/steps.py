@@ -17,13 +17,13 @@ from perfmodel.base.units import percent
 from perfmodel.readers.nvtx import MPI_DOMAIN
 from perfmodel.readers.trace import NO_NAME, PUSH_POP, GpuOps, Ranges, Trace, concatenate
 from perfmodel.readers.trace import rows as select
-from perfmodel.timing.intervals import running_maximum
+from perfmodel.timing.host_steps import extents, host_steps
 from perfmodel.timing.nesting import closed_ends
+from perfmodel.timing.period import pattern_of, period_of
 from perfmodel.timing.projection import Joined, join_launches
 
 FoundBy = Literal["mark", "range", "kernels", "whole"]
 
-_DIGITS: Final = re.compile(r"\d+")
 _STEP_NAME: Final = re.compile(
     r"(?:^|[^a-z])(?:train_?|training_?|profiler)?(?:step|iter|iteration|batch)", re.I
 )
@@ -37,11 +37,11 @@ _NEARLY: Final = 0.9
 _MOST_NAMES: Final = 2000
 """Range names looked at, those of the longest ranges: a step's range holds most others."""
 _LEAST_REPEATS: Final = 3
-"""A sequence of kernels is periodic if it repeats at least so often."""
-_MOST_PERIOD: Final = 200_000
-_MOST_CODES, _FEW_CODES, _MOST_LAGS, _MOST_TRIED = 400, 8, 64, 100
-"""Codes looked at for a period; those of them that may occur several times in one, and how often;
-periods tried."""
+"""Equal names in a pattern are candidates of their own if they repeat at least so often."""
+_OFTEN: Final = 10
+_SOME: Final = 0.1
+"""Set-up may be long: without a GPU, ranges named as steps and what repeats so often hold at least
+this share of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +196,16 @@ def find_steps(trace: Trace, asked: str | None = None, parts: Parts | None = Non
     if asked is not None:
         return _asked(trace, work, asked)
     best = _best(_candidates(trace, work))
-    held = best is not None and best.share >= _MOST
-    if best is not None and held and not best.is_part:
+    least = _MOST if work.on_gpu or best is None or not best.named_as_step else _SOME
+    held = best is not None and best.share >= least
+    if best is not None and held and not best.is_part(work.on_gpu):
         return best.steps(trace, "range")
-    by_kernels = _periodic(parts, work)
+    by_kernels = _periodic(trace, parts, work)
     if by_kernels is not None and (best is None or by_kernels.confidence > best.share):
         return by_kernels
     if best is not None and held:
         return best.steps(trace, "range")
-    return _whole(trace, parts)
+    return _whole(trace, parts, work)
 
 
 def relabel(trace: Trace, label: Callable[[str, str], str | None]) -> Trace:
@@ -291,10 +292,13 @@ class Candidate:
         """Whether the name says that it is a step."""
         return bool(_STEP_NAME.search(self.label)) and not _PART_NAME.search(self.label)
 
-    @property
-    def is_part(self) -> bool:
-        """Whether the name says that it is a part of a step, and much of the work is elsewhere."""
-        return self.share < _NEARLY and bool(_PART_NAME.search(self.label))
+    def is_part(self, on_gpu: bool) -> bool:
+        """Whether it may be a part of a step by its name, and much of the work is elsewhere.
+
+        Without a GPU any name may be a part's that is not a step's: all ranges take host time.
+        """
+        named = bool(_PART_NAME.search(self.label)) or not (on_gpu or self.named_as_step)
+        return self.share < _NEARLY and named
 
     def steps(self, trace: Trace, found_by: FoundBy) -> Steps:
         """Number the ranges in every process."""
@@ -310,11 +314,6 @@ class Candidate:
             self.label, found_by, self.share, process, thread, number.astype(np.int32),
             ranges.start_ns[rows], closed_ends(trace.ranges)[rows], rows,
         )  # fmt: skip
-
-
-def pattern_of(name: str) -> str:
-    """A range's name with every run of digits as `*`: what the names of steps have in common."""
-    return _DIGITS.sub("*", name)
 
 
 def _candidates(trace: Trace, work: _Work) -> list[Candidate]:
@@ -398,7 +397,7 @@ class _Work:
 
     @classmethod
     def of(cls, trace: Trace, parts: Parts) -> _Work:
-        """GPU time by launch; without a GPU the outermost ranges' time, without these MPI's."""
+        """GPU time by launch; without a GPU the host's time from the first event to the last."""
         summed: list[tuple[int, Int64, Floats]] = []
         for part, found in parts():
             weight = (part.ops.end_ns - part.ops.start_ns)[found.op].astype(np.float64)
@@ -406,25 +405,24 @@ class _Work:
             del part, found, weight  # before the next one is made
         if summed:
             return cls(tuple(summed), on_gpu=True)
-        if len(trace.ranges):
-            process = trace.thread_process[trace.ranges.thread]
-            at = trace.ranges.start_ns
-            weight = _outermost_times(trace)
-        else:
-            process = trace.thread_process[trace.mpi.thread]
-            at = trace.mpi.start_ns
-            weight = np.maximum(trace.mpi.end_ns - at, 0).astype(np.float64)
-        return cls(tuple(_summed(process, at, weight)), on_gpu=False)
+        times = extents(trace).items()
+        host = [(p, np.array(ends, np.int64), np.zeros(2)) for p, ends in times]
+        return cls(tuple(host), on_gpu=False)
 
     def inside(self, process: Int32, start: Int64, end: Int64) -> float:
         """Share of all work that lies in the intervals, each of one process."""
-        everything = sum(float(total[-1]) for _, _, total in self.parts)
-        held = 0.0
+        everything = held = 0.0
         for p, at, total in self.parts:
             mine = process == p
-            lo = np.searchsorted(at, start[mine], side="left")
-            hi = np.searchsorted(at, end[mine], side="right")
-            held += float((total[hi] - total[lo]).sum())
+            if self.on_gpu:
+                lo = np.searchsorted(at, start[mine], side="left")
+                hi = np.searchsorted(at, end[mine], side="right")
+                held += float((total[hi] - total[lo]).sum())
+                everything += float(total[-1])
+            else:  # intervals that do not overlap
+                inside = np.minimum(end[mine], at[1]) - np.maximum(start[mine], at[0])
+                held += float(np.maximum(inside, 0).sum())
+                everything += float(at[1] - at[0])
         return held / everything if everything else 0.0
 
 
@@ -434,20 +432,6 @@ def _summed(process: Int32, at: Int64, weight: Floats) -> Iterator[tuple[int, In
         mine = np.flatnonzero(process == p)
         mine = mine[np.argsort(at[mine], kind="stable")]
         yield int(p), at[mine], np.concatenate([[0.0], np.cumsum(weight[mine])])
-
-
-def _outermost_times(trace: Trace) -> Floats:
-    """Time of every range that no earlier one of its thread covers: the host's recorded time."""
-    ranges, ends = trace.ranges, closed_ends(trace.ranges)
-    order = np.lexsort((-ends, ranges.start_ns, ranges.thread))
-    thread, end = ranges.thread[order].astype(np.int64), ends[order]
-    reached = running_maximum(thread, end)
-    before = np.full(len(order), np.iinfo(np.int64).min)
-    same = thread[1:] == thread[:-1]
-    before[1:][same] = reached[:-1][same]
-    weight = np.zeros(len(order))
-    weight[order] = np.maximum(end - np.maximum(ranges.start_ns[order], before), 0)
-    return weight
 
 
 # --- asked for
@@ -500,19 +484,36 @@ def _outermost(thread: Int32, start: Int64, end: Int64, rows: Int64) -> Int64:
 # --- without ranges
 
 
-def _periodic(parts: Parts, work: _Work) -> Steps | None:
+def _periodic(trace: Trace, parts: Parts, work: _Work) -> Steps | None:
     """Steps from the sequence of operations of every process, if it repeats.
 
-    The operations are those that the process launches on the GPU; without any, its MPI calls.
+    The operations are those that the process launches on the GPU; without any, its MPI calls and
+    ranges.
     """
-    columns = []
+    columns = _launch_columns(parts) if work.on_gpu else _host_columns(trace)
+    if not columns:
+        return None
+    processes, threads, number, start, end = (
+        np.concatenate(column) for column in zip(*columns, strict=True)
+    )
+    share = work.inside(processes, start, end)
+    often = not work.on_gpu and int(number.max()) >= _OFTEN
+    if share < (_SOME if often else _MOST):
+        return None
+    row = np.full(len(processes), -1, np.int64)
+    return Steps("", "kernels", share, processes, threads, number, start, end, row)
+
+
+def _launch_columns(parts: Parts) -> list[tuple[Any, ...]]:
+    """Process, thread, number, start and end of the periods of every process's operations."""
+    columns: list[tuple[Any, ...]] = []
     for part, found in parts():
-        process, thread, at_ns, codes = _sequence(part, found, on_gpu=work.on_gpu)
+        process, thread, at_ns, codes = _sequence(part, found)
         for p in np.unique(process):
             mine = np.flatnonzero(process == p)
             cut = period_of(codes[mine])
             if cut is None:
-                return None
+                return []
             first, period, repeats = cut
             start = at_ns[mine[first : first + period * repeats : period]]
             last = first + period * repeats
@@ -525,31 +526,27 @@ def _periodic(parts: Parts, work: _Work) -> Steps | None:
                 np.arange(repeats, dtype=np.int32), start, end,
             ))  # fmt: skip
         del part, found, process, thread, at_ns, codes  # before the next one is made
-    if not columns:
-        return None
-    processes, threads, number, start, end = (
-        np.concatenate(column) for column in zip(*columns, strict=True)
-    )
-    share = work.inside(processes, start, end)
-    if share < _MOST:
-        return None
-    row = np.full(len(processes), -1, np.int64)
-    return Steps("", "kernels", share, processes, threads, number, start, end, row)
+    return columns
 
 
-def _sequence(trace: Trace, found: Launched, *, on_gpu: bool) -> tuple[Int32, Int32, Int64, Int64]:
+def _host_columns(trace: Trace) -> list[tuple[Any, ...]]:
+    """The same of the periods of MPI calls and ranges."""
+    columns: list[tuple[Any, ...]] = []
+    for one in host_steps(trace):
+        count = len(one.begin_ns) - 1
+        columns.append((
+            np.full(count, one.process, np.int32), np.full(count, one.thread, np.int32),
+            np.arange(count, dtype=np.int32), one.begin_ns[:-1], one.begin_ns[1:] - 1,
+        ))  # fmt: skip
+    return columns
+
+
+def _sequence(trace: Trace, found: Launched) -> tuple[Int32, Int32, Int64, Int64]:
     """Process, thread, host time and code of every operation, by process and time."""
-    if on_gpu:
-        order = np.lexsort((trace.ops.start_ns[found.op], found.at_ns, found.process))
-        op = found.op[order]
-        codes = operation_codes(trace.ops, op)
-        return found.process[order], found.thread[order], found.at_ns[order], codes
-    mpi = trace.mpi
-    process = trace.thread_process[mpi.thread]
-    order = np.lexsort((mpi.start_ns, process))
-    sizes = np.unique(mpi.size_bytes, return_inverse=True)[1]
-    codes = mpi.name.astype(np.int64) * (len(mpi) + 1) + sizes
-    return process[order], mpi.thread[order], mpi.start_ns[order], codes[order]
+    order = np.lexsort((trace.ops.start_ns[found.op], found.at_ns, found.process))
+    op = found.op[order]
+    codes = operation_codes(trace.ops, op)
+    return found.process[order], found.thread[order], found.at_ns[order], codes
 
 
 def operation_codes(ops: GpuOps, rows: Int64) -> Int64:
@@ -560,62 +557,17 @@ def operation_codes(ops: GpuOps, rows: Int64) -> Int64:
     )
 
 
-def period_of(codes: Int64) -> tuple[int, int, int] | None:
-    """Find the period of a sequence: where it begins, its length, and how often it repeats.
-
-    The beginning may differ (set-up, warm-up). Distances between occurrences of the rarest codes
-    propose periods; the shortest of those that explain most of the sequence is taken, if it is at
-    least half of it.
-    """
-    count = len(codes)
-    found = []
-    for period in _proposed(codes):
-        same = codes[period:] == codes[:-period]
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], same.view(np.int8), [0]])))
-        starts, stops = edges[::2], edges[1::2]
-        if len(starts) == 0:
-            continue
-        longest = int(np.argmax(stops - starts))
-        first, length = int(starts[longest]), int(stops[longest] - starts[longest]) + period
-        repeats = length // period
-        if repeats >= _LEAST_REPEATS:
-            # end with the recording, so that what is left over is set-up
-            first += length - repeats * period if first + length == count else 0
-            found.append((first, period, repeats))
-    covered = max((period * repeats for _, period, repeats in found), default=0)
-    if covered < count / 2 or not found:
-        return None
-    return min((f for f in found if f[1] * f[2] >= _NEARLY * covered), key=lambda f: f[1])
-
-
-def _proposed(codes: Int64) -> list[int]:
-    """Distances that may be a period, the most frequent first.
-
-    A code that occurs m times a period repeats at the m-th occurrence after each.
-    """
-    _, inverse, counts = np.unique(codes, return_inverse=True, return_counts=True)
-    order = np.argsort(inverse, kind="stable")
-    places = np.split(order, np.cumsum(counts)[:-1])
-    rare = [i for i in np.argsort(counts, kind="stable").tolist() if counts[i] >= _LEAST_REPEATS]
-    votes: dict[int, int] = {}
-    for rank, code in enumerate(rare[:_MOST_CODES]):
-        at = places[code]
-        lags = min(len(at) // 2, _MOST_LAGS) if rank < _FEW_CODES else 1
-        for lag in range(1, lags + 1):
-            size, times = np.unique(at[lag:] - at[:-lag], return_counts=True)
-            for gap, n in zip(size[times >= 2].tolist(), times[times >= 2].tolist(), strict=True):
-                votes[gap] = votes.get(gap, 0) + n * gap
-    return sorted((g for g in votes if g <= _MOST_PERIOD), key=lambda g: -votes[g])[:_MOST_TRIED]
-
-
 def _last_call(trace: Trace, process: int) -> int:
     tables = (trace.api, trace.mpi)
     ends = [t.end_ns[trace.thread_process[t.thread] == process] for t in tables]
     return int(np.concatenate(ends).max(initial=np.iinfo(np.int64).min))
 
 
-def _whole(trace: Trace, parts: Parts) -> Steps:
-    """One step per process: all that was recorded of it, on the thread of most calls and ranges."""
+def _whole(trace: Trace, parts: Parts, work: _Work) -> Steps:
+    """One step per process: all that was recorded of it, on the thread of most calls and ranges.
+
+    Without a GPU no time before the first call or range but MPI_Init, and none in MPI_Finalize.
+    """
     times: dict[int, list[int]] = {}
     counts = np.zeros(len(trace.threads), np.int64)
     tables: Iterator[Any] = chain((trace.ranges, trace.mpi), (part.api for part, _ in parts()))
@@ -635,6 +587,8 @@ def _whole(trace: Trace, parts: Parts) -> Steps:
         raise SchemaError(
             f"{trace.source.name}: expected {expected}; got none{complaint}; {trace.how_to_record}"
         )
+    if not work.on_gpu:
+        times.update((p, ends.tolist()) for p, ends, _ in work.parts)
     process = np.array(sorted(times), np.int32)
     start, end = (
         np.array([pick(times[p]) for p in process.tolist()], np.int64) for pick in (min, max)

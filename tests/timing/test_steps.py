@@ -20,7 +20,8 @@ from perfmodel.readers.nvtx import parse
 from perfmodel.readers.trace import NULL
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.timing.intervals import covered, lengths, union
-from perfmodel.timing.steps import Steps, find_steps, pattern_of, period_of
+from perfmodel.timing.period import pattern_of, period_of
+from perfmodel.timing.steps import Steps, find_steps
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
 from support.folders import PROGRAMS

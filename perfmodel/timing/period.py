@@ -1,0 +1,77 @@
+"""Periods: what repeats in a sequence of operations, calls or ranges, and in their names."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.arrays import Int64
+
+_LEAST_REPEATS: Final = 3
+"""A sequence is periodic if it repeats at least so often."""
+_NEARLY: Final = 0.9
+"""Periods that explain this share of what the best one explains are as good; the shortest wins."""
+_MOST_PERIOD: Final = 200_000
+_MOST_CODES, _FEW_CODES, _MOST_LAGS, _MOST_TRIED = 400, 8, 64, 100
+"""Codes looked at for a period; those of them that may occur several times in one, and how often;
+periods tried."""
+
+_DIGITS: Final = re.compile(r"\d+")
+
+Cut = tuple[int, int, int]
+"""Where the first period begins, its length, and how often it repeats."""
+
+
+def pattern_of(name: str) -> str:
+    """A range's name with every run of digits as `*`: what the names of steps have in common."""
+    return _DIGITS.sub("*", name)
+
+
+def period_of(codes: Int64) -> Cut | None:
+    """Find the period of a sequence: where it begins, its length, and how often it repeats.
+
+    The beginning may differ (set-up, warm-up). Distances between occurrences of the rarest codes
+    propose periods; the shortest of those that explain most of the sequence is taken, if it is at
+    least half of it.
+    """
+    count = len(codes)
+    found = []
+    for period in _proposed(codes):
+        same = codes[period:] == codes[:-period]
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], same.view(np.int8), [0]])))
+        starts, stops = edges[::2], edges[1::2]
+        if len(starts) == 0:
+            continue
+        longest = int(np.argmax(stops - starts))
+        first, length = int(starts[longest]), int(stops[longest] - starts[longest]) + period
+        repeats = length // period
+        if repeats >= _LEAST_REPEATS:
+            # end with the recording, so that what is left over is set-up
+            first += length - repeats * period if first + length == count else 0
+            found.append((first, period, repeats))
+    covered = max((period * repeats for _, period, repeats in found), default=0)
+    if covered < count / 2 or not found:
+        return None
+    return min((f for f in found if f[1] * f[2] >= _NEARLY * covered), key=lambda f: f[1])
+
+
+def _proposed(codes: Int64) -> list[int]:
+    """Distances that may be a period, the most frequent first.
+
+    A code that occurs m times a period repeats at the m-th occurrence after each.
+    """
+    _, inverse, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    order = np.argsort(inverse, kind="stable")
+    places = np.split(order, np.cumsum(counts)[:-1])
+    rare = [i for i in np.argsort(counts, kind="stable").tolist() if counts[i] >= _LEAST_REPEATS]
+    votes: dict[int, int] = {}
+    for rank, code in enumerate(rare[:_MOST_CODES]):
+        at = places[code]
+        lags = min(len(at) // 2, _MOST_LAGS) if rank < _FEW_CODES else 1
+        for lag in range(1, lags + 1):
+            size, times = np.unique(at[lag:] - at[:-lag], return_counts=True)
+            for gap, n in zip(size[times >= 2].tolist(), times[times >= 2].tolist(), strict=True):
+                votes[gap] = votes.get(gap, 0) + n * gap
+    return sorted((g for g in votes if g <= _MOST_PERIOD), key=lambda g: -votes[g])[:_MOST_TRIED]
