@@ -61,7 +61,8 @@ _OTHER_OUTPUTS: Final = {
 _INTEGER_ARGUMENTS: Final = {
     "aten::embedding": (1,), "aten::index_select": (2,), "aten::gather": (2,),
     "aten::embedding_dense_backward": (1,), "aten::nll_loss_forward": (1,),
-    "aten::nll_loss_backward": (2,),
+    "aten::nll_loss_backward": (2,), "aten::index_add_": (2,), "aten::index_add": (2,),
+    "aten::index_copy_": (2,),
 }  # fmt: skip
 _BOOLEAN_ARGUMENTS: Final = {
     "aten::masked_fill_": (1,), "aten::masked_fill": (1,), "aten::where": (0,),
@@ -697,13 +698,14 @@ def _same(one: Size, other: Size) -> bool:
 _PRODUCTS: Final = (
     "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::_scaled_mm",
     "aten::_grouped_mm", "aten::_scaled_dot_product", "aten::cudnn_conv", "aten::convolution",
-    "aten::mv", "aten::addmv",
+    "aten::mv", "aten::addmv", "aten::_cudnn_rnn",
 )  # fmt: skip
 _ASKED: Final = (
     "aten::cudnn_conv", "aten::convolution", "aten::_conv_depthwise", "aten::conv_depthwise",
     "aten::slow_conv", "aten::_slow_conv", "aten::miopen_", "aten::max_pool2d", "aten::max_pool3d",
     "aten::avg_pool", "aten::_adaptive_avg_pool", "aten::upsample", "aten::sum", "aten::mean",
     "aten::embedding_dense_backward", "aten::index", "aten::topk", "aten::_embedding_bag",
+    "aten::nonzero",
 )  # fmt: skip
 _BY_KERNELS: Final = (
     "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::gather", "aten::index_select",

@@ -223,6 +223,42 @@ def grouped_mm(call: Call) -> OperatorWork:
     return OperatorWork(mm_flops(m, k, n), call.read(0, 1), groups * m * n * call.item)
 
 
+# --- recurrent layers
+
+
+@formula("aten::_cudnn_rnn", "aten::miopen_rnn", "aten::_cudnn_rnn_backward",
+         "aten::miopen_rnn_backward")  # fmt: skip
+def rnn(call: Call) -> OperatorWork:
+    """2 FLOPs a weight of the matrices for every row of the input: [T, B, in] or packed [rows, in].
+
+    Every gate multiplies the input and the state of the step before (S. Hochreiter, J. Schmidhuber,
+    Long Short-Term Memory, 1997); of two directions and several layers each has its matrices, which
+    stand between input and first state. The backward makes two GEMMs of each: of the gradient of
+    what went in, and of the weights. Reads its arguments, writes the states of every layer, or the
+    gradients of input and weights (FlopCounterMode counts nothing).
+    """
+    x, *rest = call.sizes
+    state = next(i for i, size in enumerate(rest) if len(size) == 3)
+    weights = sum(numel(size) for size in rest[:state] if len(size) == 2)
+    if len(x) not in (2, 3) or not weights:
+        raise FormulaError
+    rows = prod(x[:-1])
+    flops = 2 * rows * weights
+    flat = next((i for i, size in enumerate(rest[:state]) if numel(size) > weights), None)
+    read = call.everything() - (call.read(flat + 1) if flat is not None else 0)  # weights again
+    if "backward" in call.name:
+        return OperatorWork(2 * flops, read, (numel(x) + weights) * call.item)
+    return OperatorWork(flops, read, rows * rest[state][0] * rest[state][2] * call.item)
+
+
+@formula("aten::_thnn_fused_lstm_cell", "aten::_thnn_fused_gru_cell")
+def recurrent_cell(call: Call) -> OperatorWork:
+    """Reads the gates' sums and the state; writes the new state (of LSTM two) and the gates."""
+    gates, state = call.sizes[0], call.sizes[2]
+    written = 2 * numel(state) + numel(gates) if "lstm" in call.name else 6 * numel(state)
+    return OperatorWork(0, call.everything(), written * call.item)
+
+
 # --- convolutions
 
 
@@ -484,7 +520,9 @@ def nll_loss_backward(call: Call) -> OperatorWork:
 
 
 @formula("aten::mse_loss", "aten::binary_cross_entropy_with_logits", "aten::smooth_l1_loss",
-         "aten::mse_loss_backward", "aten::binary_cross_entropy")  # fmt: skip
+         "aten::mse_loss_backward", "aten::binary_cross_entropy", "aten::huber_loss",
+         "aten::huber_loss_backward", "aten::smooth_l1_loss_backward",
+         "aten::binary_cross_entropy_backward")  # fmt: skip
 def loss(call: Call) -> OperatorWork:
     """Element-wise; what sums it up is another operator, or reads no more."""
     return elementwise(call)
@@ -504,7 +542,8 @@ _UNARY_AND_BINARY: Final = (
     "threshold_backward", "tanh_backward", "sigmoid_backward", "hardswish_backward",
     "hardtanh_backward", "hardsigmoid_backward", "elu_backward", "leaky_relu_backward",
     "softplus_backward", "mish_backward", "glu_backward", "native_dropout_backward", "tril",
-    "triu", "flip", "roll", "constant_pad_nd", "repeat",
+    "triu", "flip", "roll", "constant_pad_nd", "repeat", "_prelu_kernel", "_prelu_kernel_backward",
+    "logit", "sgn", "frac", "xlogy", "hypot", "copysign",
 )  # fmt: skip
 _LOGICAL: Final = (
     "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "logical_xor",
@@ -732,6 +771,40 @@ def scatter(call: Call) -> OperatorWork:
     values = count * call.items[tensors[2]] if len(tensors) == 3 else 0
     sums = count * call.item if "_add" in call.name or "_reduce" in call.name else 0
     return OperatorWork(0, 8 * count + values + sums, count * call.item)
+
+
+@formula("aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_copy_",
+         "aten::index_reduce", "aten::index_reduce_")  # fmt: skip
+def index_add(call: Call) -> OperatorWork:
+    """Reads indices and values, writes every row that they name; sums are read first, too.
+
+    The copy of the input that a new result begins with is an operator of its own.
+    """
+    at, values = [i for i, size in enumerate(call.sizes) if size][1:3]
+    x, index, source = call.sizes[0], call.sizes[at], call.sizes[values]
+    if not x or len(index) != 1 or len(source) != len(x) or numel(source) % index[0]:
+        raise FormulaError
+    width = numel(source) // index[0]
+    rows = max(numel(x) // width, 1)
+    named = distinct_rows(rows, index[0]) * width * call.item
+    sums = 0 if "_copy" in call.name else named
+    return OperatorWork(0, 8 * index[0] + call.read(values) + sums, named)
+
+
+@formula("aten::nonzero")
+def nonzero(call: Call) -> OperatorWork:
+    """Reads the input to count and again to choose; writes 8 bytes an axis for what is chosen.
+
+    How much is chosen its consumer says.
+    """
+    written = 8 * numel(call.out) if call.out else 0
+    return OperatorWork(0, 2 * call.read(0), written)
+
+
+@formula("aten::histc", "aten::bincount", "aten::_histogramdd_from_bin_cts")
+def histogram(call: Call) -> OperatorWork:
+    """Reads the values; bins are few."""
+    return OperatorWork(0, call.read(0), 0)
 
 
 @formula("aten::sort", "aten::argsort")
