@@ -313,7 +313,7 @@ def _join(
     )
     notes = (
         *warnings,
-        *check_collection(run, identity, by_gpu=by_gpu),
+        *check_collection(run, identity, by_gpu=by_gpu, by_time=options.by_time),
         *check_ranges(run, measured, counts, rates, totals, replay=workload.replay),
         *graph_notes(run, everything, workload.replay),
         *([f"{run.label}: {host.note()}"] if queued else []),
@@ -638,6 +638,7 @@ def _facts(
         config=analysis.identity.config,
         messages=analysis.messages,
         ranges_by_rank=analysis.ranges_by_rank,
+        compute_s={r.rank: r.compute_s for r in analysis.steps.ranks} if analysis.steps else {},
         skew=analysis.skew,
         steps=analysis.steps.facts if by_gpu and analysis.steps else None,
         lacking=lacking(analysis.unattributed),

@@ -303,8 +303,8 @@ def _without_formula(computing: Sequence[OperatorRow]) -> Iterator[str]:
     for row in computing:
         if row.flops is None:
             spent[row.name] = spent.get(row.name, 0.0) + row.share
-    if sum(spent.values()) <= 1 - _COVERED_BY_FORMULAS:
-        return
+    if sum(spent.values()) <= 1 - _COVERED_BY_FORMULAS or not any(r.dtype for r in computing):
+        return  # of operations that have no types, as XLA's, there are no formulas at all
     most = sorted(spent, key=lambda name: -spent[name])[:3]
     named = ", ".join(f"{name} ({percent(spent[name])})" for name in most)
     yield (

@@ -90,6 +90,11 @@ class BatchSummary:
     mean_s: float
     queued_s: float | None = None
 
+    def share(self, seconds: float) -> float:
+        """Share of a saving: of the median batch, or of the mean one if it is more than that."""
+        usual = self.median.value
+        return seconds / (usual if seconds <= usual else max(self.mean_s, seconds))
+
 
 @dataclass(frozen=True, slots=True)
 class RankRow:

@@ -11,12 +11,20 @@ import numpy as np
 from perfmodel.base.arrays import Floats, Int64, distinct_positions
 from perfmodel.readers.trace import NULL
 from perfmodel.timing.collectives import CollectiveGroup
-from perfmodel.timing.host_timeline import CAUSES
+from perfmodel.timing.host_timeline import CAUSES, DEPENDENCY
 from perfmodel.timing.idle_causes import LONGEST, IdleGaps
 from perfmodel.timing.nccl import match_kernels, nccl_groups
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import PathTable
-from perfmodel.timing.step_facts import Gap, IdleCause, IdleRange, KernelTime, StepFacts, step_facts
+from perfmodel.timing.step_facts import (
+    Gap,
+    IdleCause,
+    IdleRange,
+    KernelTime,
+    LongSteps,
+    StepFacts,
+    step_facts,
+)
 from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.step_times import StepTimes
 from perfmodel.timing.steps import FoundBy
@@ -24,6 +32,10 @@ from perfmodel.timing.steps import FoundBy
 _SLOW: Final = 1.5
 """A leading step is warm-up if it takes longer than this many times the median of later ones."""
 _TOP_KERNELS: Final = 10
+_FEW: Final = 5
+_UNEQUAL: Final = 0.1
+"""Of at least so many steps the median one does not stand for all if long ones (as slow as a step
+of the warm-up) take this share of it more, per step of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +162,16 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
         collectives=nccl_groups(matched, window, [r for ranks in numbered for r in ranks]),
         unattributed=sum(r.lost_ns for r in reports) / launched if launched else 0.0,
         idle=idle,
-        facts=step_facts(reports, matched, window, numbered, idle, kernels, median_s),
+        facts=step_facts(
+            reports,
+            matched,
+            window,
+            numbered,
+            idle,
+            kernels,
+            median_s,
+            _long_steps(reports, window, numbered),
+        ),
     )
 
 
@@ -318,6 +339,44 @@ def _idle(
                     longest = _longest(report.gaps, rows[cause == code], begins)
                     found.append(IdleCause(rank, CAUSES[code], share * idle_s, share, longest))
     return tuple(sorted(found, key=lambda cause: cause.rank))
+
+
+def _long_steps(
+    reports: Sequence[StepReport], window: slice, numbered: Sequence[Sequence[int]]
+) -> LongSteps | None:
+    """Find the rank that idles longest in steps that are much longer than the others."""
+    found = []
+    for report, numbers, begins in zip(reports, numbered, _begins(reports), strict=True):
+        for lane, rank in enumerate(numbers):
+            step_ns = report.times.step_ns[lane, window]
+            known = step_ns[step_ns >= 0]
+            usual = float(np.median(known)) if len(known) >= _FEW else np.inf
+            long = step_ns > _SLOW * usual
+            longer = step_ns[long] - usual
+            if report.times.device[lane] < 0 or longer.sum() < _UNEQUAL * usual * len(known):
+                continue
+            rows = report.gaps.rows_of(lane, window)
+            cause = report.gaps.cause[rows].astype(np.int64)
+            cell = cause * len(step_ns) + report.gaps.step[rows] - window.start
+            idle = np.bincount(cell, report.gaps.idle_ns[rows], len(CAUSES) * len(step_ns))
+            idle = idle.reshape(len(CAUSES), -1)
+            more = idle[:, long].sum(axis=1) - np.median(idle, axis=1) * long.sum()
+            most = int(np.argmax(more[:DEPENDENCY]))  # what follows is no cause of its own
+            gaps = _longest(report.gaps, rows[cause == most], begins)
+            found.append(
+                LongSteps(
+                    rank,
+                    int(long.sum()),
+                    len(known),
+                    usual * 1e-9,
+                    float(known.mean()) * 1e-9,
+                    float(longer.mean()) * 1e-9,
+                    CAUSES[most],
+                    max(float(more[most]), 0.0) / len(known) * 1e-9,
+                    gaps[0] if gaps else None,
+                )
+            )
+    return max(found, key=lambda f: f.saving_s, default=None)
 
 
 def _shares(report: StepReport, rows: Int64, window: slice, key: Int64) -> tuple[Int64, Floats]:

@@ -8,7 +8,7 @@ from typing import Final
 from perfmodel.analysis.outliers import check_ranks
 from perfmodel.analysis.rates import amounts, counted
 from perfmodel.programs.identify import Identity
-from perfmodel.readers.trace import MPI_SOURCES, NULL, Trace
+from perfmodel.readers.trace import GRAPH, MPI_SOURCES, NULL, Trace
 from perfmodel.timing.copies import devices, tells_devices, unsized_copies
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import PathTimes
@@ -53,10 +53,13 @@ def lacking(counts: Mapping[str, int]) -> int:
     return lost if lost > 0.01 * max(counts["gpu_ops"], 1) else 0
 
 
-def check_collection(run: Run, identity: Identity, *, by_gpu: bool) -> Iterator[str]:
+def check_collection(
+    run: Run, identity: Identity, *, by_gpu: bool, by_time: bool = True
+) -> Iterator[str]:
     """Warn of what was not collected, and of GPU work that no range explains.
 
-    Where the GPU times the steps (`by_gpu`), work between two of them is the first one's.
+    Where the GPU times the steps (`by_gpu`), work between two of them is the first one's. `by_time`
+    says how operations were attributed, as `Options.by_time`.
     """
     yield from check_ranks(run)
     for trace in run.traces:
@@ -80,6 +83,7 @@ def check_collection(run: Run, identity: Identity, *, by_gpu: bool) -> Iterator[
             f"range that contains it, or by itself; push and pop them in order"
         )
     yield from _pauses(run.label, run.steps if by_gpu else ())
+    yield from _whole_graphs(run.traces if by_gpu else ())
     counts = unattributed(run)
     strays = counts["outside_ranges_during_batches"]
     if lost := lacking(counts):
@@ -87,7 +91,7 @@ def check_collection(run: Run, identity: Identity, *, by_gpu: bool) -> Iterator[
             f"{run.label}: {lost} of {counts['gpu_ops']} GPU operations belong to no range "
             f"({counts['without_launch']} without a launch in the report, {strays} launched "
             f"outside all ranges while the batches ran); put an NVTX range around what launches "
-            f"them, and leave out --attribute thread"
+            f"them{'' if by_time else ', and leave out --attribute thread'}"
         )
 
 
@@ -108,6 +112,17 @@ def _pauses(label: str, reports: Sequence[StepReport]) -> Iterator[str]:
             )
         if len(pauses) > _PAUSES:
             yield f"{label}: there are {len(pauses) - _PAUSES} more such pauses"
+
+
+def _whole_graphs(traces: Sequence[Trace]) -> Iterator[str]:
+    """CUDA graphs that were recorded as a whole hide their kernels."""
+    for trace in traces:
+        if (trace.ops.kind == GRAPH).any():
+            yield (
+                f"{trace.source.name}: CUDA graphs were recorded as a whole, so that kernels, "
+                f"categories and collectives inside them are unknown; profile with "
+                f"--cuda-graph-trace=node to see them"
+            )
 
 
 def _uncollected(trace: Trace, ranks: int, identity: Identity) -> Iterator[str]:

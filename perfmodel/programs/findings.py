@@ -32,6 +32,9 @@ _OFTEN: Final = 0.6
 _UNEQUAL: Final = 0.05
 """A rank that takes longer by this share of a batch in a range is reported without any waiting."""
 
+_EXPLAINS: Final = 0.2
+"""A range explains why the others wait for a rank if it takes this share of the waiting longer."""
+
 _TELLING: Final = 3
 """Of so many ranks the median one tells which rank is longer than usual."""
 
@@ -117,7 +120,8 @@ class Facts:
     operations of the whole run that no batch has: with some, `busy_s` is a lower bound. `host_s` is
     host time by range; a program that knows its ranges says which of it completes reductions that
     began before (`polled_s`) and which is spent in copies, by direction (`copying_s`). `steps` is
-    there where the GPU's operations time the steps, `operators` where their sizes are known.
+    there where the GPU's operations time the steps, `operators` where their sizes are known;
+    `compute_s` is what each rank computes.
     """
 
     batch: Estimate
@@ -143,6 +147,7 @@ class Facts:
     operators: tuple[OperatorFact, ...] = ()
     messages: PointToPoint | None = None
     ranges_by_rank: tuple[RangeOfRank, ...] = ()
+    compute_s: Mapping[int, float] = field(default_factory=dict)
     skew: Skew | None = None
 
 
@@ -291,14 +296,17 @@ def general(facts: Facts, actions: Actions) -> Iterator[Finding]:
 def ranked(facts: Facts, found: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings worth at least one percent of a batch, largest saving first.
 
-    A saving is between nothing and the whole batch; unknown ones come last. A rank that the others
+    A saving is between nothing and the whole batch (where some steps are much longer than the
+    median one, the mean); unknown ones come last. A rank that the others
     wait for is named even if that costs nothing: its waiting looks like work. So are products that
     run without tensor cores, since recording sizes makes the host limit most steps.
     """
     if facts.batch.value <= 0:
         return ()
+    long = facts.steps.long if facts.steps else None
+    most = max(facts.batch.value, long.mean_s if long else 0.0)
     kept = [
-        f if f.saving_s is None else replace(f, saving_s=min(f.saving_s, facts.batch.value))
+        f if f.saving_s is None else replace(f, saving_s=min(f.saving_s, most))
         for f in found
         if worth(f, facts) or f.kind in ("straggler", "low_precision_unused")
     ]
@@ -443,12 +451,19 @@ def late_messages(facts: Facts, actions: Actions) -> Iterator[Finding]:
         yield from _unseen_waiting(facts, actions)
         return
     most = _longer(facts, late.rank)
-    said = (
-        f"it is {si(most.seconds, 's')} in '{most.range}', {si(most.more_s, 's')} more than the "
-        f"median rank; "
-        if most
-        else ""
-    )
+    more_s, said = late.most_s, ""
+    if most and most.more_s >= _EXPLAINS * late.most_s:
+        more_s = most.more_s
+        said = (
+            f"it is {si(most.seconds, 's')} in '{most.range}', {si(more_s, 's')} more than the "
+            f"median rank; "
+        )
+    elif (computes := _computes_more(facts, late.rank)) >= _EXPLAINS * late.most_s:
+        more_s = computes
+        said = (
+            f"it computes {si(facts.compute_s[late.rank], 's')} per batch, {si(more_s, 's')} more "
+            f"than the other ranks' median; "
+        )
     through: dict[int, float] = {}
     for chain in facts.messages.chains:
         if chain.origin == late.rank:
@@ -462,11 +477,17 @@ def late_messages(facts: Facts, actions: Actions) -> Iterator[Finding]:
     yield Finding(
         "waiting_mpi",
         f"ranks wait for messages of rank {late.rank}",
-        min(late.most_s, most.more_s) if most else late.most_s,
+        min(late.most_s, more_s),
         f"{said}{si(late.caused_s, 's')} of all ranks' waiting per batch leads back to rank "
         f"{late.rank}, up to {si(late.most_s, 's')} of one rank{passed}",
         actions.advise("help_rank", rank=late.rank),
     )
+
+
+def _computes_more(facts: Facts, rank: int) -> float:
+    """What a rank computes longer than the other ranks' median."""
+    others = [seconds for r, seconds in facts.compute_s.items() if r != rank]
+    return facts.compute_s.get(rank, 0.0) - float(np.median(others)) if others else 0.0
 
 
 def _unseen_waiting(facts: Facts, actions: Actions) -> Iterator[Finding]:

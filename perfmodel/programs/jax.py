@@ -11,11 +11,10 @@ import numpy as np
 from perfmodel.programs.findings import Actions
 from perfmodel.programs.identify import Identity
 from perfmodel.programs.program import Options, Program
-from perfmodel.readers.trace import GRAPH, Trace
+from perfmodel.readers.trace import Trace
 from perfmodel.timing.intervals import lengths
 from perfmodel.timing.nesting import innermost, nest
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
-from perfmodel.timing.run import Run
 from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.steps import Parts, Steps, find_steps, launched, relabel
 
@@ -189,16 +188,6 @@ class JaxProgram(Program):
     def actions(self, identity: Identity) -> Actions:
         """Return what to call in JAX."""
         return ACTIONS
-
-    def warnings(self, run: Run) -> list[str]:
-        """CUDA graphs that were recorded as a whole hide their kernels."""
-        return [
-            f"{trace.source.name}: CUDA graphs were recorded as a whole, so that kernels, "
-            f"categories and collectives inside them are unknown; profile with "
-            f"--cuda-graph-trace=node to see them"
-            for trace in run.traces
-            if (trace.ops.kind == GRAPH).any()
-        ]
 
 
 JAX_PROGRAM: Final = JaxProgram()

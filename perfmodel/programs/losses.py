@@ -47,6 +47,7 @@ def find_losses(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fi
     yield from shared_gpus(facts)
     late = _straggler(steps)
     yield from _late_rank(facts, steps, actions)
+    yield from _long_steps(steps, actions)
     yield from _small_kernels(steps, actions)
     yield from _launches(facts, steps, actions)
     yield from _host(facts, steps, late, actions)
@@ -84,6 +85,45 @@ def _late_rank(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fin
         f"together {si(late.late_s, 's')} after the rank before it"
         f"{'' if late.persistent else ', which may be chance'}{more}",
         actions.advise("help_rank", rank=late.rank),
+    )
+
+
+_WHILE: Final = {
+    "launch_bound": "while the host launches",
+    "blocking_sync": "while the host waits for the GPU, and after it",
+    "allocation": "while the host allocates or frees memory",
+    "host_compute": "while the host is outside CUDA",
+    "pageable_copy": "while the host copies from pageable memory",
+}
+
+
+def _long_steps(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
+    """Steps that are much longer than the median one, of which the medians say nothing."""
+    long = steps.long
+    if long is None:
+        return
+    where = f" in '{long.gap.range}'" if long.gap and long.gap.range else ""
+    gap = f"; the longest gap is {si(long.gap.seconds, 's')}{where}" if long.gap else ""
+    yield Finding(
+        long.cause,
+        f"{long.count} of {long.steps} steps take much longer than the others",
+        long.saving_s,
+        f"the median step takes {si(long.median_s, 's')}, the mean one {si(long.mean_s, 's')}: "
+        f"{long.count} take {si(long.longer_s, 's')} more than the median one, in the mean; per "
+        f"step of all the GPU idles {si(long.saving_s, 's')} more {_WHILE[long.cause]}{gap}",
+        _against(long.cause, where, long.gap.call if long.gap else "", actions),
+    )
+
+
+def _against(cause: str, where: str, call: str, actions: Actions) -> str:
+    """What to do against a cause of idle time."""
+    if cause == "launch_bound":
+        return actions.launch_less(synchronizes=False)
+    if cause == "pageable_copy":
+        return actions.pin("Host-to-Device")
+    what = {"blocking_sync": "wait_less", "host_compute": "compute_less"}
+    return actions.advise(
+        what.get(cause, "allocate_less"), where=where, call=call or "a blocking call"
     )
 
 
@@ -146,13 +186,7 @@ def _host(
             f"{longest}",
             "pageable_copy": _copies(facts),
         }[kind]
-        action = {
-            "blocking_sync": actions.advise("wait_less", call=call or "a blocking call"),
-            "host_compute": actions.advise("compute_less", where=where),
-            "allocation": actions.advise("allocate_less"),
-            "pageable_copy": actions.pin("Host-to-Device"),
-        }[kind]
-        yield Finding(kind, title, most, said, action)
+        yield Finding(kind, title, most, said, _against(kind, where, call, actions))
 
 
 def _copies(facts: Facts) -> str:

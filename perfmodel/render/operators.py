@@ -20,6 +20,9 @@ SHOWN: Final = 15
 SHOWN_MODULES: Final = 24
 """Modules that the terminal lists at most."""
 
+_MOSTLY: Final = 0.95
+"""FLOPs of a step whose formulas cover less of the computing time are a lower bound."""
+
 _UNITS: Final = {
     "bfloat16_tensor": "bf16 TC", "float16_tensor": "fp16 TC", "tf32_tensor": "TF32 TC",
     "tf32x3_tensor": "3xTF32 TC", "float8_tensor": "FP8 TC", "float64_tensor": "FP64 TC",
@@ -217,10 +220,11 @@ def work_lines(work: StepWork) -> Iterator[str]:
     if not work.modelled:
         return
     source = "the network's layers" if work.source == "layers" else "the operators' sizes"
+    least = "at least " if work.modelled < _MOSTLY else ""
     masked = " (causal attention: half of the scores)" if work.attention == "causal" else ""
     yield (
-        f"work       {si(work.flops, 'FLOP', 4)} and {si(work.bytes, 'B')} per step and rank, from "
-        f"{source}{masked}; formulas cover {100 * work.modelled:.1f} % of the "
+        f"work       {least}{si(work.flops, 'FLOP', 4)} and {si(work.bytes, 'B')} per step and "
+        f"rank, from {source}{masked}; formulas cover {100 * work.modelled:.1f} % of the "
         f"computing time"
     )
     if work.mfu:

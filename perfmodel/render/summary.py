@@ -135,9 +135,11 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
         if batch.warmup
         else "no warm-up batch found"
     )
+    long = found.facts.long if found else None
+    mean = f", mean {si(batch.mean_s, 's', 4)}" if long else ""
     yield (
-        f"batches    {batch.count} per rank, median {si(batch.median.value, 's', 4)} "
-        f"[{si(batch.median.low, 's', 4)}, {si(batch.median.high, 's', 4)}]; {warm}"
+        f"batches    {_each(run)}, median {si(batch.median.value, 's', 4)} "
+        f"[{si(batch.median.low, 's', 4)}, {si(batch.median.high, 's', 4)}]{mean}; {warm}"
     )
     yield f"launches   95 % of other launches' medians: {tables.another_batch(run)}"
     if found is not None:
@@ -152,6 +154,17 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
         )
     for said in dict.fromkeys(d for t in run.traces for d in complaints(t)):
         yield f"nsys says  {said}"
+
+
+def _each(run: RunAnalysis) -> str:
+    """How many batches count of every rank, which processes of several programs do not share."""
+    counts = [rank.batches for rank in run.ranks if rank.batches]
+    few = min(counts, default=run.batch.count)
+    return (
+        f"{run.batch.count} per rank"
+        if few == run.batch.count
+        else (f"{few} to {run.batch.count} per rank")
+    )
 
 
 def _how_found(steps: StepBreakdown) -> str:
@@ -194,7 +207,7 @@ def _findings(run: RunAnalysis) -> Iterator[str]:
         return
     yield "Findings, ranked by potential saving per step (savings overlap):"
     for i, f in enumerate(run.findings, 1):
-        share = 0 if f.saving_s is None else 100 * f.saving_s / run.batch.median.value
+        share = 0 if f.saving_s is None else 100 * run.batch.share(f.saving_s)
         saving = "" if f.saving_s is None else f" — up to {si(f.saving_s, 's')} ({share:.0f} %)"
         yield f" {i}. {f.title}{saving}"
         yield f"    {f.evidence}"

@@ -478,11 +478,10 @@ def _listed(ranks: Sequence[int]) -> str:
 
 def findings(run: RunAnalysis) -> Table:
     """Findings, largest saving first."""
-    batch_s = run.batch.median.value
     columns = (
         Column("saving_s", "Saves up to", "si", "s"),
         Column("share", "of batch", "percent", digits=0,
-               of=lambda f: f.saving_s / batch_s if f.saving_s is not None else None),
+               of=lambda f: None if f.saving_s is None else run.batch.share(f.saving_s)),
         Column("title", "Finding"),
         Column("evidence", "Evidence"),
         Column("action", "What to do"),

@@ -108,6 +108,38 @@ class SmallRange:
 
 
 @dataclass(frozen=True, slots=True)
+class LongSteps:
+    """Steps of a rank that take much longer than its median step, and why its GPU idles in them.
+
+    Attributes
+    ----------
+    rank : int
+    count, steps : int
+        Of so many steps so many are long.
+    median_s, mean_s : float
+        Of all these steps.
+    longer_s : float
+        What a long step takes beyond the median one, the mean.
+    cause : str
+        Why the GPU idles in most of that, of `CAUSES`.
+    saving_s : float
+        The idle time by this cause beyond that of the median step, per step of all.
+    gap : Gap or None
+        The longest of this cause.
+    """
+
+    rank: int
+    count: int
+    steps: int
+    median_s: float
+    mean_s: float
+    longer_s: float
+    cause: str
+    saving_s: float
+    gap: Gap | None
+
+
+@dataclass(frozen=True, slots=True)
 class Straggler:
     """How often a rank comes last to NCCL's collectives, and what it does meanwhile.
 
@@ -174,6 +206,8 @@ class StepFacts:
     idle : tuple of IdleCause
     kernels : tuple of KernelTime
         Those with most GPU time.
+    long : LongSteps or None
+        Steps that are so much longer than the median one that it does not stand for all.
     """
 
     step_s: float
@@ -190,6 +224,7 @@ class StepFacts:
     operations: tuple[str, ...]
     idle: tuple[IdleCause, ...]
     kernels: tuple[KernelTime, ...]
+    long: LongSteps | None = None
 
     def idle_s(self, cause: str) -> float:
         """Idle time by a cause, of the rank with most of it."""
@@ -223,6 +258,7 @@ def step_facts(
     idle: tuple[IdleCause, ...],
     kernels: tuple[KernelTime, ...],
     median_s: float,
+    long: LongSteps | None = None,
 ) -> StepFacts:
     """Replay the steps of a run, and find its small kernels and its late ranks.
 
@@ -238,6 +274,7 @@ def step_facts(
     kernels : tuple of KernelTime
     median_s : float
         Median step of the slowest rank, of all steps that count.
+    long : LongSteps, optional
     """
     replay = _replay(reports, matched, median_s)
     step = replay.step_s(Change())
@@ -279,6 +316,7 @@ def step_facts(
         operations=tuple(sorted(set(matched.kernels.names))),
         idle=idle,
         kernels=kernels,
+        long=long,
     )
 
 

@@ -33,7 +33,8 @@ ACTIONS: Final = Actions(texts={
     "compute_less":
         "if the host's work{where} is data loading: DataLoader(num_workers=8, "
         "pin_memory=True, persistent_workers=True, prefetch_factor=4); if it is Python: "
-        "torch.compile, or do it every n steps",
+        "torch.compile, fused=True of an optimizer; if it is logging, validation or a "
+        "checkpoint: do it every n steps, or write it from a copy in another thread",
     "pin out": "copy into a tensor with pin_memory=True by .copy_(source, non_blocking=True)",
     "pin in":
         "DataLoader(pin_memory=True) or tensor.pin_memory() once, then "
@@ -69,7 +70,8 @@ ACTIONS: Final = Actions(texts={
     "fuse_attention": "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=...)",
     "fuse_small":
         "of an optimizer: fused=True (or foreach=True) in torch.optim; of other element-wise "
-        "operations: torch.compile",
+        "operations: torch.compile, in inference with mode='reduce-overhead', which captures "
+        "CUDA graphs",
 })  # fmt: skip
 """What to call in PyTorch against each loss."""
 

@@ -340,13 +340,12 @@ def what_if(said: WhatIf | str) -> Iterator[Block]:
 
 def findings(run: RunAnalysis, summed: str) -> Iterator[Block]:
     """Yield findings, largest saving first, and warnings; `summed` is that in the summary."""
-    batch = run.batch.median.value
     if any(f.title == summed for f in run.findings):
         yield Words("", (f"{summed[0].upper()}{summed[1:]}: in the summary.",))
     for f in run.findings:
         if f.title == summed:
             continue
-        share = None if f.saving_s is None else f.saving_s / batch
+        share = None if f.saving_s is None else run.batch.share(f.saving_s)
         saving = "" if share is None else f"up to {si(f.saving_s, 's')} ({percent(share)})"
         yield Advice(f.title, saving, share, f.evidence, f.action)
     if not run.findings:
