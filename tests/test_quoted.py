@@ -181,8 +181,8 @@ QUOTED: Final[tuple[tuple[str, str, Callable[[], list[float]]], ...]] = (
     ("ladder", "put it: {:.0f} of {:.0f} do ({:.0f} %)", held),
     ("ladder", "with a standard deviation of {:.1f} % for each GEMM",
      lambda: [100 * LAUNCH_SD["GEMMs"]]),
-    ("commands", "takes {:.0f} µs (1.9 to 2.2 ms in three profiled launches), and {:.0f} µs "
-     "at the top, {:.0f} µs with TF32: {:.2f} and {:.2f} times the best whole-graph PyTorch",
+    ("commands", "takes {:.0f} µs (1.9 to 2.2 ms in three profiled launches), and {:.0f} µs with "
+     "all optimizations, {:.0f} µs with TF32: {:.2f} and {:.2f} times the best whole-graph PyTorch",
      on_two_gpus),
     ("../README", "after the optimization steps {:.0f} µs, {:.0f} times less", times_less),
     ("index", "{:.0f} to {:.0f} times faster than the assignment's program", headline),
@@ -213,8 +213,8 @@ GIVEN: Final = {
         "wider than 95 % ones": "a level",
         "Measured, 5 % being allowed": "a level",
         "If launches differ by 20 % instead of the assumed 10 %, 32 % of the simulated comparisons "
-        "of one launch a side are wrong, hence the warning; with three launches a side it stays at "
-        "3 % even where they differ by 40 %": "tests/analysis/test_compare_noise.py",
+        "of one launch of each are wrong, hence the warning; with three launches of each it stays "
+        "at 3 % even where they differ by 40 %": "tests/analysis/test_compare_noise.py",
         "one-sided ones of 95 %": "a level",
         "with a limit of 5 %": "an example",
     },
