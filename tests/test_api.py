@@ -15,11 +15,11 @@ import pytest
 from matplotlib.figure import Figure
 
 import perfmodel
+from benchmarks.common.folders import BASE, ROOT
 from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError, WorkloadError
 from perfmodel.commands.stats import REPORTS
 from perfmodel.workloads.spec import load
 from support.build_training import Training, training_report
-from support.folders import BASE, ROOT
 
 FRAMES = ("ranges", "rates", "copies", "collectives", "ranks", "points", "runs", "findings")
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.common.folders import BASE, ROOT
 from support.cli import perfmodel
-from support.folders import BASE, ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("profiles/*.md")])
 PROGRAMS = ("perfmodel", "python", "sqlite-utils")

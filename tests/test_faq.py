@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import PROFILES, ROOT
 from support.build_queued import QueuedTraining, queued_report
 from support.build_report import ReportBuilder
 from support.build_training import Training, training_report
 from support.cli import perfmodel
-from support.folders import PROFILES, ROOT
 
 FAQ = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
 QUOTED = set(re.findall(r"^(perfmodel: .*)$", FAQ, re.MULTILINE))

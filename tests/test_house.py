@@ -13,12 +13,12 @@ from typing import Final
 import click
 import pytest
 
+from benchmarks.common.folders import ROOT, TESTS
 from perfmodel.cli import main
 from perfmodel.programs import MARK_SYMBOLS
 from perfmodel.programs.identify import MARK_KEY
 from perfmodel.programs.mlp.mlp import as_it_ran, mlp
 from perfmodel.workloads import Workload
-from support.folders import ROOT, TESTS
 
 MODULES: Final = sorted((ROOT / "perfmodel").rglob("*.py"))
 TRAINER: Final = sorted((ROOT / "trainer").rglob("*.py"))

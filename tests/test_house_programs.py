@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from benchmarks.common.folders import ROOT
 from perfmodel.programs import programs
-from support.folders import ROOT
 
 PACKAGE = ROOT / "perfmodel"
 RECORDS: Final = PACKAGE / "readers" / "run_records.py"  # of python -m trainer --record

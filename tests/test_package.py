@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import BASE, ROOT
 from perfmodel import __version__
-from support.folders import BASE, ROOT
 
 pytestmark = pytest.mark.slow
 

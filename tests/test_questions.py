@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.folders import ROOT
+from benchmarks.common.folders import ROOT
 
 PAGE = ROOT / "docs" / "questions.md"
 LINK = re.compile(r"\[[^]]*\]\(([^)#\s]*)(?:#([^)\s]+))?\)(?: \"([^\"]+)\")?")

@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
+from benchmarks.common.folders import PROFILES, RESULTS, ROOT
 from benchmarks.ladder.report import best, cells
 from benchmarks.ladder.rows import coverage
 from perfmodel.analysis.analyze import analyze_reports
@@ -28,7 +29,6 @@ from perfmodel.models.launches import LAUNCH_SD
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from support import fuzz
-from support.folders import PROFILES, RESULTS, ROOT
 
 DOCS: Final = ROOT / "docs"
 WHOLE: Final = ("compare", "ladder", "robustness", "scale", "size")

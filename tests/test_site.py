@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.folders import ROOT
+from benchmarks.common.folders import ROOT
 
 pytestmark = pytest.mark.slow
 

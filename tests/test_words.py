@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from support.folders import ROOT
+from benchmarks.common.folders import ROOT
 
 RETIRED: Final = {
     r"the document('s)?\b(?! (of|with|that|holds))": "the CME 213 assignment",

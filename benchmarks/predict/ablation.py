@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.common import folders, results
 from benchmarks.common.pages import percent, put
-from benchmarks.predict.launches import MACHINE, Launches
+from benchmarks.predict.launches import Launches
 from benchmarks.predict.report import PAGE
 from benchmarks.predict.score import predict_rows
 from perfmodel.machines.measure.measurement import load
@@ -49,7 +49,7 @@ def errors(
     """Mean absolute errors by route and of the phases that microbenchmarks speak of."""
     chosen = copy(launches)
     chosen.alone = launches.alone if PRODUCTS in groups else None
-    chosen.micro = parts.microbenchmarks(load(MACHINE), MACHINE.name, groups)
+    chosen.micro = parts.microbenchmarks(load(folders.MACHINE), folders.MACHINE.name, groups)
     rows = predict_rows(chosen.calibrated(training, resamples=0, left_out=0), training, unseen)
     known = [row for row in rows if row["predicted_s"] is not None]
     routes: dict[str, list[float]] = {}

@@ -26,7 +26,6 @@ from benchmarks.common import folders, results
 from benchmarks.common.pages import percent, put, table
 from benchmarks.predict.launches import (
     FROZEN,
-    MACHINE,
     Launches,
     case_of,
     commit_of,
@@ -71,7 +70,7 @@ def known_before(
 def score() -> dict[str, Any]:
     """Predict every fresh configuration with the frozen model."""
     model = load(FROZEN)
-    before, fresh = Launches(machine=MACHINE), Launches(FRESH, None)
+    before, fresh = Launches(machine=folders.MACHINE), Launches(FRESH, None)
     used = {str(run["source"]) for run in model.runs}
     training = [o for o in before.observations if o.source in used]
     visited = {o.case.key for o in before.observations}

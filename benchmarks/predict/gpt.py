@@ -49,7 +49,7 @@ from perfmodel.programs.program import Options
 from perfmodel.readers import read
 
 RESULTS = folders.RESULTS / "gpt"
-REPORTS = folders.PROFILES / "programs"
+REPORTS = folders.PROGRAMS
 EAGER = ("gpt_shapes", "gpt_modules", "gpt_both")
 """Recordings with sizes on one GPU."""
 RANKED = ("gpt_ddp", "ddp_both")

@@ -25,7 +25,6 @@ from perfmodel.readers import read
 from perfmodel.timing.run import time_run
 
 LAUNCHES = folders.PROFILES / "launches" / "launches.json"
-MACHINE = folders.RESULTS / "machine_h200x4.toml"
 FROZEN = folders.RESULTS / "predict_model.json"
 
 DESIGN = (
@@ -65,7 +64,7 @@ class Launches:
         Copies, all-reduces and launches as it timed them.
     """
 
-    def __init__(self, file: Path = LAUNCHES, machine: Path | None = MACHINE) -> None:
+    def __init__(self, file: Path = LAUNCHES, machine: Path | None = folders.MACHINE) -> None:
         rows = read_json(file)["launches"]
         self.observations: list[Observation] = []
         self.bare: dict[object, list[float]] = {}

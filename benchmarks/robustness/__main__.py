@@ -23,7 +23,6 @@ from benchmarks.common.pages import markdown, put_parts
 from benchmarks.robustness.reading import READING, read_faults
 from benchmarks.robustness.writing import WRITING, prepare, write_faults
 
-REPORT = folders.PROFILES / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 RESULTS = folders.RESULTS / "faults.json"
 FUZZ = folders.RESULTS / "fuzz.json"
 PAGE = folders.DOCS / "robustness.md"
@@ -35,9 +34,9 @@ def run_part(name: str, count: int, folder: Path, seed: int, plots: bool) -> dic
     """Try one fault many times."""
     begin = time.monotonic()
     if name in READING:
-        found = read_faults(name, count, REPORT, folder, seed)
+        found = read_faults(name, count, folders.BASE, folder, seed)
     else:
-        found = write_faults(name, count, prepare(REPORT, folder, plots=plots), seed)
+        found = write_faults(name, count, prepare(folders.BASE, folder, plots=plots), seed)
     row = {"tried": sum(found.values()), **dict(sorted(found.items()))}
     return row | {"seed": seed, "seconds": round(time.monotonic() - begin, 1)}
 

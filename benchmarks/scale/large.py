@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from benchmarks.common import folders, results
 from benchmarks.common.processes import ENVIRONMENT, in_turn, medians, timed
-from benchmarks.scale.stats import SOURCE
 from profiles.grow import grow
 
 COMMANDS: Final = {
@@ -29,8 +28,8 @@ COMMANDS: Final = {
     "report": ("-o", "-"),
 }
 SOURCES: Final = {
-    "trainer": SOURCE,
-    "pytorch": folders.PROFILES / "programs" / "gpt_ddp8.sqlite.xz",
+    "trainer": folders.BASE,
+    "pytorch": folders.PROGRAMS / "gpt_ddp8.sqlite.xz",
 }
 RANKS: Final = 8
 

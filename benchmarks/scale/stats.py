@@ -27,7 +27,6 @@ from benchmarks.common.processes import ENVIRONMENT, in_turn, medians, timed, ve
 from benchmarks.scale.recipes import RECIPES
 from profiles.grow import grow
 
-SOURCE = folders.PROFILES / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 REPORTS = ("nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "cuda_gpu_kern_sum", "mpi_event_sum")
 LARGE_REPORTS = ("nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "cuda_gpu_kern_sum", "cuda_api_sum")
 CASES = ((1_000_000, 2, 9), (1_000_000, 8, 5), (1_000_000, 64, 1), (10_000_000, 8, 2))
@@ -136,7 +135,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
             report = Path(scratch) / "grown.sqlite"
             row: dict[str, Any] = {"size": size} if args.large else {}
-            row |= {"event_rows": grow(SOURCE, report, size, ranks), "ranks": ranks}
+            row |= {"event_rows": grow(folders.BASE, report, size, ranks), "ranks": ranks}
             row["file_mb"] = round(report.stat().st_size / 1e6, 1)
             nsys = args.nsys if size <= args.nsys_up_to else None
             measure = measured_large if args.large else measured

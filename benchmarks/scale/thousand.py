@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import lzma
 import os
 import sys
 import tempfile
@@ -22,10 +21,9 @@ from typing import Any, Final
 from benchmarks.common import folders, results
 from benchmarks.common.arguments import require_module
 from benchmarks.common.processes import timed
-from benchmarks.scale.stats import SOURCE
 from profiles.grow import grow_ddp, grow_ranks
 
-DDP: Final = folders.PROFILES / "programs" / "gpt_ddp8.sqlite.xz"
+DDP: Final = folders.PROGRAMS / "gpt_ddp8.sqlite.xz"
 MISSING: Final = (5, 17, 500)
 
 
@@ -61,8 +59,8 @@ def cpu_seconds(process: int) -> float:
 def thousand(folder: Path, ranks: int) -> dict[str, Any]:
     """Time the reports of so many ranks, half of them of MPI and half of DDP."""
     plain = folder / "source.part"
-    plain.write_bytes(lzma.decompress(DDP.read_bytes()))
-    every = [*grow_ranks(SOURCE, folder, ranks // 2), *grow_ddp(plain, folder, ranks // 2)]
+    folders.unpacked(DDP, plain)
+    every = [*grow_ranks(folders.BASE, folder, ranks // 2), *grow_ddp(plain, folder, ranks // 2)]
     missing = [i for i in MISSING if i < ranks // 2]
     last = every[missing[-1]]
     some = [path for i, path in enumerate(every) if i not in missing]

@@ -13,7 +13,7 @@ from benchmarks.common.pages import markdown
 REPORTS: Final = {
     "gpt_ddp8": "DDP", "gpt_straggler8": "DDP, rank 1 late", "gpt_fsdp8": "FSDP",
 }  # fmt: skip
-FOLDER: Final = folders.PROFILES / "programs"
+FOLDER: Final = folders.PROGRAMS
 SPLIT: Final = (
     "report; step=s; without profiler=s; computing=s; communication=s; exposed=s; waiting=s; "
     "GPU idle=s; last rank"

@@ -20,7 +20,6 @@ from perfmodel.render.plot.style import Measure
 
 PAGE: Final = folders.DOCS / "vecadd.md"
 IMAGES: Final = folders.IMAGES
-MEASURED: Final = folders.RESULTS / "machine_h200x4.toml"
 SCRIPT: Final = "benchmarks.vecadd --document"
 written: Final = written_in(Path(__file__).with_name("text.md"))
 NAMES: Final = {
@@ -171,7 +170,7 @@ def ends(rows: Rows) -> Rows:
 
 def ceilings(device: str) -> tuple[Machine, Machine | None]:
     """Return the datasheet of a GPU (an H200's if it has none here), and its measured ceilings."""
-    measured = load(MEASURED)
+    measured = load(folders.MACHINE)
     found = measured.machine if device in measured.gpus else None
     return datasheet((device,)) or named("h200"), found
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import BASE, PROFILES, ROOT
 from perfmodel.analysis.rates import Rate
 from perfmodel.analysis.result import Analysis, RunAnalysis
 from support.build_report import VERSIONS
 from support.build_training import analyzed
 from support.document_report import document_report
-from support.folders import BASE, PROFILES, ROOT
 
 SHARED = PROFILES / "h200x1_2ranks_nsys2024.2.3.sqlite"
 CPU = ROOT / "tests" / "reports" / "cpu_2ranks_nsys2024.2.3.sqlite"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.common.folders import PROFILES
 from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
-from support.folders import PROFILES
 
 FOLDER = PROFILES / "campaign"
 INDEX: list[dict[str, Any]] = json.loads((FOLDER / "index.json").read_text())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import PROFILES
 from perfmodel.analysis import runs
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.compare.compare import (
@@ -24,7 +25,6 @@ from perfmodel.render.compare import document, result
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
 from support.build_training import Training, training_report
-from support.folders import PROFILES
 
 PLANTED = Path(os.environ.get("PROGRAM_REPORTS", "/nonexistent")) / "planted"
 BATCHES = 12

@@ -8,12 +8,12 @@ from typing import Final
 import numpy as np
 import pytest
 
+from benchmarks.common.folders import PROFILES
 from perfmodel.analysis.compare.compare import compare_traces
 from perfmodel.analysis.compare.series import Key, Launch, Series, launch_of
 from perfmodel.models.launches import LAUNCH_NOISE, SCALES
 from perfmodel.readers import read
 from perfmodel.timing.run import time_run
-from support.folders import PROFILES
 from support.launches_made import certain, compared
 
 SIZES: Final = ("H512_B3000", "H512_B12000", "H2048_B3000", "H2048_B12000")

@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from benchmarks.common.folders import PROFILES
 from perfmodel.analysis.compare.compare import gate_of
 from perfmodel.models.launches import GATE_SCALES, LAUNCH_NOISE, SCALES, Median, effect
 from support.cli import perfmodel
-from support.folders import PROFILES
 
 LADDER = PROFILES / "ladder"
 NOISE = {"replayed": SCALES["kernel"], **GATE_SCALES}

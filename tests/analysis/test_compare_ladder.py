@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 import pytest
 
+from benchmarks.common.folders import PROFILES
 from perfmodel.analysis.compare.compare import Comparison, compare_traces
 from perfmodel.analysis.compare.series import Key, Launch, Series, launch_of
 from perfmodel.models.launches import LAUNCH_NOISE, SCALES
@@ -17,7 +18,6 @@ from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from perfmodel.render.compare import document, group_table, result
 from perfmodel.timing.run import time_run
-from support.folders import PROFILES
 from support.launches_made import certain, compared
 
 LADDER: Final = PROFILES / "ladder"

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import ROOT
 from perfmodel.analysis.analyze import analyze, analyze_reports
 from perfmodel.models.roofline import Roofline
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from support.build_report import ReportBuilder
 from support.build_training import Training, training_report
-from support.folders import ROOT
 
 MLP = {"D": 10, "H": 10, "C": 5, "B": 20, "b": 4}
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.common.folders import MACHINE, RESULTS, ROOT, TESTS
 from perfmodel.analysis.counters import (
     METRICS,
     Counted,
@@ -24,7 +25,6 @@ from perfmodel.machines.measure.measurement import save
 from perfmodel.readers.ncu import Launch, parse
 from support.build_ncu import FADD, FFMA, L1, L2, READ, TF32, TIME, WRITE, Kernel, wide
 from support.cli import EVIL, fails, harmless, perfmodel, succeeds
-from support.folders import MACHINE, RESULTS, ROOT, TESTS
 from support.measured_machine import MEASURED
 
 GOLDEN = TESTS / "golden" / "ncu" / "h200_forward_gemm_1.csv"

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import RESULTS
 from perfmodel.analysis.counters import (
     METRICS,
     as_counted,
@@ -23,7 +24,6 @@ from perfmodel.programs.mlp.mlp import mlp
 from perfmodel.readers.ncu import Launch
 from support.build_ncu import FFMA, L2, READ, TF32, TIME, WRITE, Kernel, wide
 from support.cli import perfmodel, succeeds
-from support.folders import RESULTS
 
 VALUES = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 1, "b": 4}
 FIRST = 2 * 784 * 512 * 3000

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from benchmarks.common.folders import PROFILES
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.estimates import estimate
 from perfmodel.analysis.rates import fit_rate
@@ -22,7 +23,6 @@ from perfmodel.models.launches import LAUNCH_SD, Median, across, drawn_medians
 from perfmodel.models.spread import t_95, t_quantile
 from perfmodel.programs.program import Options
 from perfmodel.timing.samples import Estimate
-from support.folders import PROFILES
 
 TRIALS = 1000
 seconds = st.floats(1e-6, 10.0, allow_nan=False)

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.common.folders import BASE, ROOT
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.base.cache import Cache
 from perfmodel.programs.program import Options
 from perfmodel.render.analysis_json import analysis_document
 from profiles.grow import grow_ranks
-from support.folders import BASE, ROOT
 
 REPORTS = 6
 

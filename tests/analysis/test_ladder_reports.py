@@ -8,10 +8,10 @@ import re
 
 import pytest
 
+from benchmarks.common.folders import PROFILES
 from perfmodel.analysis.result import RunAnalysis
 from profiles import collect_ladder
 from support.build_training import analyzed
-from support.folders import PROFILES
 
 LADDER = PROFILES / "ladder"
 REPORTS = sorted(LADDER.glob("*_1.sqlite.xz"))

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.common.folders import BASE, PROFILES, ROOT, TESTS
 from perfmodel.analysis.analyze import analyze, analyze_reports
 from perfmodel.base import parallel as engines
 from perfmodel.base.errors import PerfmodelError, ReportError
@@ -32,7 +33,6 @@ from perfmodel.timing.run import time_report, time_run
 from perfmodel.timing.trim import trim
 from profiles.grow import grow_ranks
 from support.cli import perfmodel as run_cli
-from support.folders import BASE, PROFILES, ROOT, TESTS
 from support.nsys_cases import CASES, STATISTICS
 
 REPORTS = sorted(

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.common.folders import PROFILES
 from perfmodel.cli import main
 from perfmodel.timing import run as timing_run
-from support.folders import PROFILES
 
 REPORTS = {
     "a": "ladder/document_1",

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import PROFILES
 from benchmarks.memory.__main__ import fit_memory, held_out
 from perfmodel.analysis.memory import answer, timelines
 from perfmodel.base.document import plain
@@ -32,7 +33,6 @@ from support.build_report import ReportBuilder
 from support.build_thread import MEMORY, Thread
 from support.build_training import Training, training_report
 from support.cli import fails, perfmodel, succeeds
-from support.folders import PROFILES
 
 SIZES = ("-D", 784, "-H", 512, "-C", 10, "-B", 3000)
 

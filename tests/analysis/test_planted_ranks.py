@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import BASE
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.parallel import Engine
 from perfmodel.programs.program import Options
 from profiles.grow import PER_HOST, grow_ranks
-from support.folders import BASE
 
 RANKS = 64
 USUAL, LATE = 0.2, 0.95

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import ROOT, SHIPPED
 from perfmodel.analysis import rows as rows_of
 from perfmodel.analysis.rates import (
     Rate,
@@ -28,7 +29,6 @@ from perfmodel.workloads.work import Counts
 from support.build_report import ReportBuilder
 from support.build_training import Training, analyzed, training_report
 from support.document_report import document_report
-from support.folders import ROOT, SHIPPED
 
 EXAMPLE = ROOT / "perfmodel" / "workloads" / "examples" / "pytorch_mlp.toml"
 BATCH = "batch iteration"

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import BASE, ROOT
 from profiles.grow import grow_ranks
-from support.folders import BASE, ROOT
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 LEAVES_A_TRANSACTION = """

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import TESTS
 from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.runs import group
 from perfmodel.base.errors import ModelError, ReportError, WorkloadError
@@ -16,7 +17,6 @@ from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from support.build_training import Training, analyzed, training_report
-from support.folders import TESTS
 
 REPORTS = TESTS / "reports"
 UTC = 1_700_000_000_000_000_000

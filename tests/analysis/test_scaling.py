@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import MACHINE, PROFILES
 from perfmodel.analysis.measure import Launch, launch_of_record, launches_of
 from perfmodel.analysis.scaling import links, of_launches, of_machine, study
 from perfmodel.base.errors import ModelError, ReportError
@@ -20,7 +21,6 @@ from perfmodel.programs import program_of_sizes
 from perfmodel.readers import read
 from perfmodel.timing.collectives import CollectiveGroup
 from support.build_report import ReportBuilder
-from support.folders import MACHINE, PROFILES
 from support.trainer_runs import flags, run_alone, small
 
 CAMPAIGN = PROFILES / "campaign"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.common.folders import BASE, PROFILES, unpacked
 from perfmodel.analysis.runs import time_one, time_streamed
 from perfmodel.base.arrays import Arena
 from perfmodel.programs.program import Options
@@ -20,7 +21,6 @@ from perfmodel.timing import by_process
 from perfmodel.timing.run import TimedReport
 from perfmodel.timing.trim import needed, trim
 from profiles.grow import grow
-from support.folders import BASE, PROFILES, unpacked
 from support.plain import plain
 
 

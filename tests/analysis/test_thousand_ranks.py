@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.common.folders import BASE, PROGRAMS, unpacked
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.outliers import own_seconds
 from perfmodel.base.cache import Cache
@@ -22,7 +23,6 @@ from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.html import page
 from profiles.grow import grow_ddp, grow_ranks
 from support.cli import perfmodel as run_cli
-from support.folders import BASE, PROGRAMS, unpacked
 
 DDP = PROGRAMS / "gpt_ddp8.sqlite.xz"
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import BASE, PROFILES
 from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.utilization import Idle, answer, idle_of
 from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError
@@ -35,7 +36,6 @@ from perfmodel.readers.gpu import read_metrics
 from support.build_report import ReportBuilder
 from support.build_training import Training, training_report
 from support.cli import fails, perfmodel, succeeds
-from support.folders import BASE, PROFILES
 
 
 class Steady:

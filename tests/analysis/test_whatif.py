@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import PROFILES, RESULTS
 from benchmarks.ladder import configurations as ladder
 from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.splits import parallelisms
@@ -31,7 +32,6 @@ from perfmodel.programs.mlp.settings import SETTINGS
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.timing.run import Run, time_run
-from support.folders import PROFILES, RESULTS
 
 LADDER = PROFILES / "ladder"
 FROZEN = RESULTS / "predict_model.json"

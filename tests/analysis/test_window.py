@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.common.folders import BASE, PROFILES, unpacked
 from perfmodel.analysis import runs
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.window import only_window, read_light, time_light
@@ -22,7 +23,6 @@ from perfmodel.render.html import page
 from perfmodel.timing import by_process
 from perfmodel.timing.timeline import window_of
 from profiles.grow import grow, grow_ranks
-from support.folders import BASE, PROFILES, unpacked
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, *words: str | Path, large: bool) -> tuple[int, str, str]:

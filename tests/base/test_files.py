@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import ROOT
 from perfmodel.base import files
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.files import staged_folder, write_bytes, write_text
-from support.folders import ROOT
 
 UNPRIVILEGED = hasattr(os, "geteuid") and os.geteuid() != 0
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import ROOT
 from perfmodel.base.escape import printable
 from perfmodel.base.table import FORMATS, Column, Table, render, to_frame
-from support.folders import ROOT
 
 COLUMNS = (
     Column("range", "Range"),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import ROOT
 from benchmarks.convergence.__main__ import PARTS
 from benchmarks.convergence.sweeps import _milestone
-from support.folders import ROOT
 
 DATA = ROOT / "notebooks" / "data"
 FILES = {name: part for parts in PARTS.values() for name, part in parts.items()}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import ROOT
 from benchmarks.common.ncu import Failed, collect
-from support.folders import ROOT
 
 STUB = r"""#!/usr/bin/env bash
 while [ $# -gt 0 ]; do

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common import results
+from benchmarks.common.folders import ROOT
 from benchmarks.common.pages import section
 from benchmarks.cuda_aware import predicted
 from benchmarks.cuda_aware.report import (
@@ -24,7 +25,6 @@ from benchmarks.cuda_aware.report import (
     other_host,
     predictions,
 )
-from support.folders import ROOT
 from support.trainer_runs import environment, mpirun_command
 
 

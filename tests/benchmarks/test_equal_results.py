@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from benchmarks.common.folders import ROOT
 from benchmarks.equal_results import (
     ABSENT,
     CASES,
@@ -15,7 +16,6 @@ from benchmarks.equal_results import (
     read_cases,
     renamed_arguments,
 )
-from support.folders import ROOT
 
 EXACT = Rules()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.folders import ROOT
+from benchmarks.common.folders import ROOT
 from support.fuzz import mutated
 from support.fuzz_targets import TARGETS, run, seeds
 

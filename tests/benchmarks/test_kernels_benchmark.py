@@ -12,6 +12,7 @@ import pytest
 from writeup.counters import between
 
 from benchmarks.common import results
+from benchmarks.common.folders import ROOT
 from benchmarks.common.pages import section
 from benchmarks.gemm import counters as gemm_ncu
 from benchmarks.gemm import report, steps
@@ -19,7 +20,6 @@ from benchmarks.gemm.hopper import RESULTS as HOPPER
 from benchmarks.gemm.join import join
 from benchmarks.gemm.problems import Problem, everything, floor_s, network, worth_measuring
 from perfmodel.readers.ncu import Launch, parse
-from support.folders import ROOT
 from trainer.kernels import GEMMS
 
 WIDE = """==PROF== Connected to process 77

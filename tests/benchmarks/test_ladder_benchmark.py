@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.common.folders import PROFILES, RESULTS, ROOT
 from benchmarks.ladder import __main__ as main
 from benchmarks.ladder import cell as ladder_check
 from benchmarks.ladder import configurations as ladder
@@ -21,7 +22,6 @@ from benchmarks.ladder import rows as ladder_rows
 from benchmarks.ladder import sections as ladder_notes
 from benchmarks.ladder import sections as ladder_targets
 from benchmarks.ladder.cell import batches_of_visit
-from support.folders import PROFILES, RESULTS, ROOT
 from support.trainer_runs import environment, mpirun_command
 from trainer.data import synthetic
 from trainer.mpi import Communicator

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.common import results
+from benchmarks.common.folders import PROGRAMS
 from benchmarks.common.pages import section
 from benchmarks.predict import scale
 from benchmarks.predict.report import PAGE
@@ -14,7 +15,6 @@ from perfmodel.models.predict import predict
 from perfmodel.programs.mlp.case import mlp_case
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
-from support.folders import PROGRAMS
 
 FOUND = results.read(scale.OUT)
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from benchmarks.common import folders, gpus, results
+from benchmarks.common.folders import ROOT
 from benchmarks.tta.__main__ import write as write_runs
-from support.folders import ROOT
 
 GPU = "NVIDIA H200, 570.86"
 WITHOUT = {

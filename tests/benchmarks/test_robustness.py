@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import BASE
 from benchmarks.common.pages import section
 from benchmarks.robustness.__main__ import PAGE, UNKNOWABLE, tables
 from benchmarks.robustness.reading import READING, read_faults
 from benchmarks.robustness.writing import WRITING, Place, prepare, write_faults
-from support.folders import BASE
 
 pytestmark = pytest.mark.slow
 

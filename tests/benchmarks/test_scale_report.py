@@ -7,8 +7,8 @@ import json
 import pytest
 
 from benchmarks.common import pages as made
+from benchmarks.common.folders import RESULTS
 from benchmarks.scale import __main__ as scale_report
-from support.folders import RESULTS
 
 
 def test_the_page_shows_the_results() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import ROOT
 from benchmarks.common.pages import section
 from benchmarks.scale import size
 from support.build_training import training_report
-from support.folders import ROOT
 
 pytestmark = pytest.mark.slow
 

@@ -19,6 +19,7 @@ import pytest
 
 from benchmarks.common import pages as made
 from benchmarks.common import results
+from benchmarks.common.folders import PROFILES
 from benchmarks.vecadd import __main__ as vecadd
 from benchmarks.vecadd import report as vecadd_report
 from benchmarks.vecadd import unified as vecadd_profile
@@ -34,7 +35,6 @@ from perfmodel.base.errors import SchemaError
 from perfmodel.machines.machine import Machine, named
 from support.build_report import ReportBuilder
 from support.cuda_on_cpu import Emulator, KernelError, device_array
-from support.folders import PROFILES
 
 
 class EmulatedGpu:

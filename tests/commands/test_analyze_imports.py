@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from support.folders import BASE, ROOT
+from benchmarks.common.folders import BASE, ROOT
 
 HEAVY = {"fontTools", "jinja2", "matplotlib", "pandas", "rich", "scipy", "sympy"}
 

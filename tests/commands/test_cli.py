@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 import pytest
 
+from benchmarks.common.folders import BASE, ROOT
 from perfmodel.cli import main
 from perfmodel.commands.stats import REPORTS
 from support.build_training import Training, training_report
 from support.cli import fails, perfmodel, succeeds
-from support.folders import BASE, ROOT
 
 EXAMPLE = ROOT / "perfmodel" / "workloads" / "examples" / "pytorch_mlp.toml"
 

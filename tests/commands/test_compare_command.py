@@ -14,10 +14,10 @@ import pandas as pd
 import pytest
 
 import perfmodel as api
+from benchmarks.common.folders import ROOT
 from perfmodel.base.errors import WorkloadError
 from support.build_training import Training, training_report
 from support.cli import evil_report, fails, harmless, perfmodel, succeeds
-from support.folders import ROOT
 
 
 @pytest.fixture(scope="module")

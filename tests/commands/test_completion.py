@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.common.folders import ROOT
 from perfmodel.cli import main
 from perfmodel.commands._options import COMPLETING
 from support.build_report import ReportBuilder
 from support.cli import perfmodel, succeeds
-from support.folders import ROOT
 
 pytestmark = pytest.mark.slow
 

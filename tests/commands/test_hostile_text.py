@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import PROFILES, TESTS
 from perfmodel.cli import COMMANDS
 from support.cli import harmless, perfmodel
-from support.folders import PROFILES, TESTS
 
 ESCAPE = "\x1b[31m\u202eX\r\n"
 KEPT = ("batch iteration", "forward", "backward", "step", "MPI_Allreduce")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.common.folders import BASE, MACHINE, PROFILES, ROOT
 from support.cli import succeeds
-from support.folders import BASE, MACHINE, PROFILES, ROOT
 
 COUNTED = ROOT / "tests" / "golden" / "ncu" / "h200_cublas.csv"
 SIZES = ("-D", 784, "-H", 512, "-C", 10, "-B", 3000)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import ROOT
 from support.build_report import ReportBuilder
-from support.folders import ROOT
 
 pytestmark = pytest.mark.slow
 

@@ -9,11 +9,11 @@ from typing import Any, Final
 import click
 import pytest
 
+from benchmarks.common.folders import BASE, MACHINE
 from perfmodel.cli import COMMANDS, GROUPS, main
 from perfmodel.commands import _options
 from perfmodel.programs.mlp.settings import SETTINGS
 from support.cli import perfmodel, succeeds
-from support.folders import BASE, MACHINE
 
 
 def leaves() -> dict[str, click.Command]:

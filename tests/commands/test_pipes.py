@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from benchmarks.common.folders import PROFILES, ROOT
 from perfmodel.cli import main
 from support.cli import perfmodel, succeeds
-from support.folders import PROFILES, ROOT
 
 
 def piped(content: bytes, *arguments: object) -> Result:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from benchmarks.common import pages as made
+from benchmarks.common.folders import MACHINE, PROFILES
 from benchmarks.scaling import __main__ as benchmark
 from perfmodel.base.errors import ModelError
 from perfmodel.render.plot.studies import scaling as draw
 from support.build_training import Training, training_report
 from support.cli import fails, harmless, perfmodel, succeeds
-from support.folders import MACHINE, PROFILES
 
 CAMPAIGN = PROFILES / "campaign"
 

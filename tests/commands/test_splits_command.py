@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.common.folders import BASE, PROFILES
 from perfmodel.analysis.splits import compare, rates_of
 from perfmodel.base.errors import ModelError
 from support.build_training import Training, analyzed, model_report, training_report
 from support.cli import evil_report, fails, harmless, perfmodel, succeeds
-from support.folders import BASE, PROFILES
 
 SIZES = ("-D", 784, "-H", 512, "-C", 10, "-B", 3000, "-p", 2)
 

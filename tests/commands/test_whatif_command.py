@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from benchmarks.common import pages as made
+from benchmarks.common.folders import PROFILES, RESULTS, ROOT
 from benchmarks.whatif import report as whatif_report
 from perfmodel.base.errors import ModelError
 from perfmodel.render.plot.bars import SavingBar, savings
 from support.build_report import ReportBuilder
 from support.cli import fails, perfmodel, succeeds
-from support.folders import PROFILES, RESULTS, ROOT
 
 LADDER = PROFILES / "ladder"
 FROZEN = RESULTS / "predict_model.json"

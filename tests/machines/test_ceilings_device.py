@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.common.folders import SUPPORT
 from perfmodel.machines.machine import datasheet
 from perfmodel.machines.measure import device
 from perfmodel.machines.measure.measurement import load
 from support.cuda_on_cpu import Emulator, device_array
-from support.folders import SUPPORT
 from support.trainer_runs import environment, mpirun_command
 
 STUB = SUPPORT / "cupy_stub"

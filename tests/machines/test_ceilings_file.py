@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import MACHINE
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.machine import SECTIONS, Figure, Machine, named, shipped
 from perfmodel.machines.measure.measurement import (
@@ -33,7 +34,6 @@ from perfmodel.machines.measure.measurement import (
     save,
 )
 from perfmodel.render.machines import rows
-from support.folders import RESULTS
 from support.measured_machine import MEASURED
 
 positive = st.floats(1e-300, 1e300, exclude_min=True)
@@ -221,7 +221,7 @@ def test_a_measured_file_is_chosen_with_its_measurement(tmp_path: Path) -> None:
 
 
 def test_the_measured_h200_is_below_its_datasheet_and_near_it():
-    measurement = load(RESULTS / "machine_h200x4.toml")
+    measurement = load(MACHINE)
     ratios = {
         (row.section, row.key): row.ratio
         for row in rows(measurement.machine, named("h200"))

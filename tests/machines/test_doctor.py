@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
+from benchmarks.common.folders import ROOT
 from perfmodel.commands.doctor import doctor
 from perfmodel.machines import doctor as checks
 from perfmodel.machines.doctor import (
@@ -36,7 +37,6 @@ from perfmodel.machines.doctor import (
 )
 from perfmodel.render.machines import checkup, checkup_document, sentences
 from support.cli import perfmodel
-from support.folders import ROOT
 from support.trainer_runs import need_mpi
 
 Fake = Callable[..., Place]

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import PROFILES, RESULTS
 from benchmarks.common.pages import section
 from benchmarks.cuda_aware import predicted as of_other_sizes
 from benchmarks.predict import launches as predict_launches
@@ -31,7 +32,6 @@ from perfmodel.readers import read
 from perfmodel.render.predict import identified, measured_points, open_questions
 from perfmodel.timing.run import time_run
 from support.cli import fails, succeeds
-from support.folders import PROFILES, RESULTS
 
 CAMPAIGN = PROFILES / "campaign"
 USED = (

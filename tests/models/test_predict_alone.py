@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import MACHINE, PROFILES
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.measure.measurement import (
     MachineMeasurement,
@@ -26,7 +27,6 @@ from perfmodel.programs.mlp.observe import observe
 from perfmodel.programs.mlp.parts import gemms_alone, knows, mlp_parts, part_alone
 from perfmodel.readers import read
 from perfmodel.timing.run import time_run
-from support.folders import MACHINE, PROFILES
 
 LAUNCHES = PROFILES / "launches"
 SIZES = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 2, "b": 4}

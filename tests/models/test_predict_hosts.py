@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import MACHINE, PROFILES, RESULTS
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.measure.measurement import load as load_machine
 from perfmodel.models.calibrate import calibrate
@@ -30,7 +31,6 @@ from perfmodel.models.predict import predict
 from perfmodel.models.terms import HOST_KINDS, Observation
 from perfmodel.programs.mlp.case import Case, mlp_case
 from support.cli import fails, succeeds
-from support.folders import PROFILES, RESULTS
 
 REPORTS = PROFILES / "launches"
 SIZES = {"D": 784, "H": 700, "C": 10, "B": 3300, "p": 2, "b": 4}
@@ -137,7 +137,7 @@ def test_observations_count_in_any_order(one: tuple[float, ...], other: tuple[fl
 
 
 def test_calls_of_the_same_machine_change_nothing(model: Model) -> None:
-    calls = calls_of(load_machine(RESULTS / "machine_h200x4.toml"))
+    calls = calls_of(load_machine(MACHINE))
     assert {name.partition(":")[0] for name in calls} == set(HOST_KINDS)
     host = by_calls(unknown(), calls, calls, "machine.toml")
     assert host.factors == pytest.approx(np.zeros(3))
@@ -180,5 +180,5 @@ def test_anchors_on_the_command_line() -> None:
     assert "got none; give --anchor reports of the program that the model is of" in said
     assert "calibrate" not in said
     said = fails(6, "predict", "--model", model, *sizes, "--machine",
-                 RESULTS / "machine_h200x4.toml")  # fmt: skip
+                 MACHINE)  # fmt: skip
     assert "a model without host times" in said

@@ -16,16 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import MACHINE, PROFILES, RESULTS, ROOT, unpacked
 from perfmodel.base.errors import ModelError
 from perfmodel.models.model import Model, load
 from perfmodel.models.predict import doublings, epoch_s, interval, predict, scale
 from perfmodel.programs.mlp.case import mlp_case
 from perfmodel.render.predict import rate, terms_table
 from support.cli import fails, perfmodel, succeeds
-from support.folders import PROFILES, RESULTS, ROOT, unpacked
 
 LAUNCHES = PROFILES / "launches"
-MACHINE = RESULTS / "machine_h200x4.toml"
 ONE = LAUNCHES / "p2_nccl_device_H128_B3000.sqlite.xz"
 NCCL = {"transport": "nccl", "data_on": "device"}
 DDP = PROFILES / "ddp"

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import MACHINE, PROFILES, RESULTS, ROOT, unpacked
 from benchmarks.predict.score import median_error
 from perfmodel.machines.measure.measurement import load as load_machine
 from perfmodel.models.calibrate import median_sd, shrunk
@@ -22,9 +23,7 @@ from perfmodel.programs.mlp.case import mlp_case
 from perfmodel.programs.mlp.observe import observe
 from perfmodel.programs.mlp.parts import GROUPS, microbenchmarks, mlp_parts, slowest
 from support.cli import fails
-from support.folders import PROFILES, RESULTS, ROOT, unpacked
 
-MACHINE = RESULTS / "machine_h200x4.toml"
 SIZES = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 4, "b": 4}
 ONE = Observation("one", mlp_case(SIZES, {"transport": "host"}), 2e-3, {}, {}, 30)
 

@@ -24,9 +24,9 @@ from nbclient import NotebookClient
 from test_questions import not_in, pages_of, rows
 from writeup import export, repository, shipped
 
+from benchmarks.common.folders import PROFILES, ROOT
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.render.plot import panels
-from support.folders import PROFILES, ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LONGEST_S = 120

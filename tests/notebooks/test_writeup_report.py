@@ -26,9 +26,9 @@ from writeup.report import (
     to_markdown,
 )
 
+from benchmarks.common.folders import RESULTS, ROOT
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.render.plot import panels
-from support.folders import RESULTS, ROOT
 
 TEMPLATE = ROOT / "notebooks" / "report" / "report.tex"
 GOLDEN = ROOT / "tests" / "golden" / "notebooks"

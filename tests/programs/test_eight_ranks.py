@@ -7,7 +7,7 @@ import re
 import pytest
 
 import perfmodel
-from support.folders import PROGRAMS
+from benchmarks.common.folders import PROGRAMS
 
 
 def findings(name: str) -> dict:

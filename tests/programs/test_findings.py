@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import ROOT
 from perfmodel.machines.machine import Machine
 from perfmodel.programs.findings import (
     Actions,
@@ -24,7 +25,6 @@ from perfmodel.timing.collectives import CollectiveGroup, Waiting
 from perfmodel.timing.copies import CopyGroup
 from perfmodel.timing.point_to_point import PointToPoint, RangeOfRank, RankWaiting
 from perfmodel.timing.samples import Estimate
-from support.folders import ROOT
 
 DOCS = ROOT / "docs" / "findings.md"
 LINKS = {"pcie": 64e9, "nvlink": 900e9, "hbm": 4.8e12}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.common.folders import PROGRAMS, unpacked
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.base.errors import WorkloadError
 from perfmodel.programs.layers import LayeredStep
@@ -16,7 +17,6 @@ from perfmodel.programs.program import Options
 from perfmodel.workloads.layers import total
 from perfmodel.workloads.networks import network
 from support.cli import perfmodel as run_cli
-from support.folders import PROGRAMS, unpacked
 
 GPT_DDP = {"n_layer": 8, "vocab": 16384, "positions": 512, "tied": 0}
 BERT = {"n_layer": 4, "d_model": 512, "n_head": 8, "vocab": 10000, "positions": 256}

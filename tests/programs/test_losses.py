@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import PROGRAMS, unpacked
 from benchmarks.idle.__main__ import KIND_OF, WITHIN, pair
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import RunAnalysis
@@ -16,7 +17,6 @@ from perfmodel.programs.findings import KINDS, Actions, Facts, OperatorFact, ran
 from perfmodel.programs.losses import find_losses
 from perfmodel.programs.program import Options
 from perfmodel.timing.samples import Estimate
-from support.folders import PROGRAMS, unpacked
 
 PLANTED = Path(os.environ.get("PROGRAM_REPORTS", "/nonexistent")) / "planted"
 FIRST = {

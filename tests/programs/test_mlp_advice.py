@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from test_findings import QUIET, STAGED, copy, only, reduce, titles
 
+from benchmarks.common.folders import PROFILES
 from perfmodel.analysis.analyze import analyze
 from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime
 from perfmodel.programs.mlp.program import actions_of
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.timing.collectives import Waiting
-from support.folders import PROFILES
 
 TRAINER = {
     "transport": "host", "overlap": False, "graph": False, "data_on": "host", "gemm": "cublas",

@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 import perfmodel
+from benchmarks.common.folders import PROGRAMS
 from perfmodel.analysis.modules import ModulePart, module_rows
 from perfmodel.cli import main
 from perfmodel.programs.pytorch.annotate import MODULE
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.tree import EVALUATE, Tree, find_modules
-from support.folders import PROGRAMS
 
 
 def modules_of(ranges: list[tuple[str, int]], process: list[int] | None = None) -> list[str]:

@@ -23,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import perfmodel
+from benchmarks.common.folders import MACHINE, PROGRAMS, unpacked
 from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.operators import StepWork, _medians
 from perfmodel.analysis.result import RunAnalysis
@@ -48,7 +49,6 @@ from perfmodel.render.operators import work_document
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
 from perfmodel.timing.step_report import report_steps
 from support.build_report import ReportBuilder
-from support.folders import MACHINE, PROGRAMS, unpacked
 
 OTHERS = Path(os.environ.get("PROGRAM_REPORTS", "/nonexistent")) / "programs"
 """A folder with more recordings and their truth, which are too large for this repository."""

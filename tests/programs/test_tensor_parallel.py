@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import perfmodel
+from benchmarks.common.folders import ROOT
 from profiles.programs import record
 from support.build_report import ReportBuilder
-from support.folders import ROOT
 
 RANKS = 2
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import TESTS
 from support.build_report import VERSIONS, ReportBuilder
 from support.document_report import (
     BATCHES,
@@ -24,7 +25,6 @@ from support.document_report import (
     RANKS,
     document_report,
 )
-from support.folders import TESTS
 from support.nsys_cases import CASES, STATISTICS
 
 SHAPES = [*VERSIONS, "2024.2.3-full"]

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from readers.test_rewritten import RECORDED, recorded, said_of
 
+from benchmarks.common.folders import ROOT
 from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.readers import read
 from perfmodel.timing.nsys_stats.collect import collect
 from support.build_columnar import write_folder
 from support.build_operators import operators_report
 from support.cli import succeeds
-from support.folders import ROOT
 
 pa = pytest.importorskip("pyarrow", exc_type=ImportError)  # or one for another NumPy
 KINDS = ("arrow", "parquet")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from matplotlib.text import Text
 
+from benchmarks.common.folders import ROOT
 from benchmarks.robustness.reading import numbers
 from perfmodel.base.errors import ReportError
 from perfmodel.readers import read
@@ -24,7 +25,6 @@ from support.build_report import ReportBuilder
 from support.build_training import Training, analyzed, training_report
 from support.cli import fails, perfmodel, succeeds
 from support.damaged_reports import KERNELS, refusal, sql
-from support.folders import ROOT
 
 SMALL = Training(D=9, H=6, C=2, B=20, pace=(3, 1))
 LONG = 3_000_000

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.common.folders import PROGRAMS
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.programs.program import Options
@@ -22,7 +23,6 @@ from perfmodel.timing.nsys_stats.collect import compute
 from support import build_kineto, build_operators
 from support.build_operators import operators_report
 from support.cli import fails, succeeds
-from support.folders import PROGRAMS
 
 SHAPES = ["gpt_shapes", "llama_shapes", "bert_shapes"]
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import TESTS
 from perfmodel.analysis.counters import by_kernel
 from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError
 from perfmodel.readers import ncu
@@ -28,7 +29,6 @@ from support.build_ncu import (
     stack,
     wide,
 )  # fmt: skip
-from support.folders import TESTS
 
 GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_tn, 0>(Params)"
 COUNTS = {TIME: 62_048.0, READ: 11_056_384.0, WRITE: 6_144_000.0, FFMA: 1_208_975_360.0}

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from readers.test_rewritten import rewritten, said_of
 
+from benchmarks.common.folders import ROOT, unpacked
 from perfmodel.readers import read
 from perfmodel.readers.trace import GRAPH, KERNEL, MEMCPY, MEMSET
 from perfmodel.timing.nsys_stats.collect import compute
 from support.build_operators import operators_report
-from support.folders import ROOT, unpacked
 
 PUBLIC = ROOT / "tests" / "reports" / "public"
 FOUND = {

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.common.folders import TESTS
 from perfmodel.readers import read
 from perfmodel.readers.nsys import ALL_PARTS, read_sqlite
 from perfmodel.readers.trace import NULL, STYLES, Diagnostic, Trace
@@ -19,7 +20,6 @@ from perfmodel.timing.range_times import RangeTimes, time_ranges
 from support.build_report import VERSIONS, ReportBuilder
 from support.build_thread import Thread
 from support.document_report import document_report
-from support.folders import TESTS
 from support.nsys_cases import CASES
 
 REPORTS = sorted([*TESTS.parent.glob("profiles/*.sqlite"), *TESTS.glob("reports/*.sqlite")])

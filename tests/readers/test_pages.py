@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import PROFILES
 from perfmodel.readers.pages import PADDING, PageFile, Unsupported, varints
 from perfmodel.readers.trace import NULL
-from support.folders import PROFILES
 
 INT64 = (-(2**63), 2**63 - 1)
 PAGE_SIZES = [512, 1024, 2048, 4096, 8192, 16384, 32768, 65536]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.common.folders import PROFILES
 from perfmodel.analysis.analyze import analyze
 from perfmodel.base.errors import SchemaError
 from perfmodel.programs.program import Options
@@ -22,7 +23,6 @@ from perfmodel.timing.nsys_stats.collect import REPORTS, collect
 from perfmodel.timing.nsys_stats.tables import Counted, to_csv, to_table
 from support.build_operators import THUNKS, operators_report
 from support.cli import succeeds
-from support.folders import PROFILES
 
 RECORDED = (
     "programs/gpt_ddp",  # operators, NCCL's payloads, two ranks

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from matplotlib.colors import to_hex
 
+from benchmarks.common.folders import BASE, PROFILES, PROGRAMS, ROOT
 from perfmodel import api
 from perfmodel.base.table import Column, Table
 from perfmodel.models.model import load as load_model
@@ -29,7 +30,6 @@ from perfmodel.workloads.spec import load
 from support.build_report import ReportBuilder
 from support.build_training import Training, analyzed, training_report
 from support.cli import fails, harmless, perfmodel, succeeds
-from support.folders import BASE, PROFILES, PROGRAMS, ROOT
 from support.html_pages import TRICKS, Page, hostile_report, page_of
 
 DOCUMENT = PROFILES / "ladder" / "document_1.sqlite.xz"

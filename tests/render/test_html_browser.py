@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.common.folders import BASE
 from perfmodel.analysis.analyze import analyze
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.render.html import page
 from support.browser import Browser, chromium
-from support.folders import BASE
 from support.html_pages import hostile_report
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]

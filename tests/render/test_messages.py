@@ -6,13 +6,13 @@ import json
 
 import pytest
 
+from benchmarks.common.folders import PROGRAMS
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import Analysis
 from perfmodel.programs.program import Options
 from perfmodel.render import messages, summary
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.outputs import csv_tables
-from support.folders import PROGRAMS
 
 HALO = PROGRAMS / "halo.sqlite.xz"
 

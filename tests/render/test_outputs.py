@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 import perfmodel
+from benchmarks.common.folders import BASE
 from perfmodel.analysis.result import Analysis
 from perfmodel.base.errors import ModelError, PerfmodelError
 from perfmodel.render import outputs, plot
@@ -22,7 +23,6 @@ from perfmodel.render.analysis_json import SCHEMA_VERSION, analysis_document
 from support.build_report import ReportBuilder
 from support.build_training import Training, analyzed, training_report
 from support.document_report import document_report
-from support.folders import BASE
 
 CSVS = {
     "categories", "collectives", "copies", "findings", "gaps", "idle", "kernels", "points",

@@ -22,6 +22,7 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
+from benchmarks.common.folders import ROOT
 from perfmodel.base.errors import ModelError, PerfmodelError
 from perfmodel.models.roofline import Point, Roofline
 from perfmodel.render import plot
@@ -29,7 +30,6 @@ from perfmodel.render.plot import BreakdownRow, breakdown, roofline, save, sweep
 from perfmodel.render.plot.bars import CLOCKS
 from perfmodel.render.plot.labels import LabelLayer, Scene, ordered_colors, place
 from perfmodel.render.plot.style import wrap
-from support.folders import ROOT
 
 HALVES = {"pci": 0.5, "mpi": 0.5}
 DOCUMENT = Roofline("report1", 1.63e12, {"pci": 1.272e10, "mpi": 7.95e9}, HALVES)

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 
+from benchmarks.common.folders import PROFILES
 from perfmodel.analysis.runs import time_runs
 from perfmodel.analysis.steps import idle_causes
 from perfmodel.base.errors import ModelError, SchemaError
@@ -43,7 +44,6 @@ from perfmodel.timing.timeline import (
 from support.build_report import ReportBuilder
 from support.build_training import Training, training_report
 from support.cli import EVIL, evil_report, fails, harmless, perfmodel, succeeds
-from support.folders import PROFILES
 
 REPORTS = (
     "h200x2_2ranks_base_nsys2025.3.1.sqlite",

@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.common.folders import SUPPORT
 from support.build_thread import NAME_THREAD, VM, Row, Thread
-from support.folders import SUPPORT
 
 SCHEMAS: Final = SUPPORT / "schemas"
 VERSIONS: Final = ("2022.4.2", "2023.4.4", "2024.2.3", "2025.3.2")

@@ -316,7 +316,7 @@ COMMANDS: Final = (
 def _counters() -> list[bytes]:
     """The first lines of recorded tables."""
     found = []
-    for path in sorted((folders.PROFILES / "programs").glob("*_ncu.csv.xz")):
+    for path in sorted(folders.PROGRAMS.glob("*_ncu.csv.xz")):
         lines = lzma.decompress(path.read_bytes()).splitlines(keepends=True)
         found.append(b"".join(lines[:14]))
     return found

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.folders import ROOT, TESTS
+from benchmarks.common.folders import ROOT, TESTS
 from trainer.backends.numpy import NumpyBackend
 from trainer.config import Config
 from trainer.data import synthetic

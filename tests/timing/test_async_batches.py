@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.common.folders import PROFILES
 from perfmodel.readers import read
 from perfmodel.timing.async_batches import time_async
 from perfmodel.timing.run import time_run
 from perfmodel.timing.samples import tabulate
-from support.folders import PROFILES
 
 LADDER = PROFILES / "ladder"
 WAITING = ("document", "resident", "pinned", "prefetch", "host-flat", "chunked", "model-host")

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.common.folders import TESTS
 from perfmodel.readers import read
 from perfmodel.readers.trace import NULL, Trace
 from perfmodel.timing.range_times import RangeTimes, concatenate, ranks_of, time_ranges
 from support.build_report import VERSIONS, ReportBuilder
 from support.build_thread import Thread
 from support.document_report import BATCHES, GRADIENTS, HOST, RANKS, document_report
-from support.folders import TESTS
 
 BATCH = "batch iteration"
 REPORTS = TESTS / "reports"

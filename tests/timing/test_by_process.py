@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import BASE, PROFILES, unpacked
 from perfmodel.programs import program_of
 from perfmodel.programs.kernels import categorize
 from perfmodel.programs.program import Options
@@ -13,7 +14,6 @@ from perfmodel.readers.nsys import read_sqlite
 from perfmodel.timing import by_process
 from perfmodel.timing.step_report import StepReport, report_steps
 from support.damaged_reports import KERNELS, sql
-from support.folders import BASE, PROFILES, unpacked
 from support.plain import plain
 
 REPORTS = [

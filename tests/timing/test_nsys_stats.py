@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.common.folders import TESTS
 from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.base.table import Table
 from perfmodel.readers.nsys import read_sqlite
@@ -20,7 +21,6 @@ from perfmodel.timing.nsys_stats.collect import compute
 from perfmodel.timing.nsys_stats.tables import to_csv
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
-from support.folders import TESTS
 from support.nsys_cases import CASES, QUIRKS, STATISTICS
 
 GOLDEN = TESTS / "golden"

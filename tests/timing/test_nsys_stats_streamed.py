@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import TESTS
 from perfmodel.base.arrays import Arena
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.readers import pages
@@ -25,7 +26,6 @@ from perfmodel.timing.nsys_stats import collect as streamed
 from perfmodel.timing.nsys_stats.tables import Counted, Tally, to_csv, to_table
 from support.build_report import ReportBuilder
 from support.cli import perfmodel
-from support.folders import TESTS
 from support.nsys_cases import CASES, STATISTICS
 
 REPORTS = sorted([*TESTS.parent.glob("profiles/*.sqlite"), *TESTS.glob("reports/*.sqlite")])

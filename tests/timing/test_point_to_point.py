@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import PROGRAMS
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.program import Options
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
-from support.folders import PROGRAMS
 
 NSYS = os.environ.get("PERFMODEL_NSYS", "")
 RECORDS = pytest.mark.skipif(not NSYS, reason="PERFMODEL_NSYS names no nsys")

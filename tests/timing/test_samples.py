@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from benchmarks.common.folders import SHIPPED
 from perfmodel.base.arrays import Floats
 from perfmodel.readers import read
 from perfmodel.timing.run import time_run
@@ -21,7 +22,6 @@ from perfmodel.timing.samples import (
 )
 from support.build_report import ReportBuilder
 from support.build_training import Training, training_report
-from support.folders import SHIPPED
 
 BATCH = "batch iteration"
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import PROGRAMS
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.base.errors import SchemaError
 from perfmodel.programs.program import Options
@@ -24,7 +25,6 @@ from perfmodel.timing.period import pattern_of, period_of
 from perfmodel.timing.steps import Steps, find_steps
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
-from support.folders import PROGRAMS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "programs"
 MS = 1_000_000

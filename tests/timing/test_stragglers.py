@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.common.folders import BASE
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import Analysis
 from perfmodel.programs.program import Options
@@ -12,7 +13,6 @@ from perfmodel.render import summary
 from perfmodel.timing.collectives import Calls, Matched
 from perfmodel.timing.stragglers import Skew, skew_of
 from profiles.grow import grow_ranks
-from support.folders import BASE
 
 
 def calls(starts: list[int], ends: list[int], batches: list[int]) -> Calls:

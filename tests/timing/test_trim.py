@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import ROOT
 from benchmarks.robustness.reading import numbers
 from perfmodel.readers import read
 from profiles.trim import trim
 from support.build_report import VERSIONS
 from support.damaged_reports import sql
 from support.document_report import document_report
-from support.folders import ROOT
 
 SHIPPED = sorted([*ROOT.glob("profiles/*.sqlite"), *ROOT.glob("tests/reports/*.sqlite")])
 LARGE = (

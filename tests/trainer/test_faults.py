@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import RESULTS
 from benchmarks.robustness import soak
-from support.folders import RESULTS
 from support.trainer_runs import environment, flags, need_mpi, run_alone, run_ranks, session, small
 from trainer import checkpoint
 from trainer.checkpoint import State

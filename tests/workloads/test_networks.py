@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import ROOT
 from perfmodel.base.errors import WorkloadError
 from perfmodel.workloads.layers import (
     INPUT,
@@ -28,7 +29,6 @@ from perfmodel.workloads.layers import (
     training_bytes,
 )
 from perfmodel.workloads.networks import CNNS, network
-from support.folders import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
 

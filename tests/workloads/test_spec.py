@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import ROOT
 from perfmodel.base.errors import WorkloadError
 from perfmodel.programs.mlp.mlp import mlp
 from perfmodel.workloads import Workload, load
 from perfmodel.workloads.formulas import formulas
 from perfmodel.workloads.spec import MOST_RANGES, MOST_SYMBOLS
-from support.folders import ROOT
 
 EXAMPLE = resources.files("perfmodel.workloads").joinpath("examples", "pytorch_mlp.toml")
 DOCS = ROOT / "docs" / "workloads.md"

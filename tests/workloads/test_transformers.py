@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import PROGRAMS
 from perfmodel.base.errors import WorkloadError
 from perfmodel.workloads.layers import (
     INPUT,
@@ -29,7 +30,6 @@ from perfmodel.workloads.layers import (
     training_bytes,
 )
 from perfmodel.workloads.networks import CNNS, NETWORKS, network
-from support.folders import PROGRAMS
 
 PUBLISHED = {
     "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080,

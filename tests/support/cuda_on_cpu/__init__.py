@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from support.folders import ROOT
+from benchmarks.common.folders import ROOT
 
 HERE = Path(__file__).resolve().parent
 KERNELS = ROOT / "trainer" / "kernels"
