@@ -6,9 +6,8 @@ Each case is a line of equal_cases.txt: perfmodel commands, run by equal_run.py 
 on the reports of BEFORE. Exit codes, text, CSV, JSON and every file written must be equal; numbers
 exactly, unless a tolerance says otherwise. Intended changes and tolerances are listed in
 equal_changes.toml. A difference is one line: case, file and path in it, before -> after. The exit
-code is 1 if there is any. With --more, AFTER may have more keys, columns, rows, files and words.
-REGEX is found in the name of a case, which is its commands (--list): --only '^(stats|compare)',
---only ddp.
+code is 1 if there is any. REGEX is found in the name of a case, which is its commands (--list):
+--only '^(stats|compare)', --only ddp.
 """
 
 from __future__ import annotations
@@ -66,7 +65,6 @@ class Rules(NamedTuple):
     reworded: Mapping[str, str] = {}
     tolerances: Mapping[str, float] = {}
     only_numbers: bool = False  # of text, words are not compared
-    more: bool = False  # what only the after has is no difference: keys, columns, files, words
 
     def key(self, key: str) -> str:
         """How a key or a column is called after: `product` renames `product [float64]`, too."""
@@ -125,7 +123,7 @@ def compare(before: Any, after: Any, rules: Rules, path: str = "") -> Iterator[D
     """Differences of two JSON values, depth first; keys of an object in any order."""
     if isinstance(before, dict) and isinstance(after, dict):
         renamed = {rules.key(key): value for key, value in before.items()}
-        for key in renamed if rules.more else dict.fromkeys((*renamed, *after)):
+        for key in dict.fromkeys((*renamed, *after)):
             values = renamed.get(key, ABSENT), after.get(key, ABSENT)
             yield from compare(*values, rules, f"{path}.{key}")
     elif isinstance(before, list) and isinstance(after, list):
@@ -138,14 +136,13 @@ def compare(before: Any, after: Any, rules: Rules, path: str = "") -> Iterator[D
                 sorted(values, key=lambda value: json.dumps(value, sort_keys=True))
                 for values in (before, after)
             )
-        if len(before) != len(after) and not (rules.more and len(before) < len(after)):
+        if len(before) != len(after):
             yield Difference(f"{path} length", len(before), len(after))
         for i, (old, new) in enumerate(zip(before, after, strict=False)):
             yield from compare(old, new, rules, f"{path}[{i}]")
     else:
         old, new = (rules.text(v) if isinstance(v, str) else v for v in (before, after))
-        longer = isinstance(old, str) and isinstance(new, str) and new.startswith(f"{old}; ")
-        if not rules.same(old, new, path) and not (rules.more and longer):
+        if not rules.same(old, new, path):
             yield Difference(path, before, after)
 
 
@@ -163,9 +160,7 @@ def compare_text(before: str, after: str, rules: Rules, path: str = "") -> Itera
         if not _same_words(old[i:i_end], new[j:j_end], rules, path):
             behind = f"{path} behind '{' '.join(old[max(i - 3, 0) : i])}'"
             texts = [" ".join(words) for words in (old[i:i_end], new[j:j_end])]
-            longer = not texts[0] or re.match(rf"{re.escape(texts[0])}(?![\w.])", texts[1])
-            if not (rules.more and longer):
-                yield Difference(behind, *(text or ABSENT for text in texts))
+            yield Difference(behind, *(text or ABSENT for text in texts))
 
 
 def _same_words(before: Sequence[str], after: Sequence[str], rules: Rules, path: str) -> bool:
@@ -188,8 +183,7 @@ def compare_files(name: str, before: str, after: str, rules: Rules) -> Iterator[
     if before == after:
         return
     if ABSENT in (before, after):
-        if before != ABSENT or not rules.more:
-            yield Difference(name, *(t if t == ABSENT else "(a file)" for t in (before, after)))
+        yield Difference(name, *(t if t == ABSENT else "(a file)" for t in (before, after)))
         return
     if name.endswith((".svg", ".html")):
         before, after = text_of_page(before), text_of_page(after)
@@ -210,7 +204,7 @@ def compare_files(name: str, before: str, after: str, rules: Rules) -> Iterator[
             for column in dict.fromkeys((*columns, *more)):
                 if column not in more:
                     yield Difference(f"{name}.{column}", "(a column)", ABSENT)
-                elif column not in columns and not rules.more:
+                elif column not in columns:
                     yield Difference(f"{name}.{column}", ABSENT, "(a column)")
             values = [_columns_of(value, {*columns} & {*more}) for value in values]
     yield from compare(values[0], values[1], rules, name)
@@ -355,7 +349,7 @@ def compare_cases(
         old, new = (_files(root / name, rules) for root in (before, after))
         if PRINTED in old and any(re.match(r"out/.*\.csv", file) for file in new):
             old, new = _tables(old, new, rules)
-        for file in sorted(old if rules.more else {*old, *new}):
+        for file in sorted({*old, *new}):
             texts = old.get(file, ABSENT), new.get(file, ABSENT)
             counts.update(files=1, numbers=len(re.findall(r"(?<![\w.])\d+", texts[0])))
             for found in compare_files(f"{name}/{file}", *texts, rules):
@@ -417,7 +411,6 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keeps the results of BEFORE")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the results of AFTER")
-    parser.add_argument("--more", action="store_true", help="AFTER may have more")
     parser.add_argument("--numbers-only", action="store_true", help="ignore words of text")
     parser.add_argument("--shown", type=int, default=2, help="differences of a kind to print")
     parser.add_argument("--jobs", type=int, default=2)
@@ -438,7 +431,7 @@ def main() -> int:
         after = Path(tempfile.mkdtemp(dir=given.keep)) if given.keep else Path(scratch, "after")
         run(inputs, given.python_before, inputs, cases, before, given.jobs)
         run(given.after.resolve(), given.python_after, inputs, changed, after, given.jobs)
-        rules = Rules(RENAMED, REWORDED, TOLERANCES, given.numbers_only, given.more)
+        rules = Rules(RENAMED, REWORDED, TOLERANCES, given.numbers_only)
         counts = compare_cases(list(cases), before, after, rules, given.shown)
     seconds = time.monotonic() - started
     print(", ".join(f"{counts[what]} {what}" for what in COUNTED) + f"; {seconds:.0f} s")

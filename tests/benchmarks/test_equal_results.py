@@ -58,22 +58,6 @@ def test_listed_names_and_words_may_change_and_no_others() -> None:
     ]
 
 
-def test_more_keys_and_columns_may_be_allowed_but_not_fewer() -> None:
-    more = Rules(more=True)
-    assert lines({"p": 1}, {"p": 1, "q": 2}, more) == []
-    assert lines({"p": 1}, {"p": 3, "q": 2}, more) == ["a.json.p: 1 -> 3"]
-    assert lines({"p": 1, "q": 2}, {"p": 1}, more) == ["a.json.q: 2 -> (absent)"]
-    assert list(compare_files("a.csv", "p,r\n1,3\n", "p,q,r\n1,2,3\n", more)) == []
-    assert len(list(compare_files("a.csv", "p,r\n1,3\n", "p,q,r\n1,2,4\n", more))) == 1
-    assert list(compare_files("a.csv", "p,r\n1,3\n", "p,q\n1,3\n", more))
-    assert list(compare_files("a.txt", "busy 3 ms", "GPU busy 3 ms; idle 2 ms", more)) == []
-    found = [str(d) for d in compare_files("a.txt", "busy 3 ms", "busy 31 ms", more)]
-    assert found == ["a.txt behind 'busy': 3 -> 31"]
-    assert lines({"note": "9%"}, {"note": "9%; rank 0 is last"}, more) == []
-    assert lines({"rows": [1, 2]}, {"rows": [1, 2, 3]}, more) == []
-    assert lines({"rows": [1, 2]}, {"rows": [1]}, more) == ["a.json.rows length: 2 -> 1"]
-
-
 def test_a_name_with_a_part_in_brackets_is_renamed_too() -> None:
     rules = Rules(renamed={"wide": "large"})
     assert lines({"wide [float32]": 1}, {"large [float32]": 1}, rules) == []
@@ -91,12 +75,10 @@ def traced(lane: int, *names: str, start: float = 1.0) -> str:
 
 
 def test_events_of_a_trace_are_compared_by_lane_whatever_its_number() -> None:
-    more = Rules(more=True)
     assert list(compare_files("a.json", traced(1, "sum"), traced(4, "sum"), EXACT)) == []
     assert list(compare_files("a.json", traced(1, "sum"), traced(4, "sum", "gap"), EXACT))
-    assert list(compare_files("a.json", traced(1, "sum"), traced(4, "sum", "gap"), more)) == []
-    assert list(compare_files("a.json", traced(1, "sum", "sum"), traced(1, "sum"), more))
-    assert list(compare_files("a.json", traced(1, "sum"), traced(1, "sum", start=1.5), more))
+    assert list(compare_files("a.json", traced(1, "sum", "sum"), traced(1, "sum"), EXACT))
+    assert list(compare_files("a.json", traced(1, "sum"), traced(1, "sum", start=1.5), EXACT))
 
 
 def test_tables_printed_one_after_another_are_compared_with_a_file_each(tmp_path: Path) -> None:
@@ -113,9 +95,9 @@ def test_tables_printed_one_after_another_are_compared_with_a_file_each(tmp_path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     sides = tmp_path / "before", tmp_path / "after"
-    assert compare_cases(["stats"], *sides, Rules(more=True), 2)["differences"] == 0
+    assert compare_cases(["stats"], *sides, EXACT, 2)["differences"] == 0
     (tmp_path / "after/stats/out/kernels.csv").write_text("Count,Kernel\n3,gemm\n")
-    assert compare_cases(["stats"], *sides, Rules(more=True), 2)["differences"] == 1
+    assert compare_cases(["stats"], *sides, EXACT, 2)["differences"] == 1
 
 
 def test_values_that_follow_one_another_are_a_list() -> None:
