@@ -92,9 +92,7 @@ def calibrate(machine: str) -> None:
         steps = [recorded(n) for n in (*own, *RANKED)]
         steps += [replace(recorded(n), reference=True) for n in related]
         steps += [step for n in times for step in timed(n, "ddp")]
-        model = calibrate_operators("pytorch", steps, baseline, PROGRAM.work_at, TAKE)
-        (RESULTS / f"model_{name}.json").write_text(as_text(model))
-        show(name, model)
+        keep_model(name, calibrate_operators("pytorch", steps, baseline, PROGRAM.work_at, TAKE))
 
 
 RECORDED = {
@@ -131,8 +129,7 @@ def recalibrate(folder: Path, machine: str) -> None:
             steps += [recorded(n) for n in RANKED]
         steps += [step for n in times for step in timed(n, "ddp")]
         models[name] = calibrate_operators("pytorch", steps, baseline, PROGRAM.work_at, TAKE)
-        (RESULTS / f"model_{name}_recorded.json").write_text(as_text(models[name]))
-        show(name, models[name])
+        keep_model(f"{name}_recorded", models[name])
     keep("recorded", "as calibrated", predictions(models))
 
 
@@ -142,8 +139,7 @@ def eight(folder: Path, machine: str) -> None:
     steps = [*recordings(folder, "fsdp2", "fsdp"), *related]
     baseline = Baseline.of(*choose(machine))
     fsdp = calibrate_operators("pytorch", steps, baseline, PROGRAM.work_at, TAKE)
-    (RESULTS / "model_fsdp.json").write_text(as_text(fsdp))
-    show("fsdp", fsdp)
+    keep_model("fsdp", fsdp)
     rows = []
     for name, way, model in (
         ("gpt_ddp8", "ddp", frozen()["eager"]), ("gpt_fsdp8", "fsdp", fsdp),
@@ -156,8 +152,10 @@ def eight(folder: Path, machine: str) -> None:
     results.write(RESULTS / "eight.json", rows)
 
 
-def show(name: str, model: OperatorModel) -> None:
-    """Print how a model meets its own steps."""
+def keep_model(name: str, model: OperatorModel) -> None:
+    """Write a model, and print how it meets its own steps."""
+    text = as_text(model)
+    results.place(RESULTS / f"model_{name}.json", json.loads(text)).write_text(text)
     print(name, model.host, model.wires, model.contention, model.gap_s, model.scale,
           model.gpu_noise, model.host_noise)  # fmt: skip
     for step in model.steps:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,22 @@ def test_the_communication_of_a_report_is_that_of_the_last_rank(tmp_path: Path) 
 def test_the_page_has_what_is_known_of_ranks() -> None:
     made = gpt_ranks.text(results.read(gpt_ranks.SCORED), gpt_ranks.of_shipped())
     assert pages.section(gpt.PAGE, gpt.SCRIPT, "ranks") == made.strip()
+
+
+def test_a_model_of_fewer_recordings_does_not_replace_a_recorded_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = gpt.load(gpt.RESULTS / "model_eager.json")
+    kept = tmp_path / "gpt" / "model_eager.json"
+    monkeypatch.setattr(results.folders, "RESULTS", tmp_path)
+    monkeypatch.setattr(results.folders, "BUILD", tmp_path / "build")
+    monkeypatch.setattr(gpt, "RESULTS", kept.parent)
+    kept.parent.mkdir()
+    gpt.keep_model("eager", replace(model, steps=model.steps[:2]))
+    few = kept.read_text()
+    gpt.keep_model("eager", model)
+    whole = kept.read_text()
+    assert whole == gpt.as_text(model)
+    gpt.keep_model("eager", replace(model, steps=model.steps[:2]))
+    assert kept.read_text() == whole
+    assert (tmp_path / "build" / "gpt" / "model_eager.json").read_text() == few
