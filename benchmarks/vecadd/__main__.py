@@ -34,10 +34,18 @@ import numpy as np
 
 from benchmarks.common import folders, gpus, results
 from benchmarks.common.results import Keep
-from benchmarks.vecadd.ways import Gpu, Seconds, Vector, explicit, latencies, managed, on_hosts
+from benchmarks.vecadd.ways import (
+    MILLIONS,
+    Gpu,
+    Seconds,
+    Vector,
+    explicit,
+    latencies,
+    managed,
+    on_hosts,
+)
 
 RESULTS: Final = folders.RESULTS / "vecadd.json"
-MILLIONS: Final = (1.0, 5.0, 10.0, 50.0, 100.0)
 GRIDS: Final = ("grid", "block", "thread")
 REPEATS: Final = 5
 SHARE_S: Final = 0.6

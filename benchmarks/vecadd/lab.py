@@ -24,10 +24,10 @@ from typing import Any, Final
 
 from benchmarks.common import folders, gpus, results
 from benchmarks.common.arguments import count, not_negative, positive
+from benchmarks.vecadd.ways import MILLIONS
 
 PROGRAMS: Final = Path(__file__).with_name("programs")
 RESULTS: Final = folders.RESULTS / "vecadd_lab.json"
-MILLIONS: Final = (1.0, 5.0, 10.0, 50.0, 100.0)
 LEAST_RUNS: Final = 5
 LIMIT_S: Final = 60.0
 WAYS: Final = {

@@ -14,17 +14,15 @@ from benchmarks.common.arguments import report
 from benchmarks.common.pages import markdown, percent, put, short
 from benchmarks.common.results import read as read_json
 from benchmarks.vecadd.lab import RESULTS
-from perfmodel.render.plot import save
-from perfmodel.render.plot.lines import Series, lines
-from perfmodel.render.plot.style import Measure
+from benchmarks.vecadd.report import NAMES as WAYS
+from benchmarks.vecadd.report import PAGE, TITLES, chart
+from perfmodel.render.plot.lines import Series
 
-PAGE: Final = folders.DOCS / "vecadd.md"
 SCRIPT: Final = "benchmarks.vecadd.lab_report"
 NAMES: Final = {
     "host": "C++ on the CPU",
-    "explicit thread": "explicit, one thread", "explicit block": "explicit, one block",
-    "explicit grid": "explicit, full grid", "unified thread": "unified, one thread",
-    "unified block": "unified, one block", "unified grid": "unified, full grid",
+    **{f"{memory} {way}": f"{memory}, {WAYS[way]}"
+       for memory in TITLES for way in ("thread", "block", "grid")},
 }  # fmt: skip
 PARTS: Final = {
     "explicit": ("allocate_s", "copy_in_s", "kernel_s", "copy_out_s", "free_s"),
@@ -158,11 +156,7 @@ def draw(found: Cells) -> None:
             )
             for way in (f"{memory} thread", f"{memory} block", f"{memory} grid", "host")
         }  # fmt: skip
-        title = "with unified memory" if memory == "unified" else "without unified memory"
-        millions, time = Measure("K (million floats)", scale="log"), Measure("Time", "s", "log")
-        ax = lines(series, millions, time, ticked=True, title=f"Vector addition {title}",
-                   size_in=(5.2, 3.8))  # fmt: skip
-        save(ax, folders.IMAGES, f"vecadd_lab_{memory}", ("png",))
+        chart(series, TITLES[memory], folders.IMAGES, f"vecadd_lab_{memory}")
 
 
 def main() -> None:

@@ -19,7 +19,6 @@ from perfmodel.render.plot.lines import Series, lines
 from perfmodel.render.plot.style import Measure
 
 PAGE: Final = folders.DOCS / "vecadd.md"
-IMAGES: Final = folders.IMAGES
 SCRIPT: Final = "benchmarks.vecadd --document"
 written: Final = written_in(Path(__file__).with_name("text.md"))
 NAMES: Final = {
@@ -50,7 +49,7 @@ Rows = list[dict[str, Any]]
 def write(results: Path) -> None:
     """Replace what lies between the marks, and draw the charts."""
     read = read_json(results)
-    draw(read["time"]["rows"], IMAGES)
+    draw(read["time"]["rows"], folders.IMAGES)
     put(PAGE, SCRIPT, made(read))
     print(f"{PAGE.relative_to(folders.ROOT)} from {results}")
 
@@ -213,17 +212,22 @@ def profile(row: dict[str, Any]) -> str:
 def draw(rows: Rows, folder: Path) -> None:
     """Draw time against K for every way, on the host and with one kind of memory."""
     for memory, title in TITLES.items():
-        series = {}
+        series: dict[str, Series] = {}
         ways = [(memory, w) for w in ("thread", "block", "grid")]
         for where, way in ways + [("host", w) for w in ("python", "loop", "numpy")]:
             if mine := _of(rows, where, way):
                 label = ("CPU: " if where == "host" else "GPU: ") + NAMES[way]
                 seconds = [r["seconds"]["total_s"] for r in mine]
                 series[label] = Series([r["millions"] for r in mine], seconds)
-        millions, time = Measure("K (million floats)", scale="log"), Measure("Time", "s", "log")
-        ax = lines(series, millions, time, ticked=True, title=f"Vector addition {title}",
-                   size_in=(5.2, 3.8))  # fmt: skip
-        save(ax, folder, f"vecadd_{memory}", ("png",))
+        chart(series, title, folder, f"vecadd_{memory}")
+
+
+def chart(series: Mapping[str, Series], title: str, folder: Path, name: str) -> None:
+    """Draw time against K for the ways to add, by their labels."""
+    millions, time = Measure("K (million floats)", scale="log"), Measure("Time", "s", "log")
+    ax = lines(series, millions, time, ticked=True, title=f"Vector addition {title}",
+               size_in=(5.2, 3.8))  # fmt: skip
+    save(ax, folder, name, ("png",))
 
 
 def _verdict(rows: Rows) -> str:

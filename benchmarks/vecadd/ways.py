@@ -24,6 +24,8 @@ COMPILERS: Final = ("g++", "c++", "clang++")
 THREADS: Final = 256
 SECTOR: Final = 8
 """Floats in the 32 bytes that a GPU loads at a time."""
+MILLIONS: Final = (1.0, 5.0, 10.0, 50.0, 100.0)
+"""Sizes of the lab, in millions of floats."""
 HOPS: Final = 200_000
 SPAN: Final = 1 << 26
 """Loads that are timed, and numbers in the memory they go through."""
