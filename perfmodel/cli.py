@@ -7,9 +7,8 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Iterator, MutableMapping, Sequence
 from importlib import import_module
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -78,16 +77,22 @@ class _Main(click.Group):
                 raise
             context.exit(code)
 
+    def list_commands(self, _: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """Import the command that is asked for, and no other."""
+        if name not in COMMANDS:
+            return super().get_command(context, name)
+        found: click.Command = getattr(import_module(f"perfmodel.commands.{name}"), name)
+        return found
+
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by what they are for, each with its whole summary."""
-        known: Sequence[str] = self.list_commands(context)
-        others = tuple(name for name in known if name not in COMMANDS)
-        for title, names in {**GROUPS, "Other": others}.items():
+        for title, names in GROUPS.items():
             commands = [(name, self.get_command(context, name)) for name in names]
-            rows = [(name, c.get_short_help_str(200)) for name, c in commands if c is not None]
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+            with formatter.section(title):
+                formatter.write_dl([(n, c.get_short_help_str(200)) for n, c in commands if c])
 
 
 def _said(error: Exception) -> int | None:
@@ -118,36 +123,7 @@ def _drop_output() -> None:
         os.close(nowhere)
 
 
-class _Commands(MutableMapping[str, click.Command]):
-    """The commands by name, each imported when it is asked for."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, click.Command] = {}
-
-    def __getitem__(self, name: str) -> click.Command:
-        if name not in self._known:
-            if name not in COMMANDS:
-                raise KeyError(name)
-            found = getattr(import_module(f"perfmodel.commands.{name}"), name)
-            self._known[name] = cast(click.Command, found)
-        return self._known[name]
-
-    def __setitem__(self, name: str, command: click.Command) -> None:
-        self._known[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._known[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys((*COMMANDS, *self._known)))
-
-    def __len__(self) -> int:
-        return len({*COMMANDS, *self._known})
-
-
-@click.group(
-    cls=_Main, commands=_Commands(), context_settings={"help_option_names": ["-h", "--help"]}
-)
+@click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="perfmodel")
 def main() -> None:
     """From a raw Nsight Systems report to a validated performance model.

@@ -14,11 +14,11 @@ import click
 import pytest
 
 from benchmarks.common.folders import ROOT, TESTS
-from perfmodel.cli import main
 from perfmodel.programs import MARK_SYMBOLS
 from perfmodel.programs.identify import MARK_KEY
 from perfmodel.programs.mlp.mlp import as_it_ran, mlp
 from perfmodel.workloads import Workload
+from support.cli import commands
 
 MODULES: Final = sorted((ROOT / "perfmodel").rglob("*.py"))
 TRAINER: Final = sorted((ROOT / "trainer").rglob("*.py"))
@@ -323,7 +323,7 @@ def test_tests_are_in_folders_named_as_the_packages_they_test() -> None:
 
 def options() -> list[tuple[str, str]]:
     found = []
-    for name, command in main.commands.items():
+    for name, command in commands().items():
         found += [(name, f"perfmodel {name}")]
         found += [
             (name, max(p.opts, key=len)) for p in command.params if isinstance(p, click.Option)

@@ -12,10 +12,10 @@ import click
 import pytest
 
 from benchmarks.common.folders import BASE, ROOT
-from perfmodel.cli import main
+from perfmodel.cli import COMMANDS, main
 from perfmodel.commands.stats import REPORTS
 from support.build_training import Training, training_report
-from support.cli import fails, perfmodel, succeeds
+from support.cli import commands, fails, perfmodel, succeeds
 
 EXAMPLE = ROOT / "perfmodel" / "workloads" / "examples" / "pytorch_mlp.toml"
 
@@ -199,15 +199,11 @@ def test_formulas(tmp_path: Path) -> None:
 # --- help
 
 
-def commands() -> dict[str, click.Command]:
-    return {"": main, **main.commands}
-
-
-@pytest.mark.parametrize("name", commands())
+@pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_help_lists_every_option_and_says_what_it_does(name: str) -> None:
     text = succeeds(*name.split(), "--help")
     assert text == succeeds(*name.split(), "-h")
-    for parameter in commands()[name].params:
+    for parameter in {"": main, **commands()}[name].params:
         if isinstance(parameter, click.Option):
             assert parameter.help, f"{parameter.name} has no help"
             assert all(option in text for option in parameter.opts)

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from benchmarks.common.folders import PROFILES, ROOT
 from perfmodel.cli import main
-from support.cli import perfmodel, succeeds
+from support.cli import commands, perfmodel, succeeds
 
 
 def piped(content: bytes, *arguments: object) -> Result:
@@ -155,7 +155,7 @@ def test_every_command_with_tables_has_its_columns_documented() -> None:
     shown = {command.split()[0] for command, *_ in columns.COMMANDS}
     having = {
         name
-        for name, command in main.commands.items()
+        for name, command in commands().items()
         for option in command.params
         if option.name == "fmt" and "jsonl" in option.type.choices
     }

@@ -12,11 +12,11 @@ import pytest
 
 from perfmodel.base.document import pick, plain, to_json
 from perfmodel.base.table import Column, Table
-from perfmodel.cli import COMMANDS, main
+from perfmodel.cli import COMMANDS
 from perfmodel.commands._options import FORMATS
 from perfmodel.render.result import Result
 from support.build_training import training_report
-from support.cli import perfmodel, succeeds
+from support.cli import commands, perfmodel, succeeds
 
 EVIL = "a\x1b[31m\nb"
 COLUMNS = (Column("name", "Name"), Column("host_s", "Host", "si", "s"))
@@ -61,7 +61,7 @@ def test_documents_are_plain() -> None:
 def _with_formats() -> list[tuple[str, click.Command]]:
     found = []
     for name in COMMANDS:
-        command = main.commands[name]
+        command = commands()[name]
         inner = command.commands if isinstance(command, click.Group) else {"": command}
         found += [(f"{name} {sub}".strip(), one) for sub, one in inner.items()]
     return [(name, one) for name, one in found if any(p.name == "as_json" for p in one.params)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import click
 from click.testing import CliRunner, Result
 
-from perfmodel.cli import main
+from perfmodel.cli import COMMANDS, main
 from support.build_report import ReportBuilder
 
 EVIL: Final = "\x1b[31m[bold]evil[/bold]\r\nname \u202e$x_1$"
@@ -18,6 +19,12 @@ def perfmodel(*arguments: object) -> Result:
     return CliRunner().invoke(
         main, [str(a) for a in arguments], prog_name="perfmodel", catch_exceptions=False
     )
+
+
+def commands() -> dict[str, click.Command]:
+    """Every command by its name."""
+    context = click.Context(main)
+    return {name: found for name in COMMANDS if (found := main.get_command(context, name))}
 
 
 def succeeds(*arguments: object) -> str:
