@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -193,13 +192,13 @@ def _title(run: Run, identity: Identity, batches: range | None, *, median: bool)
 
 
 def _picture(lanes: Any, window: Any, title: str, width: str) -> Any:
+    from perfmodel.render.plot import quiet
     from perfmodel.render.plot.timeline import timeline as draw
     from perfmodel.timing.timeline import drawn_lanes
 
     window = window or _extent(lanes)
     lanes = drawn_lanes(lanes, window)
-    with warnings.catch_warnings():  # names may be in scripts that the font lacks
-        warnings.filterwarnings("ignore", r"Glyph .* missing from (current )?font", UserWarning)
+    with quiet():
         return draw(lanes, window.start_ns, window.end_ns, title=title, width=width)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -106,9 +105,7 @@ def _draw(analysis: Analysis, folder: Path) -> None:
     from perfmodel.render import plot
 
     roof = analysis.fitted.roofline
-    with warnings.catch_warnings():  # names may be in scripts that the font lacks
-        warnings.filterwarnings("ignore", r"Glyph .* missing from (current )?font", UserWarning)
-        warnings.filterwarnings("ignore", "constrained_layout not applied", UserWarning)  # too long
+    with plot.quiet():
         if roof is not None:
             points = comparable(analysis)
             kinds = list(dict.fromkeys(p.kind for p in points))

@@ -242,20 +242,12 @@ def scaling_table(points: Sequence[Scaled], kind: str) -> Table:
 
 def picture(model: Model, found: Sequence[Prediction], symbol: str) -> Axes:
     """Draw predictions over one symbol, with the calibration's own runs beside them."""
-    from perfmodel.render.plot.lines import Prediction as Curve
     from perfmodel.render.plot.lines import predictions
 
-    curve = Curve(
-        at=[p.case.sizes[symbol] for p in found],
-        seconds=[p.batch_s for p in found],
-        low_s=[p.low_s for p in found],
-        high_s=[p.high_s for p in found],
-        measured=measured_points(model, found, symbol),
-        extrapolated=[bool(p.extrapolated) for p in found],
-    )
     label = found[0].case.settings.get(LEADING_SETTING, model.workload)
     words = [w for w in found[0].case.label.split() if not w.startswith(f"{symbol}=")]
-    return predictions(f"predicted, {label}", curve, symbol, title=" ".join(words))
+    measured = measured_points(model, found, symbol)
+    return predictions(f"predicted, {label}", found, measured, symbol, title=" ".join(words))
 
 
 def measured_points(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -70,11 +69,10 @@ def timeline(run: Run, warmup: int) -> Iterator[Block]:
 
 
 def _picture(lanes: Sequence[Lane], window: Window, title: str) -> Picture:
-    from perfmodel.render.plot import svg_text
+    from perfmodel.render.plot import quiet, svg_text
     from perfmodel.render.plot.timeline import timeline as draw
 
-    with warnings.catch_warnings():  # names may be in scripts that the font lacks
-        warnings.filterwarnings("ignore", r"Glyph .* missing from (current )?font", UserWarning)
+    with quiet():
         svg = svg_text(draw(lanes, window.start_ns, window.end_ns))
     ranks = len({lane.rank for lane in lanes})
     bars = sum(len(lane.bars) for lane in lanes)
@@ -165,15 +163,13 @@ def roofline(analysis: Analysis) -> Iterator[Block]:
     if run.roofline is None and (machine_roof(run) is None or not run.points):
         yield Notice("No roofline can be drawn.", " ".join(_roofless(run)))
         return
-    from perfmodel.render.plot import svg_text
+    from perfmodel.render.plot import quiet, svg_text
     from perfmodel.render.plot.roofline import FEW, LISTED
 
     points = comparable(analysis) or run.points
     kinds = list(dict.fromkeys(p.kind for p in points))
     chosen = kinds if len(points) <= LISTED else kinds[:1]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"Glyph .* missing from (current )?font", UserWarning)
-        warnings.filterwarnings("ignore", "constrained_layout not applied", UserWarning)  # too long
+    with quiet():
         axes = outputs.draw_roofline(analysis, kinds=chosen)
         axes.set_title("", loc="left")  # the caption says it
         svg = svg_text(axes)

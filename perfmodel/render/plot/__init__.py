@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -41,7 +42,8 @@ from perfmodel.render.plot.sheets import FORMATS, draw
 from perfmodel.render.plot.style import DOUBLE_IN, INK, LABEL_PT, SINGLE_IN, lay_out, new_figure
 
 __all__ = [
-    "BreakdownRow", "breakdown", "figure_of", "panels", "roofline", "save", "svg_text", "sweep",
+    "BreakdownRow", "breakdown", "figure_of", "panels", "quiet", "roofline", "save", "svg_text",
+    "sweep",
 ]  # fmt: skip
 
 DPI: Final = 200
@@ -139,6 +141,15 @@ def svg_text(picture: Figure | Axes) -> str:
     figure = figure_of(picture)
     with mpl.rc_context(_SETTINGS | _IN_A_PAGE), _frozen(figure):
         return draw(figure, ("svg",), DPI)[0].decode("utf-8")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Drop warnings of names from reports: of scripts that the font lacks, or too long."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph .* missing from (current )?font", UserWarning)
+        warnings.filterwarnings("ignore", "constrained_layout not applied", UserWarning)
+        yield
 
 
 def figure_of(picture: Figure | Axes) -> Figure:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,9 @@ from perfmodel.render.plot.style import (
     ticks_at,
     with_room,
 )
+
+if TYPE_CHECKING:
+    from perfmodel.models.predict import Prediction
 
 Values = Sequence[float] | npt.NDArray[Any]
 
@@ -277,59 +280,48 @@ def _value(point: Point, symbol: str) -> int:
     return (point.symbols or {})[symbol]
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """Predicted seconds over one symbol, with what was measured.
-
-    Attributes
-    ----------
-    at : sequence of int
-        Values of the symbol, ascending.
-    seconds, low_s, high_s : sequences of float, as long as `at`
-    measured : sequence of (int, float)
-        Value of the symbol and seconds of every measured run.
-    extrapolated : sequence of bool
-        Which points lie beyond the calibration: dotted.
-    """
-
-    at: Sequence[int]
-    seconds: Sequence[float]
-    low_s: Sequence[float]
-    high_s: Sequence[float]
-    measured: Sequence[tuple[int, float]]
-    extrapolated: Sequence[bool]
-
-
-def predictions(label: str, one: Prediction, symbol: str, *, title: str | None = None) -> Axes:
+def predictions(
+    label: str,
+    found: Sequence[Prediction],
+    measured: Sequence[tuple[int, float]],
+    symbol: str,
+    *,
+    title: str | None = None,
+) -> Axes:
     """Draw predicted times per batch over `symbol` with their 90 % band, and measured ones.
 
     Predictions are dashed, those beyond the calibration dotted.
 
-    Raises
-    ------
-    ModelError
-        If there is no point.
+    Parameters
+    ----------
+    label : str
+        What is predicted.
+    found : sequence of Prediction
+        At rising values of the symbol.
+    measured : sequence of (int, float)
+        Value of the symbol and seconds of every measured run.
     """
-    band = Series(one.at, one.seconds, one.low_s, one.high_s, dash="none", marked=False,
-                  color=PALETTE[0], listed=False)  # fmt: skip
-    found = {"90 % band": band}
-    ends = range(len(one.at) - 1) or [0]
-    for beyond, group in groupby(ends, lambda i: any(one.extrapolated[i : i + 2])):
+    at = [p.case.sizes[symbol] for p in found]
+    band = Series(at, [p.batch_s for p in found], [p.low_s for p in found],
+                  [p.high_s for p in found], dash="none", marked=False, color=PALETTE[0],
+                  listed=False)  # fmt: skip
+    drawn = {"90 % band": band}
+    ends = range(len(at) - 1) or [0]
+    for beyond, group in groupby(ends, lambda i: any(p.extrapolated for p in found[i : i + 2])):
         part = list(group)
         piece = slice(part[0], part[-1] + 2)
         name = f"{label}, extrapolated" if beyond else label
-        key = name + " " * (name in found)
-        found[key] = replace(
-            band, x=one.at[piece], y=one.seconds[piece], low=None, high=None, color=PALETTE[0],
+        key = name + " " * (name in drawn)
+        drawn[key] = replace(
+            band, x=at[piece], y=band.y[piece], low=None, high=None,
             dash=":" if beyond else DASHED, listed=key == name,
         )  # fmt: skip
-    if one.measured:
-        places, times = zip(*one.measured, strict=True)
-        found["measured"] = Series(places, times, dash="none", color=INK)
+    if measured:
+        places, times = zip(*measured, strict=True)
+        drawn["measured"] = Series(places, times, dash="none", color=INK)
     axis = Measure(_NAMES.get(symbol, symbol), scale="log")
     time = Measure("Time per batch; 90 % band", "s", "log")
-    return lines(found, axis, time, ticked=True, title=title,
-                 size_in=(DOUBLE_IN, 3.6))  # fmt: skip
+    return lines(drawn, axis, time, ticked=True, title=title, size_in=(DOUBLE_IN, 3.6))
 
 
 @dataclass(frozen=True, slots=True)
