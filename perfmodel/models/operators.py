@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -14,7 +14,7 @@ from perfmodel.models.hosts import BETWEEN_HOSTS, CALLS_DIFFER
 from perfmodel.models.model import Z90
 from perfmodel.models.operator_times import Baseline, Factors, Timer
 from perfmodel.models.recorded import RecordedCall, RecordedStep, Size, Work
-from perfmodel.models.structure import Structure, structures
+from perfmodel.models.structure import Structure, runs_of, structures
 from perfmodel.models.two_lanes import Lanes, Operation, lanes
 
 WorkAt = Callable[[RecordedCall, Sequence[Size]], Work]
@@ -243,6 +243,10 @@ def distance(one: Mapping[str, int], other: Mapping[str, int]) -> float:
     return sum(abs(math.log(one[k] / other[k])) for k in other if k != "p")
 
 
+_Table = dict[tuple[str, str, str, tuple[Size, ...]], list[float]]
+"""By name, phase, kind and sizes of calls: how many there are, FLOPs, bytes and seconds of one."""
+
+
 class PredictedStep:
     """A step that is being predicted."""
 
@@ -265,7 +269,7 @@ class PredictedStep:
 
     def predicted(self, mine: Sequence[RecordedStep]) -> OperatorPrediction:
         """Time of the step and of its parts."""
-        table: dict[tuple[str, str, str, tuple[Size, ...]], list[float]] = {}
+        table: _Table = {}
         operations = self._operations(table)
         found = lanes(operations, self.model.gap_s, self.model.contention)
         bound = "GPU"
@@ -301,9 +305,7 @@ class PredictedStep:
         )
         return min(low, found.step_s), max(high, found.step_s)
 
-    def _operations(
-        self, table: dict[tuple[str, str, str, tuple[Size, ...]], list[float]]
-    ) -> list[Operation]:
+    def _operations(self, table: _Table) -> list[Operation]:
         """Operations in order; gradients' buckets are put where they are ready."""
         total = sum(c.launches for c, _ in self.calls if computes(c))
         host = self.host or Host(0.0, 0.0, 0, True)
@@ -332,7 +334,7 @@ class PredictedStep:
 
     def _seconds(
         self, call: RecordedCall, sizes: tuple[Size, ...],
-        table: dict[tuple[str, str, str, tuple[Size, ...]], list[float]],
+        table: _Table,
     ) -> float:  # fmt: skip
         key = (call.name, call.phase, call.kind, sizes)
         row = table.get(key)
@@ -350,7 +352,7 @@ class PredictedStep:
 
     def counted(self) -> tuple[int, float]:
         """Launches and seconds of the step's kernels."""
-        table: dict[tuple[str, str, str, tuple[Size, ...]], list[float]] = {}
+        table: _Table = {}
         computing = [(c, sizes) for c, sizes in self.calls if computes(c)]
         seconds = sum(self._seconds(c, sizes, table) for c, sizes in computing)
         return sum(c.launches for c, _ in computing), seconds
@@ -364,22 +366,21 @@ class PredictedStep:
         seconds = self.timer.baseline.memory_s(2 * size) * self.model.scale
         return [Operation(0.0, seconds, 1)]
 
-    def _shapes(self, sizes: Sequence[Size], lists: int) -> list[Size]:
-        named = [s for s in sizes if s]
-        return named[: len(named) // max(lists, 1)]
+    def _updated(self) -> Iterator[tuple[list[Size], list[Size]]]:
+        """Yield the shapes of the parameters that each call of the optimizer updates.
+
+        As predicted, and as recorded.
+        """
+        for call, sizes in self.calls:
+            if call.phase == "optimizer" and len(call.sizes) > 2:
+                lists = max(int(call.said.get("depth") or 4), 1)
+                new, old = ([s for s in shapes if s] for shapes in (sizes, call.sizes))
+                yield new[: len(new) // lists], old[: len(old) // lists]
 
     def _parameters(self) -> tuple[float, float]:
         """Elements of all parameters, at the predicted sizes and in the recording."""
-        best = (0.0, 0.0)
-        for call, sizes in self.calls:
-            if call.phase == "optimizer" and len(call.sizes) > 2:
-                lists = int(call.said.get("depth") or 4)
-                both = (
-                    sum(map(math.prod, self._shapes(sizes, lists))),
-                    sum(map(math.prod, self._shapes(call.sizes, lists))),
-                )
-                best = max(best, (float(both[0]), float(both[1])))
-        return best
+        both = ((_elements(new), _elements(old)) for new, old in self._updated())
+        return max(both, default=(0.0, 0.0))
 
     def _inline(self, call: RecordedCall, sums: tuple[float, float], launch_s: float) -> Operation:
         """A collective in the recorded order; its bytes are those of a layer, or of the rest."""
@@ -407,21 +408,10 @@ class PredictedStep:
     @cached_property
     def _layer_elements(self) -> tuple[float, float]:
         """Elements of one layer's parameters, in the recording and as predicted."""
-        from perfmodel.models.structure import runs_of
-
-        for call, sizes in self.calls:
-            if call.phase == "optimizer" and len(call.sizes) > 2:
-                lists = int(call.said.get("depth") or 4)
-                found = []
-                for at in (call.sizes, sizes):
-                    shapes = self._shapes(at, lists)
-                    runs = runs_of(shapes)
-                    if not runs:
-                        break
-                    run = max(runs, key=lambda r: r.period * r.count)
-                    found.append(sum(map(math.prod, shapes[run.start : run.start + run.period])))
-                if len(found) == 2:
-                    return float(found[0]), float(found[1])
+        for new, old in self._updated():
+            layers = [_layer(shapes) for shapes in (old, new)]
+            if all(layers):
+                return _elements(layers[0]), _elements(layers[1])
         return 0.0, 0.0
 
     def _collective(self, name: str, size: float, kind: str, launch_s: float) -> Operation:
@@ -433,13 +423,7 @@ class PredictedStep:
 
     def _buckets(self) -> dict[int, list[float]]:
         """Bytes of every bucket of gradients, by the call behind which it is ready."""
-        shapes: list[Size] = []
-        for call, sizes in self.calls:
-            if call.phase == "optimizer" and len(call.sizes) > 2:
-                lists = int(call.said.get("depth") or 4)
-                mine = self._shapes(sizes, lists)
-                shapes = max(shapes, mine, key=len)
-        left = list(reversed(shapes))
+        left = max((new for new, _ in self._updated()), key=len, default=[])[::-1]
         backward = [i for i, (c, _) in enumerate(self.calls) if c.phase == "backward"]
         if not left or not backward:
             return {}
@@ -466,17 +450,13 @@ class PredictedStep:
 
     # --- what is shown
 
-    def _by_kind(
-        self, table: Mapping[tuple[str, str, str, tuple[Size, ...]], Sequence[float]]
-    ) -> dict[str, float]:
+    def _by_kind(self, table: _Table) -> dict[str, float]:
         found: dict[str, float] = {}
         for (_, _, kind, _), (count, _, _, seconds) in table.items():
             found[kind] = found.get(kind, 0.0) + count * seconds
         return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
-    def _rows(
-        self, table: Mapping[tuple[str, str, str, tuple[Size, ...]], Sequence[float]]
-    ) -> tuple[OperatorRow, ...]:
+    def _rows(self, table: _Table) -> tuple[OperatorRow, ...]:
         rows = [
             OperatorRow(name, phase, kind, _shown(sizes), int(count), count * flops,
                         count * moved, count * seconds)
@@ -499,6 +479,16 @@ class PredictedStep:
             shown = ", ".join(self.structure.unresolved[:3])
             found.append(f"no product of symbols is {shown}: kept as recorded")
         return found
+
+
+def _elements(shapes: Sequence[Size]) -> float:
+    return float(sum(map(math.prod, shapes)))
+
+
+def _layer(shapes: Sequence[Size]) -> Sequence[Size]:
+    """Shapes of one layer, the longest repetition; none where nothing repeats."""
+    longest = max(runs_of(shapes), key=lambda r: r.period * r.count, default=None)
+    return shapes[longest.start : longest.start + longest.period] if longest else ()
 
 
 def _shown(sizes: Sequence[Size]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from perfmodel.base.errors import ModelError
 from perfmodel.models.recorded import RecordedCall, RecordedStep, Size
-from perfmodel.models.symbols import Term, common, terms_of, value_at
+from perfmodel.models.symbols import Term, terms_of, value_at
 
 _ANCHORS: Final = ("gemm", "attention")
 """Calls that make up a layer; what is between them may differ from layer to layer."""
@@ -356,7 +356,7 @@ def _matched(
                 pair
                 if found is None
                 else [
-                    [common([x, y]) for x, y in zip(s, t, strict=True)]
+                    [tuple(term for term in x if term in y) for x, y in zip(s, t, strict=True)]
                     for s, t in zip(found, pair, strict=False)
                 ]
             )

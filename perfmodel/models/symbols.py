@@ -7,7 +7,7 @@ that several products give is ambiguous; it matters only where they differ at th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -136,13 +136,6 @@ def _every_power(names: Sequence[str]) -> Iterator[tuple[tuple[str, int], ...]]:
             for signs in product((1, -1), repeat=count):
                 if signs.count(-1) <= 1:
                     yield tuple(zip(chosen, signs, strict=True))
-
-
-def common(found: Iterable[tuple[Term, ...]]) -> tuple[Term, ...]:
-    """Products that all of them have, in the order of the first."""
-    lists = list(found)
-    rest = [set(one) for one in lists[1:]]
-    return tuple(term for term in lists[0] if all(term in one for one in rest))
 
 
 def value_at(terms: Sequence[Term], values: Mapping[str, int], what: str) -> int:

@@ -114,11 +114,6 @@ class Side:
     settings: tuple[Mapping[str, str], ...]
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        """Names of the runs."""
-        return tuple(launch.label for launch in self.launches)
-
-    @property
     def queues(self) -> bool:
         """Whether the host of any launch leaves batches before they are done."""
         return any(launch.queues for launch in self.launches)
