@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.document import plain, read_table, to_json
+from perfmodel.base.document import pick, plain, read_table, to_json
 from perfmodel.base.errors import ModelError
 from perfmodel.base.escape import printable
 from perfmodel.machines.machine import Machine
@@ -40,28 +40,15 @@ def document(model: OperatorModel) -> Any:
     return plain({
         "format": FORMAT,
         "version": VERSION,
-        "program": model.program,
-        "gpu": model.gpu,
+        **pick(model, "program gpu"),
         "symbols": symbols_of(model),
-        "machine": {
-            "name": machine.name,
-            "source": machine.source,
-            "peak_flops_per_s": machine.peak_flops_per_s,
-            "bandwidth_bytes_per_s": machine.bandwidth_bytes_per_s,
-            "latency_s": machine.latency_s,
-        },
+        "machine": pick(machine, "name source peak_flops_per_s bandwidth_bytes_per_s latency_s"),
         "gemms": [_grid(key, grid) for key, grid in sorted(model.baseline.gemms.items())],
         "attention": [_grid(key, grid) for key, grid in sorted(model.baseline.attention.items())],
         "factors": as_lists(model.factors),
         "host": {("several" if k else "one"): h for k, h in model.host.items()},
         "collectives": model.wires,
-        "contention": model.contention,
-        "gap_s": model.gap_s,
-        "scale": model.scale,
-        "gpu_noise": model.gpu_noise,
-        "host_noise": model.host_noise,
-        "take": model.take,
-        "steps": model.steps,
+        **pick(model, "contention gap_s scale gpu_noise host_noise take steps"),
     })  # fmt: skip
 
 

@@ -96,12 +96,10 @@ def prediction(p: OperatorPrediction) -> Result:
         Column("gpu_s", "GPU time", "si", "s"),
     )
     sizes = " ".join(f"{k}={v}" for k, v in p.sizes.items())
+    bound = "limited by communication" if p.bound == "communication" else f"set by the {p.bound}"
     text = [
         f"step of {sizes}: {si(p.step_s, 's')}, 90 % from {si(p.low_s, 's')} to "
-        f"{si(p.high_s, 's')}; set by the {p.bound}"
-        if p.bound != "communication"
-        else f"step of {sizes}: {si(p.step_s, 's')}, 90 % from {si(p.low_s, 's')} to "
-        f"{si(p.high_s, 's')}; limited by communication",
+        f"{si(p.high_s, 's')}; {bound}",
         f"structure from {p.source}",
     ]
     split = Table.of(
