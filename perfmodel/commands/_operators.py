@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from perfmodel.commands import _options
-from perfmodel.commands._output import emit, warn, write
+from perfmodel.commands._output import emit, warn, writes
 
 
 def calibrate(
@@ -26,7 +26,7 @@ def calibrate(
     from perfmodel.render.operator_prediction import calibration
 
     chosen = _options.chosen({**options, "machine": None, "given": (), "index": None})
-    rows = _rows(options["index"])
+    rows = read_index(options["index"])
     given = _values(options["given"], len(traces))
     steps = []
     for i, (trace, path) in enumerate(zip(traces, reports, strict=True)):
@@ -37,8 +37,7 @@ def calibrate(
         step = operators.recorded_step(
             trace, chosen, {k: v for k, v in symbols.items() if k != "p"}
         )
-        bare = row.get("batch_median_s_without_nsys")
-        steps.append(replace(step, bare_s=float(bare)) if bare else step)
+        steps.append(replace(step, bare_s=row[BARE]) if row.get(BARE) else step)
     _with_sizes(steps)
     _same_symbols(steps)
     given_files = {path.name for path in reports}
@@ -57,13 +56,14 @@ def calibrate(
             "by --set what else differs between the reports, which must be of one program"
         )
 
-    def save(path: Path) -> Path:
-        write(path, as_text(model))
-        return path
-
     if out is None and fmt == "text":
         warn("the model is not kept; give -o FILE.json, which predict takes as --model")
-    emit(calibration(model), fmt, out, makes={".json": save, "-": save, "": save})
+    emit(
+        calibration(model),
+        fmt,
+        out,
+        makes=dict.fromkeys((".json", "-", ""), writes(lambda: as_text(model))),
+    )
 
 
 def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) -> None:
@@ -119,8 +119,12 @@ def _machine(file: str | None, traces: Sequence[Any]) -> tuple[Any, Any]:
     return find(gpus[0]), None
 
 
-def _rows(index: Path | None) -> dict[str, dict[str, Any]]:
-    """Rows of an index by file: sizes, and seconds of a step without a profiler.
+BARE: Final = "batch_median_s_without_nsys"
+"""Of a row of an index: seconds without a profiler."""
+
+
+def read_index(index: Path | None) -> dict[str, dict[str, Any]]:
+    """Rows of an index by file: sizes of the program, and `BARE`, as far as it has them.
 
     A file that is no report names a step that was timed, and not recorded.
     """
@@ -130,12 +134,13 @@ def _rows(index: Path | None) -> dict[str, dict[str, Any]]:
         return {}
     try:
         rows = json.loads(index.read_text(encoding="utf-8"))
-        return {row["file"]: row for row in rows}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return {
+            row["file"]: row | ({BARE: float(row[BARE])} if row.get(BARE) else {}) for row in rows
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(
-            f"{index}: expected a list of objects with file, sizes and "
-            f"batch_median_s_without_nsys; got none that can be read ({type(error).__name__}); "
-            f"check the path"
+            f"{index}: expected a list of objects with file, sizes and {BARE}; got none that can "
+            f"be read ({type(error).__name__}); check the path"
         ) from None
 
 
@@ -144,15 +149,15 @@ def _timed(row: Mapping[str, Any], like: Any) -> Any:
     from perfmodel.base.errors import ModelError
 
     sizes = {"p": 1, **row["sizes"]}
-    seconds = row.get("batch_median_s_without_nsys")
+    seconds = row.get(BARE)
     if {*sizes} != {*like.symbols} or not seconds:
         raise ModelError(
-            f"{row['file']}: expected a row of the index with batch_median_s_without_nsys and the "
-            f"sizes {', '.join(sorted(like.symbols))}; got {', '.join(sorted(sizes))}; give all"
+            f"{row['file']}: expected a row of the index with {BARE} and the sizes "
+            f"{', '.join(sorted(like.symbols))}; got {', '.join(sorted(sizes))}; give all"
         )
     return replace(
         like, source=row["file"], symbols=sizes, calls=(), order=(), step_s=0.0, busy_s=0.0,
-        launches=0, gap_s=0.0, bare_s=float(seconds),
+        launches=0, gap_s=0.0, bare_s=seconds,
     )  # fmt: skip
 
 

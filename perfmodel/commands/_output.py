@@ -186,6 +186,16 @@ def write(out: Path, content: str | Iterable[str]) -> None:
         write_text(out, content)
 
 
+def writes(content: Callable[[], str]) -> Callable[[Path], Path]:
+    """Return what writes a text where `emit` says, for its `makes`."""
+
+    def make(path: Path) -> Path:
+        write(path, content())
+        return path
+
+    return make
+
+
 def picture_bytes(figure: Any) -> bytes:
     """Return a figure as PNG, for standard output."""
     import tempfile

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from perfmodel.commands import _options
-from perfmodel.commands._output import Progress, distinct, emit, read_reports, warn, write
+from perfmodel.commands._output import Progress, distinct, emit, read_reports, warn, writes
 
 
 @click.command()
@@ -40,6 +40,7 @@ def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: 
     of different sizes of the program, which --set NAME=V1,V2,... names for the reports in order.
     """
     from perfmodel.commands import _operators
+    from perfmodel.commands._operators import BARE
     from perfmodel.programs import program_of
 
     reports = distinct(reports)
@@ -56,20 +57,22 @@ def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: 
 
     observations, machine = _observed(traces, options)
     part, terms, calls = _microbenchmarks(options["machine"], machine)
+    index = _operators.read_index(options["index"])
     model = calibrated(
-        observations, machine=machine, untraced=_untraced(options["index"]), alone=part,
-        micro=terms, host_calls=calls,
+        observations, machine=machine, alone=part, micro=terms, host_calls=calls,
+        untraced={file: row[BARE] for file, row in index.items() if row.get(BARE)},
     )  # fmt: skip
     if not model.runs:
         predicted(model, observations[0].case)  # says what its report lacks
 
-    def save(path: Path) -> Path:
-        write(path, as_text(model))
-        return path
-
     if out is None and fmt == "text":
         warn("the model is not kept; give -o FILE.json, which predict and whatif take as --model")
-    emit(calibration(model), fmt, out, makes={".json": save, "-": save, "": save})
+    emit(
+        calibration(model),
+        fmt,
+        out,
+        makes=dict.fromkeys((".json", "-", ""), writes(lambda: as_text(model))),
+    )
 
 
 def _observed(traces: Sequence[Any], options: dict[str, Any]) -> tuple[list[Any], str]:
@@ -129,25 +132,3 @@ def _microbenchmarks(file: str | None, machine: str) -> tuple[Any, Any, Any]:
             "time; got none; run perfmodel machine measure again, with more --seconds"
         )
     return products, evidence, calls_of(found)
-
-
-def _untraced(index: Path | None) -> dict[str, float]:
-    """Median batches without Nsight Systems, by file, from a collection's index."""
-    import json
-
-    from perfmodel.base.errors import ModelError
-
-    if index is None:
-        return {}
-    try:
-        rows = json.loads(index.read_text(encoding="utf-8"))
-        return {
-            row["file"]: float(row["batch_median_s_without_nsys"])
-            for row in rows
-            if row.get("batch_median_s_without_nsys")
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(
-            f"{index}: expected an index of reports, as profiles/collect.py writes it; got none "
-            f"that can be read ({type(error).__name__}); check the path"
-        ) from None

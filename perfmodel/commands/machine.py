@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from perfmodel.commands import _options
-from perfmodel.commands._output import emit, one_line, say_error, write
+from perfmodel.commands._output import emit, one_line, say_error, writes
 
 
 @click.group()
@@ -105,10 +105,8 @@ def measure_(
         say_error(error)
         ranks.abort(error.exit_code)  # the others wait for this one
 
-    def kept(path: Path) -> Path:
-        write(path, as_text(found))
-        return path
-
     if first:
         shown = result(found.machine, found)
-        emit(shown, fmt, out, makes=dict.fromkeys((".toml", "-", ""), kept))
+        emit(
+            shown, fmt, out, makes=dict.fromkeys((".toml", "-", ""), writes(lambda: as_text(found)))
+        )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfmodel.commands import _options
-from perfmodel.commands._output import emit, picture_bytes, warn, write
+from perfmodel.commands._output import emit, picture_bytes, warn, writes
 
 if TYPE_CHECKING:
     from perfmodel.programs.identify import Identity
@@ -75,21 +75,19 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
     )  # fmt: skip
     title = _title(run, identity, batches, median=options["batches"] is None)
 
-    def trace(path: Path) -> Path:
+    def trace() -> str:
         from perfmodel.render.perfetto import to_json
 
-        write(path, to_json(lanes, title))
-        return path
+        return to_json(lanes, title)
 
     def drawn(path: Path) -> Path:
         click.echo(picture_bytes(_picture(lanes, window, title, options["width"])), nl=False)
         return path
 
-    standard = trace if perfetto else drawn
     start_ns = window.start_ns if window else None
     emit(
         Result([tables.lanes(lanes, title)], tables=[tables.bars(lanes, title, start_ns)]),
-        fmt, out, makes={".json": trace, "-": standard},
+        fmt, out, makes={".json": writes(trace), "-": writes(trace) if perfetto else drawn},
         picture=lambda: _picture(lanes, window, title, options["width"]),
     )  # fmt: skip
 
