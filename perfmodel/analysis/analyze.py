@@ -40,7 +40,7 @@ from perfmodel.programs import program_of_run
 from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime, ranked
 from perfmodel.readers import RAW, check_at_rest
 from perfmodel.readers.trace import Trace
-from perfmodel.timing.async_batches import AsyncBatches, time_async, until_done
+from perfmodel.timing.async_batches import AsyncBatches, head_of, time_async, until_done
 from perfmodel.timing.collectives import (
     NCCL,
     CollectiveGroup,
@@ -395,14 +395,6 @@ def _work(
     return step_work(with_counts(run.operators, options.layers, len(steps.ranks)), steps, machine)
 
 
-def _operator_facts(work: StepWork | None) -> tuple[OperatorFact, ...]:
-    if work is None:
-        return ()
-    from perfmodel.analysis.operators import operator_facts
-
-    return operator_facts(work)
-
-
 def _times(
     run: Run, program: Program, workload: Workload, warmup: int | None
 ) -> tuple[PathTable, int, StepBreakdown | None, AsyncBatches]:
@@ -434,12 +426,12 @@ class _Collected:
 
 def _collectives(
     run: Run,
-    everything: Sequence[PathTimes],
+    everything: PathTable,
     excluded: int,
     totals: Counts,
     steps: StepBreakdown | None,
 ) -> _Collected:
-    batch_s = next(m for m in everything if m.label == run.batch_label).seconds["host"]
+    batch_s = head_of(run, everything).seconds["host"]
     matched = match_collectives(run.traces, run.range_times, run.batch_label, run.ranks)
     groups, waiting = mpi_collectives(matched, batch_s.shape[1], excluded)
     if steps is None:
@@ -468,11 +460,9 @@ def _nccl_waiting(steps: StepBreakdown) -> Waiting | None:
     return Waiting(seconds, waits if len(waits) == len(seconds) else None)
 
 
-def _excluded(
-    run: Run, everything: Sequence[PathTimes], warmup: int | None, workload: Workload
-) -> int:
+def _excluded(run: Run, everything: PathTable, warmup: int | None, workload: Workload) -> int:
     """Number of batches to exclude, refusing to exclude them all."""
-    batch_s = next(m for m in everything if m.label == run.batch_label).seconds["host"]
+    batch_s = head_of(run, everything).seconds["host"]
     excluded = count_warmup(batch_s) if warmup is None else warmup
     if workload.replay and warmup is None:
         first = first_replay(everything, workload.replay, run.batch_label) or 0
@@ -481,9 +471,9 @@ def _excluded(
     return excluded
 
 
-def _check_left(run: Run, everything: Sequence[PathTimes], excluded: int) -> None:
+def _check_left(run: Run, everything: PathTable, excluded: int) -> None:
     """Refuse a warm-up behind which no batch has a time."""
-    batch_s = next(m for m in everything if m.label == run.batch_label).seconds["host"]
+    batch_s = head_of(run, everything).seconds["host"]
     if np.isnan(batch_s[:, excluded:]).all():
         raise SchemaError(
             f"{run.label}: no finished batch is left: found {batch_s.shape[1]} "
@@ -494,14 +484,14 @@ def _check_left(run: Run, everything: Sequence[PathTimes], excluded: int) -> Non
 
 def _batch_summary(
     run: Run,
-    everything: Sequence[PathTimes],
+    everything: PathTable,
     excluded: int,
     head: PathTimes,
     host: AsyncBatches,
     *,
     queued: bool,
 ) -> BatchSummary:
-    whole = next(m for m in everything if m.label == run.batch_label).seconds["host"]
+    whole = head_of(run, everything).seconds["host"]
     kind = "replayed" if host.by_gpu else "queued" if queued else "waiting"
     median = estimate(head.seconds["host"], LAUNCH_SD[kind])
     assert median is not None  # `_check_left` refuses a run without a finished batch
@@ -557,8 +547,6 @@ def _rank_rows(
 ) -> tuple[RankRow, ...]:
     waiting = collected.waiting or collected.gpu_waiting
     gpus = gpu_of_rank(run)
-    rows = []
-    parts = {r.rank: _parts(r) for r in reversed(steps.ranks)} if steps else {}
     if by_gpu and steps:
         on_host = dict(zip(run.ranks, waiting.waiting_s or (), strict=False)) if waiting else {}
         for one in collected.messages.ranks if collected.messages else ():
@@ -576,21 +564,20 @@ def _rank_rows(
             )
             for r in steps.ranks
         )
-    for i, rank in enumerate(run.ranks):
-        host = head.seconds["host"][i]
-        rows.append(
-            RankRow(
-                rank=rank,
-                gpu=gpus.get(rank),
-                batches=int(np.isfinite(host).sum()),
-                batch_s=median(host),
-                gpu_busy_s=median(head.seconds["gpu_busy"][i]),
-                collectives_s=waiting.seconds[i] if waiting else None,
-                waiting_s=waiting.waiting_s[i] if waiting and waiting.waiting_s else None,
-                **parts.get(rank, {}),
-            )
+    parts = {r.rank: _parts(r) for r in reversed(steps.ranks)} if steps else {}
+    return tuple(
+        RankRow(
+            rank=rank,
+            gpu=gpus.get(rank),
+            batches=int(np.isfinite(host).sum()),
+            batch_s=median(host),
+            gpu_busy_s=median(head.seconds["gpu_busy"][i]),
+            collectives_s=waiting.seconds[i] if waiting else None,
+            waiting_s=waiting.waiting_s[i] if waiting and waiting.waiting_s else None,
+            **parts.get(rank, {}),
         )
-    return tuple(rows)
+        for i, (rank, host) in enumerate(zip(run.ranks, head.seconds["host"], strict=True))
+    )
 
 
 def _parts(step: RankStep) -> dict[str, float | None]:
@@ -619,6 +606,11 @@ def _facts(
     calls, seconds = synchronizations(
         run.traces, run.range_times, run.batch_label, analysis.batch.warmup
     )
+    operators: tuple[OperatorFact, ...] = ()
+    if analysis.work is not None:
+        from perfmodel.analysis.operators import operator_facts  # most reports name none
+
+        operators = operator_facts(analysis.work)
     return Facts(
         batch=analysis.batch.median,
         busy_s=head.gpu_busy_s,
@@ -642,7 +634,7 @@ def _facts(
         skew=analysis.skew,
         steps=analysis.steps.facts if by_gpu and analysis.steps else None,
         lacking=lacking(analysis.unattributed),
-        operators=_operator_facts(analysis.work),
+        operators=operators,
     )
 
 

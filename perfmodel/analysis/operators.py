@@ -338,9 +338,9 @@ def _of_changing_sizes(fine: Sequence[OperatorRow], coarse: Sequence[OperatorRow
     return left_out if left_out > 1 - _COVERED_BY_FORMULAS else 0.0
 
 
-def operator_facts(work: StepWork | None) -> tuple[OperatorFact, ...]:
+def operator_facts(work: StepWork) -> tuple[OperatorFact, ...]:
     """The operators whose least time is known, as findings need them; phases are none."""
-    if work is not None and work.source == "layers":
+    if work.source == "layers":
         return ()
     return tuple(
         OperatorFact(
@@ -352,7 +352,7 @@ def operator_facts(work: StepWork | None) -> tuple[OperatorFact, ...]:
             if row.of_tensor_ceiling and row.dtype in TENSOR_UNITS
             else None,
         )
-        for row in (work.operators if work else ())
+        for row in work.operators
         if row.bound and row.of_ceiling is not None
     )  # fmt: skip
 
