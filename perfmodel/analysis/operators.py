@@ -196,8 +196,8 @@ class StepWork:
 
 def step_work(
     found: Sequence[OperatorTimes], steps: StepBreakdown, machine: Machine | None
-) -> StepWork | None:
-    """Sum the operators of a run up; None if no report names sizes.
+) -> StepWork:
+    """Sum the operators of a run up.
 
     Parameters
     ----------
@@ -208,8 +208,6 @@ def step_work(
     machine : Machine or None
         Its ceilings.
     """
-    if not found:
-        return None
     window = range(steps.warmup, steps.warmup + steps.count)
     fine = _rows(found, window, machine, _without_module)
     coarse = _rows(found, window, machine, _without_sizes)
