@@ -33,7 +33,16 @@ from benchmarks.predict.launches import (
     of_all_hosts,
 )
 from benchmarks.predict.report import PAGE
-from benchmarks.predict.score import QUIET, noise_floor, predict_rows, quiet, ranking, summary
+from benchmarks.predict.score import (
+    LAUNCH_SPREAD,
+    QUIET,
+    best_rival,
+    noise_floor,
+    predict_rows,
+    quiet,
+    ranking,
+    summary,
+)
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.measure.measurement import load as load_machine
 from perfmodel.models.calibrate import grouped
@@ -82,8 +91,7 @@ def score() -> dict[str, Any]:
     for route in sd:
         routes[route] = summary([row for row in rows if row["route"] == route], sd)
     for gemm in ("cublas", "fused"):
-        mine = [r for r in rows if (r["route"], r["settings"]["gemm"]) == ("replayed", gemm)]
-        routes[f"replayed, {gemm}"] = summary(mine, sd)
+        routes[f"replayed, {gemm}"] = summary(of_gemm(rows, gemm), sd)
     beyond = [row for row in rows if row.get("extrapolated")]
     collected = results.read(FRESH)
     return {
@@ -110,14 +118,13 @@ def made(result: dict[str, Any]) -> str:
     )
     lines = []
     for name, each in [*result["routes"].items(), ("quiet", result["quiet"]), ("all", s)]:
-        best = min(each["rivals"].items(), key=lambda item: item[1]["mean"])
         shown = f"launches agree to {100 * QUIET:.0f} %" if name == "quiet" else name
         differ = floor.get(name.partition(",")[0])
         lines.append(
             [shown, str(each["configurations"]), percent(each["mean"]),
              percent(each["bias"], signed=True), percent(each["p90"]), percent(each["max"]),
              f"{each['times_floor']:.1f}", percent(each["coverage"]), percent(differ),
-             f"{best[0]} {percent(best[1]['mean'])}"]
+             best_rival(each)]
         )  # fmt: skip
     head = ["fresh, by how a batch runs", "configurations", "mean", "bias", "90th percentile",
             "max", "times the floor", "inside 90 %", "launches differ by",
@@ -231,10 +238,6 @@ def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     "ranking": ranking(some) if name == "all" and host != "all hosts" else None,
                 })  # fmt: skip
     return found
-
-
-LAUNCH_SPREAD = {"replayed": 0.007, "blocking": 0.13, "queued": 0.17}
-"""Standard deviations of launches in profiles/launches."""
 
 
 def of_gemm(rows: list[dict[str, Any]], gemm: str) -> list[dict[str, Any]]:

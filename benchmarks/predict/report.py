@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.common import folders
 from benchmarks.common.pages import percent, put, table, written_in
-from benchmarks.predict.score import QUIET, median_error, settings_at_one_size
+from benchmarks.predict.score import QUIET, best_rival, median_error, settings_at_one_size, summary
 
 PAGE = folders.DOCS / "predict.md"
 SCRIPT = "benchmarks.predict --document"
@@ -145,22 +145,13 @@ def _right(pairs: list[tuple[dict[str, Any], dict[str, Any]]], by: str) -> int:
 def _routes(r: dict[str, Any]) -> str:
     """The averages above hide that three kinds of batches are predicted differently well."""
     lines = []
-    for name, sd in r["noise_floor"]["launch_sd"].items():
+    sd = r["noise_floor"]["launch_sd"]
+    for name in sd:
         rows = [row for row in _known(r) if row["route"] == name]
-        errors = np.array([row["error"] for row in rows])
-        floor = np.mean([sd * median_error(len(row["measured"])) for row in rows])
-        inside = [
-            row["low_s"] <= m["batch_s"] <= row["high_s"] for row in rows for m in row["measured"]
-        ]
-        rivals = {
-            other: float(np.mean([abs(w["rivals_s"][other] / w["measured_s"] - 1) for w in rows]))
-            for other in rows[0]["rivals_s"]
-        }
-        best = min(rivals, key=lambda other: rivals[other])
+        s = summary(rows, sd)
         lines.append(
-            [name, str(len(rows)), percent(float(np.abs(errors).mean())),
-             f"{100 * errors.mean():+.1f} %", f"{np.abs(errors).mean() / floor:.1f}",
-             percent(float(np.mean(inside))), f"{best} {percent(rivals[best])}"]
+            [name, str(len(rows)), percent(s["mean"]), percent(s["bias"], signed=True),
+             f"{s['times_floor']:.1f}", percent(s["coverage"]), best_rival(s)]
         )  # fmt: skip
     head = ["unseen, by how a batch runs", "predicted", "mean", "bias", "times the floor",
             "inside 90 %", "best rival"]  # fmt: skip

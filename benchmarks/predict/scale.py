@@ -11,15 +11,13 @@ The predictions are frozen by a commit before anything is measured on more than 
 from __future__ import annotations
 
 import json
-import statistics
-from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.common import folders, results
 from benchmarks.common.pages import percent, put, table
 from benchmarks.predict.launches import Launches, case_of, commit_of
 from benchmarks.predict.report import PAGE
-from benchmarks.predict.score import predict_rows, ranking, summary
+from benchmarks.predict.score import LAUNCH_SPREAD, predict_rows, ranking, summary
 from perfmodel.base.errors import ModelError
 from perfmodel.models.model import load, save
 from perfmodel.models.predict import predict
@@ -65,17 +63,16 @@ def score() -> None:
     said = {p["case"]: p["predicted_s"] for p in found["predictions"]}
     for row in rows:
         assert row["predicted_s"] == said[row["case"]], row["case"]  # nothing was fitted again
-    sd = {"replayed": 0.007, "blocking": 0.13, "queued": 0.17}
     shares = {
-        f"p={p}": summary([r for r in rows if r["sizes"]["p"] == p], sd)
+        f"p={p}": summary([r for r in rows if r["sizes"]["p"] == p], LAUNCH_SPREAD)
         for p in sorted({r["sizes"]["p"] for r in rows})
     }
     routes = {
-        route: summary([r for r in rows if r["route"] == route], sd)
+        route: summary([r for r in rows if r["route"] == route], LAUNCH_SPREAD)
         for route in sorted({r["route"] for r in rows})
     }
     results.write(OUT, found | {
-        "commit": commit_of(OUT), "summary": summary(rows, sd), "by_ranks": shares,
+        "commit": commit_of(OUT), "summary": summary(rows, LAUNCH_SPREAD), "by_ranks": shares,
         "by_route": routes, "ranking": ranking(rows), "rows": rows,
     })  # fmt: skip
     print(json.dumps({"by_ranks": shares, "by_route": routes}, indent=1))
@@ -94,22 +91,14 @@ def made(result: dict[str, Any]) -> str:
     for route in result["by_route"]:
         for ranks in sorted({r["sizes"]["p"] for r in rows}):
             mine = [r for r in rows if r["route"] == route and r["sizes"]["p"] == ranks]
-            errors = [r["error"] for r in mine]
-            inside = [
-                r["low_s"] <= m["batch_s"] <= r["high_s"] for r in mine for m in r["measured"]
-            ]
+            s = summary(mine, LAUNCH_SPREAD)
             lines.append(
-                [route, str(ranks), str(len(mine)), percent(_mean(map(abs, errors))),
-                 percent(_mean(errors), signed=True), percent(max(map(abs, errors))),
-                 percent(_mean(inside))]
+                [route, str(ranks), str(len(mine)), percent(s["mean"]),
+                 percent(s["bias"], signed=True), percent(s["max"]), percent(s["coverage"])]
             )  # fmt: skip
     head = ["how a batch runs", "GPUs", "configurations", "mean error", "bias", "max",
             "launches inside 90 %"]  # fmt: skip
     return "\n\n".join(block.strip() for block in (said, table(head, lines))) + "\n"
-
-
-def _mean(values: Iterable[float]) -> float:
-    return statistics.fmean(values)
 
 
 def main() -> None:

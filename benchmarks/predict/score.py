@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.common.pages import percent
 from benchmarks.predict.launches import Launches
 from benchmarks.predict.rivals import rivals
 from perfmodel.base.errors import ModelError
@@ -21,6 +22,10 @@ from perfmodel.models.terms import BETWEEN, Observation
 
 QUIET = 0.03
 """Launches that differ by less (one standard deviation): the GPU limits the batch, not the host."""
+
+
+LAUNCH_SPREAD = {"replayed": 0.007, "blocking": 0.13, "queued": 0.17}
+"""Standard deviations of launches in profiles/launches, by how a batch runs."""
 
 
 def median_error(count: int) -> float:
@@ -126,6 +131,13 @@ def summary(rows: Sequence[dict[str, Any]], floor_sd: dict[str, float]) -> dict[
         "phases": {name: float(np.mean(found)) for name, found in phases.items()},
         "rivals": {name: _rival(known, name) for name in known[0]["rivals_s"]},
     }  # fmt: skip
+
+
+def best_rival(found: dict[str, Any]) -> str:
+    """Return the rival of a summary with the least mean error, and that."""
+    rivals = found["rivals"]
+    best = min(rivals, key=lambda name: rivals[name]["mean"])
+    return f"{best} {percent(rivals[best]['mean'])}"
 
 
 def quiet(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
