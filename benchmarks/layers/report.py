@@ -13,8 +13,9 @@ from benchmarks.common import folders
 from benchmarks.common.pages import markdown, percent, put_parts, written_in
 from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
+from perfmodel.base.units import DTYPE_BYTES
 from perfmodel.machines.machine import datasheet, named
-from perfmodel.models.paleo import DTYPES, platform, step
+from perfmodel.models.paleo import platform, step
 from perfmodel.render.layers import Layers, kind, totals
 from perfmodel.workloads.cnns import resnet
 from perfmodel.workloads.layers import costs, place
@@ -74,7 +75,7 @@ def k80() -> str:
         for dtype in ("float32", "float64"):
             board = platform(machine, dtype)
             half = platform(machine, dtype, 0.5)  # half of the board's peak and bandwidth
-            paleo_s = step(net, half, 1, DTYPES[dtype][0]).forward_s
+            paleo_s = step(net, half, 1, DTYPE_BYTES[dtype]).forward_s
             row += [board.compute_s(flops), half.compute_s(flops), paleo_s]
         rows.append((name, flops, *row))
     return markdown(columns, rows)
@@ -99,7 +100,9 @@ def k80_reasons() -> str:
             board, half = (platform(named("k80"), dtype, ppp) for ppp in (1.0, 0.5))
             naive = board.compute_s(flops / 2)
             base = half.compute_s(flops) * K80_CLOCKS
-            moved = sum(half.memory_s(c.forward_bytes) for _, c in costs(net, 1, DTYPES[dtype][0]))
+            moved = sum(
+                half.memory_s(c.forward_bytes) for _, c in costs(net, 1, DTYPE_BYTES[dtype])
+            )
             rows.append(
                 (name, flops // 2, title, naive, board.compute_s(flops), half.compute_s(flops),
                  base, base + moved, (base + moved) / naive)

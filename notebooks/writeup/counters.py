@@ -13,8 +13,9 @@ from studies import resnet as published
 from perfmodel.analysis import counters
 from perfmodel.analysis.counters import Counted, Placed, by_range, inside, place
 from perfmodel.base.table import Column, Table
+from perfmodel.base.units import DTYPE_BYTES
 from perfmodel.machines.machine import Machine
-from perfmodel.models.paleo import DTYPES
+from perfmodel.models.paleo import PEAKS
 from perfmodel.models.roofline import Point, Roofline
 from perfmodel.readers.ncu import Launch, parse, read_counters
 from perfmodel.render.counters import formulas_table
@@ -31,7 +32,7 @@ MARKER: Final = "spin_kernel"
 PHASES: Final = ("forward", "backward", "step")
 SCRIPT: Final = "python -m benchmarks.resnet --part"
 MATHS: Final = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}
-"""What the benchmark calls a data type of `perfmodel.models.paleo.DTYPES`."""
+"""What the benchmark calls a data type of `perfmodel.models.paleo.PEAKS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ def read_steps(path: Path) -> tuple[tuple[Step, ...], Part]:
     steps = tuple(
         Step(
             r["net"], r["batch"], r["math"], r["total_s"], r["host_s"],
-            total(resnet(r["net"], image), r["batch"], DTYPES[MATHS[r["math"]]][0]),
+            total(resnet(r["net"], image), r["batch"], DTYPE_BYTES[MATHS[r["math"]]]),
         )
         for r in found.rows if r.get("total_s") and r.get("mode") == "alone"
     )  # fmt: skip
@@ -174,7 +175,7 @@ def roofs(machine: Machine, maths: Sequence[str]) -> tuple[Roofline, ...]:
     """Return the machine's roof for each math: the peak of its GEMMs, and the memory."""
     found = []
     for math in maths:
-        key = next(k for k in DTYPES[MATHS[math]][1] if k in machine.peak_flops_per_s)
+        key = next(k for k in PEAKS[MATHS[math]] if k in machine.peak_flops_per_s)
         roof = published.roof(machine, key)
         found.append(Roofline(math, roof.flops_per_s, roof.links_bytes_per_s, roof.shares))
     return tuple(found)
@@ -238,7 +239,7 @@ def phases_table(phases: Sequence[Phase]) -> Table:
     )  # fmt: skip
     rows = []
     for p in phases:
-        cost = total(resnet(p.net), p.batch, DTYPES[MATHS[p.math]][0])
+        cost = total(resnet(p.net), p.batch, DTYPE_BYTES[MATHS[p.math]])
         flops = {"forward": cost.forward_flops, "backward": cost.backward_flops}.get(p.phase)
         moved = {"forward": cost.forward_bytes, "backward": cost.backward_bytes}.get(
             p.phase, cost.update_bytes

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from perfmodel.base.units import DTYPE_BYTES
 from perfmodel.machines.machine import Machine
-from perfmodel.models.paleo import DTYPES, fit_ppp, platform, step
+from perfmodel.models.paleo import fit_ppp, platform, step
 from perfmodel.workloads.networks import network
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A training step that was timed: network, data type of `DTYPES`, images, seconds."""
+    """A training step that was timed: network, data type of `DTYPE_BYTES`, images, seconds."""
 
     net: str
     dtype: str
@@ -84,6 +85,6 @@ def judge(
 
 
 def _at_peak_s(measured: Measured, machine: Machine, overlapped: bool) -> float:
-    where, size = platform(machine, measured.dtype), DTYPES[measured.dtype][0]
+    where, size = platform(machine, measured.dtype), DTYPE_BYTES[measured.dtype]
     net = network(measured.net)
     return step(net, where, measured.batch, size, overlapped=overlapped).training_s

@@ -63,12 +63,13 @@ def layers(network: str, every: bool, fmt: str, out: Path | None, **options: Any
 
 
 def _counted(name: str, options: dict[str, Any]) -> Any:
-    from perfmodel.models.paleo import DTYPES, fit_ppp, layer_times, platform, step
+    from perfmodel.base.units import DTYPE_BYTES
+    from perfmodel.models.paleo import fit_ppp, layer_times, platform, step
     from perfmodel.render.layers import Layers
     from perfmodel.workloads.networks import network
 
     dtype, batch = options["dtype"], options["batch_size"]
-    size, _ = DTYPES[dtype]
+    size = DTYPE_BYTES[dtype]
     net = network(name, **_options.given_values(options["given"]))
     said = Layers(net, batch, dtype, size)
     machine, _ = _options.machine_of(options["machine"])

@@ -91,15 +91,15 @@ def exchanges(size_bytes: float, ranks: int, link: Link, step_s: float) -> tuple
     return tuple(found)
 
 
-DTYPES: Final[Mapping[str, tuple[int, tuple[str, ...]]]] = {
-    "float64": (8, ("float64",)),
-    "float32": (4, ("float32",)),
-    "tf32": (4, ("tf32_tensor",)),
-    "float16": (2, ("float16_tensor", "float16")),
-    "bfloat16": (2, ("bfloat16_tensor",)),
-    "float8": (1, ("float8_tensor",)),
+PEAKS: Final[Mapping[str, tuple[str, ...]]] = {
+    "float64": ("float64",),
+    "float32": ("float32",),
+    "tf32": ("tf32_tensor",),
+    "float16": ("float16_tensor", "float16"),
+    "bfloat16": ("bfloat16_tensor",),
+    "float8": ("float8_tensor",),
 }
-"""Bytes of a number in memory, and the peaks of its products, the first that a machine has."""
+"""Peaks of the products of a data type, of which the first counts that a machine has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +186,10 @@ def platform(machine: Machine, dtype: str = "float32", ppp: float = 1.0) -> Plat
     ModelError
         If the machine has no peak of `dtype` or no memory bandwidth, or PPP is not above 0.
     """
-    if dtype not in DTYPES:
-        raise ModelError(f"expected a data type among {', '.join(DTYPES)}; got {dtype!r}; take one")
+    if dtype not in PEAKS:
+        raise ModelError(f"expected a data type among {', '.join(PEAKS)}; got {dtype!r}; take one")
     peaks, links = machine.peak_flops_per_s, machine.bandwidth_bytes_per_s
-    peak = next((key for key in DTYPES[dtype][1] if key in peaks), None)
+    peak = next((key for key in PEAKS[dtype] if key in peaks), None)
     link = next((key for key in ("hbm", "dram") if key in links), None)
     if peak is None or link is None:
         raise ModelError(
