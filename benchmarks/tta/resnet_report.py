@@ -5,6 +5,7 @@ python -m benchmarks.tta.resnet_report
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from benchmarks.common import folders
@@ -15,7 +16,7 @@ from benchmarks.tta.report import cv, mean
 from perfmodel.analysis.tta import Compared, Side, compare, side
 from perfmodel.models.spread import Spread, equal_cv, spread
 from perfmodel.render.plot import save
-from perfmodel.render.plot.studies import AccuracyCurve, time_to_accuracy
+from perfmodel.render.tta import picture
 
 RESULTS: Final = folders.RESULTS / "tta_resnet"
 PAGE: Final = folders.DOCS / "tta.md"
@@ -138,24 +139,14 @@ def effect(one: Compared, form: str = ".3f") -> str:
     return f"{e.value:{form}} ({e.low:{form}} to {e.high:{form}}; p = {e.p:.2g})"
 
 
-def picture(found: dict[str, tuple[dict[str, Any], Side]]) -> Any:
-    """Draw every run's accuracy over its time."""
-    curves = [
-        AccuracyCurve(
-            read["device"].replace("NVIDIA ", ""), [e.time_s for e in run.training.evaluated],
-            [e.precision for e in run.training.evaluated if e.precision is not None],
-            run.moment.time_between_s, run.moment.reached,
-        )
-        for read, one in found.values() for run in one.runs
-    ]  # fmt: skip
-    return time_to_accuracy(curves, TARGET)
-
-
 def main() -> None:
     report(__doc__)
     found = machines()
     put(PAGE, SCRIPT, page(found))
-    save(picture(found), folders.IMAGES, "tta_resnet", ("png",))
+    sides = [
+        replace(one, name=read["device"].replace("NVIDIA ", "")) for read, one in found.values()
+    ]
+    save(picture(sides, TARGET), folders.IMAGES, "tta_resnet", ("png",))
 
 
 if __name__ == "__main__":

@@ -33,4 +33,4 @@ def tta(
     from perfmodel.render import tta as report
 
     found = answer(runs, against, target)
-    emit(report.result(found), fmt, out, picture=lambda: report.picture(found))
+    emit(report.result(found), fmt, out, picture=lambda: report.picture(found.sides, found.target))

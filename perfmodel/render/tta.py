@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -138,7 +138,7 @@ def _p(p: float) -> str:
     return f"{p:.2g}" if p >= _ALMOST_NO else f"below {_ALMOST_NO:g}"
 
 
-def picture(found: Answer) -> Figure:
+def picture(sides: Sequence[Side], target: float) -> Figure:
     """Draw accuracy over time, run by run."""
     from perfmodel.render.plot.studies import AccuracyCurve, time_to_accuracy
 
@@ -148,11 +148,11 @@ def picture(found: Answer) -> Figure:
             [e.precision for e in seen if e.precision is not None],
             run.moment.time_between_s, run.moment.reached,
         )
-        for side in found.sides
+        for side in sides
         for run in side.runs
         for seen in [run.training.evaluated]
     ]  # fmt: skip
-    return time_to_accuracy(curves, found.target)
+    return time_to_accuracy(curves, target)
 
 
 def document(found: Answer) -> dict[str, Any]:
