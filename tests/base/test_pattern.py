@@ -38,15 +38,12 @@ def test_an_expression_that_is_none_is_refused(asked: str) -> None:
         matching(asked, NAMES, "--batch-range")
 
 
-@pytest.mark.parametrize(
-    ("asked", "limit_s"), [("/(a+)+$/", 5), ("/(a|a)*b/", 1), ("/(.*)*c$/", 1)]
-)
+@pytest.mark.parametrize("asked", ["/(a+)+$/", "/(a|a)*b/", "/(.*)*c$/"])
 def test_an_expression_that_backtracks_for_ever_is_ended(
-    asked: str, limit_s: int, monkeypatch: pytest.MonkeyPatch
+    asked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if limit_s != 5:
-        monkeypatch.setattr(pattern, "_LONGEST_SEARCH_S", limit_s)
+    monkeypatch.setattr(pattern, "_LONGEST_SEARCH_S", 1)
     begin = time.monotonic()
-    with pytest.raises(SchemaError, match=f"in all names within {limit_s} s"):
+    with pytest.raises(SchemaError, match="in all names within 1 s"):
         matching(asked, ["a" * 60 + "!"], "--batch-range")
-    assert limit_s <= time.monotonic() - begin < limit_s + 4
+    assert 1 <= time.monotonic() - begin < 5

@@ -113,8 +113,7 @@ def test_a_host_that_is_slower_in_all_is_recovered(model: Model, settings: dict[
 
 
 @given(st.floats(0.0, 0.5), st.floats(0.0, 0.5))
-def test_the_less_a_host_is_known_the_wider_the_interval(a: float, b: float) -> None:
-    model = load(RESULTS / "predict_model.json")
+def test_the_less_a_host_is_known_the_wider_the_interval(model: Model, a: float, b: float) -> None:
     for settings in SETTINGS:
         case = mlp_case(SIZES, settings)
         less, more = (
