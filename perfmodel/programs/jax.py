@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
+from perfmodel.base.arrays import Bool, Int64
 from perfmodel.programs.findings import Actions
 from perfmodel.programs.identify import Identity
 from perfmodel.programs.program import Options, Program
 from perfmodel.readers.trace import Trace
+from perfmodel.readers.trace import rows as select
 from perfmodel.timing.intervals import lengths
 from perfmodel.timing.nesting import innermost, nest
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
 from perfmodel.timing.step_report import StepReport
-from perfmodel.timing.steps import Parts, Steps, find_steps, launched, relabel
+from perfmodel.timing.steps import Launched, Parts, Steps, find_steps, launched, relabel
 
 _DOMAIN: Final = "TSL"
-_MODULE: Final = re.compile(r"XlaModule:#(?:.*?,)?hlo_module=([^,#]+)")
+_MODULE: Final = re.compile(r"XlaModule:#(?:.*?,)?hlo_module=([^,#]+)(,program_id=)?")
 _NUMBER: Final = re.compile(r"[._]\d+$")
 _THUNK: Final = re.compile(r"Thunk:#(?:name=(?P<name>[^,#]*),)?hlo_op=(?P<op>[^,#]+)")
 
@@ -32,23 +35,64 @@ def is_jax(trace: Trace) -> bool:
     )
 
 
+def _modules(trace: Trace) -> list[str | None]:
+    """Name of the program's module that each label is of; None for all other labels.
+
+    Where some modules have a number, the autotuner's candidates have none: they are no part of the
+    program.
+    """
+    found = [
+        _MODULE.match(label) if domain == _DOMAIN else None
+        for domain, label in zip(trace.range_domains, trace.range_labels, strict=True)
+    ]
+    numbered = any(match and match[2] for match in found)
+    return [match[1] if match and (match[2] or not numbered) else None for match in found]
+
+
 def own_ranges(trace: Trace) -> Trace:
     """The trace with the program's own ranges, and XLA's modules by their name."""
+    names = dict(zip(trace.range_labels, _modules(trace), strict=True))
+    return relabel(trace, lambda domain, text: names[text] if domain == _DOMAIN else text)
 
-    def label(domain: str, text: str) -> str | None:
-        if domain != _DOMAIN:
-            return text
-        module = _MODULE.match(text)
-        return module[1] if module else None
 
-    return relabel(trace, label)
+def executing(trace: Trace, parts: Parts | None) -> Parts:
+    """Return the parts with what the program's modules launch, without compiling and autotuning.
+
+    All that is launched counts where none of it is in a module.
+
+    Parameters
+    ----------
+    trace : Trace
+        With all its ranges.
+    parts : callable, optional
+        As `perfmodel.timing.steps.find_steps`.
+    """
+    if parts is None:
+        everything = [(trace, launched(trace))]
+        parts = everything.copy
+    is_module = np.array([m is not None for m in _modules(trace)] + [False], np.bool_)
+    rows = np.flatnonzero(is_module[trace.ranges.name])
+    nesting = nest(trace.ranges, len(trace.threads), rows)
+
+    def held(found: Launched) -> Bool:
+        return innermost(nesting, found.thread, found.at_ns, found.at_ns) >= 0
+
+    if not any(held(found).any() for _, found in parts()):
+        return parts
+
+    def inside() -> Iterable[tuple[Trace, Launched]]:
+        for part, found in parts():
+            yield part, select(found, held(found))
+
+    return inside
 
 
 def find_module_steps(trace: Trace, asked: str | None, parts: Parts | None) -> Steps:
     """Find the steps: the program's own ranges, else the module with most of the GPU's work.
 
     XLA runs ahead of the GPU and launches small modules between two steps: a step that is a module
-    lasts until the next one starts.
+    lasts until the next one starts. A process with several GPUs executes the module on one thread
+    for each: a step starts with the first of them.
 
     Parameters
     ----------
@@ -65,10 +109,24 @@ def find_module_steps(trace: Trace, asked: str | None, parts: Parts | None) -> S
     }
     if found.found_by != "range" or found.label not in modules:
         return found
-    end = found.end_ns.copy()
+    start, end = _first_starts(trace, found), found.end_ns.copy()
     same = found.process[1:] == found.process[:-1]
-    end[:-1] = np.where(same, found.start_ns[1:] - 1, end[:-1])
-    return replace(found, end_ns=end)
+    end[:-1] = np.where(same, start[1:] - 1, end[:-1])
+    return replace(found, start_ns=start, end_ns=end)
+
+
+def _first_starts(trace: Trace, steps: Steps) -> Int64:
+    """Start of each step on the thread that is first, of those that execute as many as it has."""
+    ranges, begin = trace.ranges, steps.start_ns.copy()
+    codes = np.unique(ranges.name[steps.row])
+    rows = np.flatnonzero(np.isin(ranges.name, codes))
+    for process in np.unique(steps.process).tolist():
+        mine = np.flatnonzero(steps.process == process)
+        for thread in np.flatnonzero(trace.thread_process == process).tolist():
+            there = np.sort(ranges.start_ns[rows[ranges.thread[rows] == thread]])
+            if len(there) == len(mine):
+                begin[mine] = np.minimum(begin[mine], there)
+    return begin
 
 
 def hlo_operation(label: str) -> tuple[str, str] | None:
@@ -176,6 +234,12 @@ class JaxProgram(Program):
     def find(self, trace: Trace, asked: str | None, parts: Parts | None) -> Steps:
         """Find the steps in the program's own ranges, or in XLA's modules."""
         return find_module_steps(trace, asked, parts)
+
+    def steps(
+        self, trace: Trace, options: Options, parts: Parts | None = None
+    ) -> tuple[Trace, Steps]:
+        """Return the trace with the ranges to show, and its steps, of what modules launch."""
+        return super().steps(trace, options, executing(trace, parts))
 
     def has_operators(self, trace: Trace, options: Options) -> bool:
         """Whether there are ranges of thunks."""
