@@ -218,12 +218,22 @@ class Replay:
         self._scale = median_s / replayed_s if median_s and replayed_s else 1.0
 
     def step_s(self, change: Change) -> float:
-        """Seconds of a step of the slowest lane, the median over steps but the first."""
+        """Seconds of a step of the slowest lane, the median over steps but the first.
+
+        Where no lane has two steps, from the start of its first operation to the end of its last.
+        """
         return self._scale * self._step_s(change)
 
     def _step_s(self, change: Change) -> float:
-        start = np.array(self._run(change).start, np.int64)
-        return max((_period(start[heads]) for heads in self._heads), default=0.0)
+        times = self._run(change)
+        start = np.array(times.start, np.int64)
+        if any(len(heads) > 1 for heads in self._heads):
+            return max(_period(start[heads]) for heads in self._heads)
+        end = np.array(times.end, np.int64)
+        lanes = zip(self._heads, pairwise(self._first_op.tolist()), strict=True)
+        passed = (end[first:last].max() - start[heads[0]] for heads, (first, last) in lanes
+                  if len(heads))  # fmt: skip
+        return max((float(ns) * 1e-9 for ns in passed), default=0.0)
 
     def critical_path(self, change: Change) -> dict[str, float]:
         """Seconds of the longest chain of a step by kind, the mean over steps but the first."""
@@ -231,10 +241,21 @@ class Replay:
         start = np.array(times.start, np.int64)
         heads = max(self._heads, key=lambda heads: _period(start[heads])).tolist()
         if len(heads) < 2:
-            return {}
+            return self._path_of_one(times, passed)
         first = min(1, len(heads) - 2)
         spent = self._spent_ns(times, passed, heads[-1], times.start[heads[first]])
         seconds = spent * 1e-9 * self._scale / (len(heads) - 1 - first)
+        return {k: float(t) for k, t in zip(PATH_KINDS, seconds, strict=True) if t > 0}
+
+    def _path_of_one(self, times: _Times, passed: Int64) -> dict[str, float]:
+        """Seconds of the longest chain by kind where no lane has two steps."""
+        if len(times.end) == 0:
+            return {}
+        last = int(np.argmax(np.array(times.end, np.int64)))
+        since = times.start[int(self._heads[self._op_lane[last]][0])]
+        spent = self._spent_ns(times, passed, last, since)
+        spent[self._nodes.kind[last]] += times.end[last] - times.start[last]
+        seconds = spent * 1e-9 * self._scale
         return {k: float(t) for k, t in zip(PATH_KINDS, seconds, strict=True) if t > 0}
 
     def _by_level(self) -> Levels | None:

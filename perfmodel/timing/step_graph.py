@@ -22,7 +22,7 @@ _PAGEABLE: Final = 0
 _FROM_HOST: Final = 1
 _TO_HOST: Final = 2
 MOST_OPS: Final = 16_000
-"""Operations of a lane that are kept: those of its last whole steps."""
+"""Operations of a lane that are kept: those of its last whole steps, or of a part of one step."""
 _MOST_STEPS: Final = 10
 _LEAST_STEPS: Final = 3
 
@@ -95,7 +95,7 @@ def step_graph(
     communicates: Bool,
     small: Int64,
 ) -> StepGraph:
-    """Collect one lane's last steps; operations whose launch is not on the timeline are left out.
+    """Collect one lane's last steps, or a part of one; operations whose launch is not on the timeline are left out.
 
     `small` is the range's number of every small kernel by `GpuOps` row, -1 for other operations.
     """
@@ -113,7 +113,8 @@ def step_graph(
     order = order[at[order] >= 0]
     if len(order) > MOST_OPS:
         first = max(first, number[order[-MOST_OPS]])
-    order = order[number[order] > first]
+    kept = order[number[order] > first]
+    order = kept if len(kept) else order[-MOST_OPS:]  # one step may hold more
     op, number, at = op[order], number[order], at[order]
     begin, end = (int(at[0]), int(at[-1]) + 1) if len(at) else (0, 0)
     kind = np.full(len(op), KERNEL_OP, np.int8)
