@@ -162,7 +162,7 @@ class StepWork:
     bytes : float
         Compulsory bytes of all operators that do not communicate.
     source : str
-        What counted it: the operators' 'shapes', or the 'layers' of a network.
+        What counted it: the operators' 'shapes', the 'layers' of a network, or 'none'.
     attention : str
         How attention is counted: 'full', or 'causal' without what a causal mask hides.
     modelled : float

@@ -9,22 +9,36 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int64
+from perfmodel.base.arrays import Bool
 from perfmodel.programs.findings import Actions
 from perfmodel.programs.identify import Identity
-from perfmodel.programs.program import Options, Program
+from perfmodel.programs.program import UNNAMED_STEP, Options, Program
 from perfmodel.readers.trace import Trace
 from perfmodel.readers.trace import rows as select
 from perfmodel.timing.intervals import lengths
 from perfmodel.timing.nesting import innermost, nest
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
 from perfmodel.timing.step_report import StepReport
-from perfmodel.timing.steps import Launched, Parts, Steps, find_steps, launched, relabel
+from perfmodel.timing.steps import (
+    Launched,
+    Parts,
+    Steps,
+    find_steps,
+    held_share,
+    launched,
+    relabel,
+    with_steps,
+)
 
 _DOMAIN: Final = "TSL"
 _MODULE: Final = re.compile(r"XlaModule:#(?:.*?,)?hlo_module=([^,#]+)(,program_id=)?")
 _NUMBER: Final = re.compile(r"[._]\d+$")
 _THUNK: Final = re.compile(r"Thunk:#(?:name=(?P<name>[^,#]*),)?hlo_op=(?P<op>[^,#]+)")
+
+_NO_SIZES: Final = (
+    "FLOPs, bytes and MFU are unknown: XLA's ranges name no sizes; "
+    "jax.jit(step).lower(...).compile().cost_analysis() counts those of a step"
+)
 
 
 def is_jax(trace: Trace) -> bool:
@@ -87,7 +101,7 @@ def executing(trace: Trace, parts: Parts | None) -> Parts:
     return inside
 
 
-def find_module_steps(trace: Trace, asked: str | None, parts: Parts | None) -> Steps:
+def find_module_steps(trace: Trace, asked: str | None, parts: Parts) -> Steps:
     """Find the steps: the program's own ranges, else the module with most of the GPU's work.
 
     XLA runs ahead of the GPU and launches small modules between two steps: a step that is a module
@@ -109,24 +123,37 @@ def find_module_steps(trace: Trace, asked: str | None, parts: Parts | None) -> S
     }
     if found.found_by != "range" or found.label not in modules:
         return found
-    start, end = _first_starts(trace, found), found.end_ns.copy()
+    found = _on_all_threads(trace, found)
+    end = found.end_ns.copy()
     same = found.process[1:] == found.process[:-1]
-    end[:-1] = np.where(same, start[1:] - 1, end[:-1])
-    return replace(found, start_ns=start, end_ns=end)
+    end[:-1] = np.where(same, found.start_ns[1:] - 1, end[:-1])
+    found = replace(found, end_ns=end)
+    return replace(found, confidence=held_share(trace, found, parts))
 
 
-def _first_starts(trace: Trace, steps: Steps) -> Int64:
-    """Start of each step on the thread that is first, of those that execute as many as it has."""
-    ranges, begin = trace.ranges, steps.start_ns.copy()
-    codes = np.unique(ranges.name[steps.row])
-    rows = np.flatnonzero(np.isin(ranges.name, codes))
+def _on_all_threads(trace: Trace, steps: Steps) -> Steps:
+    """Begin each step on the thread that is first, of those that execute as many as it has.
+
+    Where there are several, the steps are no ranges.
+    """
+    ranges, start, row = trace.ranges, steps.start_ns.copy(), steps.row.copy()
+    module = _called(trace, steps.label)
     for process in np.unique(steps.process).tolist():
         mine = np.flatnonzero(steps.process == process)
-        for thread in np.flatnonzero(trace.thread_process == process).tolist():
-            there = np.sort(ranges.start_ns[rows[ranges.thread[rows] == thread]])
+        others = np.setdiff1d(np.flatnonzero(trace.thread_process == process), steps.thread[mine])
+        for thread in others.tolist():
+            there = np.sort(ranges.start_ns[module & (ranges.thread == thread)])
             if len(there) == len(mine):
-                begin[mine] = np.minimum(begin[mine], there)
-    return begin
+                start[mine] = np.minimum(start[mine], there)
+                row[mine] = -1
+    return replace(steps, start_ns=start, row=row)
+
+
+def _called(trace: Trace, label: str) -> Bool:
+    """Which ranges have a label."""
+    is_label = np.array([text == label for text in (*trace.range_labels, "")], np.bool_)
+    chosen: Bool = is_label[trace.ranges.name]
+    return chosen
 
 
 def hlo_operation(label: str) -> tuple[str, str] | None:
@@ -187,6 +214,8 @@ def hlo_times(trace: Trace, steps: StepReport) -> OperatorTimes | None:
         fusible_bytes=none,
         gpu_ns=lengths(row, trace.ops.start_ns[op], trace.ops.end_ns[op], len(rows)),
         lanes=len(steps.times.process),
+        warnings=(_NO_SIZES,),
+        source="none",
     )
 
 
@@ -231,15 +260,17 @@ class JaxProgram(Program):
         """Return the trace with XLA's modules, and without its thunks."""
         return own_ranges(trace)
 
-    def find(self, trace: Trace, asked: str | None, parts: Parts | None) -> Steps:
-        """Find the steps in the program's own ranges, or in XLA's modules."""
-        return find_module_steps(trace, asked, parts)
-
     def steps(
         self, trace: Trace, options: Options, parts: Parts | None = None
     ) -> tuple[Trace, Steps]:
         """Return the trace with the ranges to show, and its steps, of what modules launch."""
-        return super().steps(trace, options, executing(trace, parts))
+        own = self.own_ranges(trace)
+        found = find_module_steps(own, options.batch_label, executing(trace, parts))
+        several = found.found_by == "range" and (found.row < 0).any()
+        if several:  # the ranges that are made for them have the modules' name
+            kept = ~_called(own, found.label)
+            own = replace(own, ranges=select(own.ranges, kept))
+        return with_steps(own, found, UNNAMED_STEP)
 
     def has_operators(self, trace: Trace, options: Options) -> bool:
         """Whether there are ranges of thunks."""

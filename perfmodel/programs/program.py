@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from perfmodel.timing.step_report import StepReport
 
 StepClock = Literal["host", "gpu"]
-_STEP: Final = "step"
+UNNAMED_STEP: Final = "step"
 """What steps are called that nothing names."""
 
 
@@ -235,7 +235,7 @@ class Program:
         calls where the trace holds none.
         """
         own = self.own_ranges(trace)
-        return with_steps(own, self.find(own, options.batch_label, parts), _STEP)
+        return with_steps(own, self.find(own, options.batch_label, parts), UNNAMED_STEP)
 
     def has_operators(self, trace: Trace, options: Options) -> bool:
         """Whether there may be operators, which are counted over all of a report at once."""

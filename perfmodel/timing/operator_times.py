@@ -79,7 +79,7 @@ class OperatorTimes:
         Whether attention was counted as under a causal mask.
     warnings : tuple of str
     source : str
-        Where the work is from: 'shapes' of operators, or 'layers' of a network.
+        Where the work is from: 'shapes' of operators, 'layers' of a network, or 'none'.
     counted : tuple of CountedOperator
         From a table of Nsight Compute, if one was given.
     """

@@ -95,9 +95,10 @@ def step_graph(
     communicates: Bool,
     small: Int64,
 ) -> StepGraph:
-    """Collect one lane's last steps, or a part of one; operations whose launch is not on the timeline are left out.
+    """Collect one lane's last steps, or the last part of one that holds more than `MOST_OPS`.
 
-    `small` is the range's number of every small kernel by `GpuOps` row, -1 for other operations.
+    Operations whose launch is not on the timeline are left out. `small` is the range's number of
+    every small kernel by `GpuOps` row, -1 for other operations.
     """
     ops = trace.ops
     mine = np.flatnonzero(times.ops.lane == lane)

@@ -208,6 +208,11 @@ def find_steps(trace: Trace, asked: str | None = None, parts: Parts | None = Non
     return _whole(trace, parts, work)
 
 
+def held_share(trace: Trace, steps: Steps, parts: Parts) -> float:
+    """Share of the work of `parts`, as `Steps.confidence`, that lies in steps."""
+    return _Work.of(trace, parts).inside(steps.process, steps.start_ns, steps.end_ns)
+
+
 def relabel(trace: Trace, label: Callable[[str, str], str | None]) -> Trace:
     """Return the trace with other labels of its ranges, and without some of them.
 

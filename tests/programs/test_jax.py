@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from perfmodel.analysis.analyze import analyze_reports
-from perfmodel.programs.jax import hlo_operation
+from perfmodel.programs.jax import JAX_PROGRAM, hlo_operation
 from perfmodel.programs.program import Options
+from perfmodel.readers import read
 from support.build_report import ReportBuilder
 
 US = 1000
@@ -64,3 +66,58 @@ def test_hlo_operations_are_timed_by_kind_and_phase(tmp_path: Path) -> None:
 def test_a_thunk_names_its_source_and_its_operation() -> None:
     assert hlo_operation("Thunk:#hlo_op=command_buffer_1#") == ("", "command_buffer_1")
     assert hlo_operation("step 3") is None
+
+
+def executed_on(path: Path, gpus: int, tuned_us: int) -> Path:
+    """Six steps of 100 µs on every GPU, each by a thread of its own, after autotuning.
+
+    The autotuner runs candidates, which have no number, and kernels outside of all modules.
+    """
+    builder = ReportBuilder("2025.3.2")
+    threads = [builder.thread(tid=100 + i) for i in range(gpus)]
+    for i, thread in enumerate(threads):
+        builder.gpu(i)
+        for try_ in range(4):
+            at = try_ * tuned_us * US
+            end = at + tuned_us * US - US
+            thread.range("XlaModule:#hlo_module=gemm_fusion.3#", at, end, domain="TSL")
+            thread.kernel("gemm_fusion_3", (at + 10, at + 20), (at + 30, end), device=i)
+            thread.kernel("redzone", (end + 10, end + 20), (end + 30, end + 900), device=i)
+        for step in range(6):
+            # the second thread is first in odd steps
+            at = (4 * tuned_us + 100 * step) * US + (i if step % 2 == 0 else -i) * US
+            module = "XlaModule:#hlo_module=jit_step,program_id=5#"
+            thread.range(module, at, at + 40 * US, domain="TSL")
+            thread.kernel("fusion", (at + 10, at + 20), (at + 5 * US, at + (85 - i) * US), device=i)
+    return builder.write(path)
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_what_is_launched_to_compile_and_tune_is_in_no_step(gpus: int, tmp_path: Path) -> None:
+    path = executed_on(tmp_path / "r.sqlite", gpus, tuned_us=1000)
+    run = analyze_reports([path], Options()).fitted
+    assert run.steps is not None
+    assert (run.steps.label, run.steps.found_by, run.batch.count) == ("jit_step", "range", 4)
+    assert run.steps.confidence == 1.0
+    assert run.batch.median.value == pytest.approx(100e-6, rel=0.03)
+    assert [rank.gpu_busy_s for rank in run.ranks] == pytest.approx([80e-6, 79e-6][:gpus])
+    assert [(k.name, k.count) for k in run.steps.kernels] == [("fusion", 1)]
+
+
+def test_steps_of_a_process_begin_on_the_thread_that_is_first(tmp_path: Path) -> None:
+    trace = read(executed_on(tmp_path / "r.sqlite", 2, tuned_us=10))
+    shown, steps = JAX_PROGRAM.steps(trace, Options())
+    assert (steps.start_ns // US).tolist() == [40, 139, 240, 339, 440, 539]
+    assert (steps.end_ns[:-1] == steps.start_ns[1:] - 1).all()
+    step = [i for i, label in enumerate(shown.range_labels) if label == "jit_step"]
+    rows = np.isin(shown.ranges.name, step)
+    assert shown.ranges.start_ns[rows].tolist() == steps.start_ns.tolist()
+
+
+def test_flops_are_unknown_without_advice_for_another_framework(tmp_path: Path) -> None:
+    run = analyze_reports([report(tmp_path / "r.sqlite")], Options()).fitted
+    (said,) = [w for w in run.warnings if "FLOPs" in w]
+    assert "cost_analysis" in said
+    assert "pytorch" not in said
+    assert run.work is not None
+    assert run.work.source == "none"
