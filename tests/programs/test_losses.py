@@ -17,6 +17,8 @@ from perfmodel.programs.findings import KINDS, Actions, Facts, OperatorFact, ran
 from perfmodel.programs.losses import find_losses
 from perfmodel.programs.program import Options
 from perfmodel.timing.samples import Estimate
+from perfmodel.timing.step_graph import MOST_OPS
+from support.build_report import ReportBuilder
 
 PLANTED = Path(os.environ.get("PROGRAM_REPORTS", "/nonexistent")) / "planted"
 FIRST = {
@@ -227,3 +229,20 @@ def test_memory_and_products_are_found_where_the_gpu_limits_the_step() -> None:
     short = replace(steps, free_s={"kernel": 9.8e-3})
     capped = [f.saving_s for f in ranked(facts, find_losses(facts, short, Actions()))]
     assert capped == pytest.approx([0.2e-3, 0.2e-3])
+
+
+@pytest.mark.parametrize("kernels", [40, MOST_OPS + 40])
+def test_what_does_not_repeat_has_findings(kernels: int, tmp_path: Path) -> None:
+    """Different kernels of 10 µs, launched 100 µs apart: the GPU waits nine tenths of the time."""
+    builder = ReportBuilder()
+    thread = builder.thread()
+    builder.gpu()
+    for i in range(kernels):
+        at = 100_000 * i
+        thread.kernel(f"kernel_{i * i % 9973}", (at, at + 4_000), (at + 5_000, at + 15_000))
+    run = analyzed(builder.write(tmp_path / "r.sqlite"))
+    assert run.steps is not None
+    assert run.steps.found_by == "whole"
+    first = run.findings[0]
+    assert first.kind == "launch_bound"
+    assert first.saving_s == pytest.approx(0.9 * run.batch.median.value, rel=0.05)

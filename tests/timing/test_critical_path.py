@@ -82,6 +82,16 @@ def test_what_decides_a_step() -> None:
     assert found == pytest.approx({kind: us * 1e-6 for kind, us in expected.items()})
 
 
+def test_one_step_is_from_its_first_operation_to_the_end_of_its_last() -> None:
+    """Of five kernels of 100 µs that the host waits for, the first begins 600 before the last."""
+    one = replay(replace(graph(), op_step=np.zeros(STEPS, np.int32)))
+    assert one.step_s(Change()) == pytest.approx(700e-6)
+    assert one.step_s(Change(free=frozenset(["kernel"]))) == pytest.approx(200e-6)
+    kinds = {"launch_bound": 4 * 5, "kernel": 500, "blocking_sync": 4 * 25, "host_compute": 4 * 20}
+    path = one.critical_path(Change())
+    assert path == pytest.approx({kind: us * 1e-6 for kind, us in kinds.items()})
+
+
 def test_a_collective_ends_after_its_last_rank() -> None:
     """The second rank works 40 µs longer, and comes 40 µs later: that is what decides a step."""
     early = graph(150, 20, 140, COMMUNICATION_OP)
