@@ -13,14 +13,14 @@ from perfmodel.readers.trace import GRAPH, KERNEL, MEMCPY, MEMSET, GpuOps
 
 CATEGORIES: Final = (
     "GEMM", "attention", "convolution", "normalization", "softmax and loss", "element-wise",
-    "reduction", "optimizer", "embedding", "sort and scan", "copy", "memset", "communication",
-    "graph", "other",
+    "reduction", "optimizer", "embedding", "sort and scan", "FFT", "copy", "memset",
+    "communication", "graph", "other",
 )  # fmt: skip
 """Codes of `categorize` are positions in this tuple."""
 
 _RULES: Final = (
     ("communication", r"^nccl|nvshmem|all_?reduce|all_?gather|reduce_?scatter|multimem"),
-    ("optimizer", r"adam|adagrad|\bsgd|lamb(?!da)|fusedoptimizer|rmsprop"),
+    ("optimizer", r"adam|adagrad|\bsgd|fusedsgd|lamb(?!da)|fusedoptimizer|rmsprop"),
     ("attention", r"attention|flash|fmha|sdpa|mha_|compute_dot_do_o|convert_dq|splitkv|paged_kv"),
     ("reduction", r"pool_|_pool|maxpool|avgpool"),
     (
@@ -33,22 +33,27 @@ _RULES: Final = (
         r"conv(?!ert)|[dw]grad|fprop|winograd|im2col|col2im|nchwtonhwc|nhwctonchw"
         r"|nhwcaddpadding|scalepackedtensor|init_device_workspace|^(?>.*?cudnn).*kernel<",
     ),
+    ("FFT", r"(?:^|[\W_])fft|cufft"),
     ("softmax and loss", r"softmax|nll_?loss|cross_?entropy|_loss|logsumexp"),
     (
         "embedding",
         r"embedding|sum_and_scatter|compute_grad_weight|segment_offset|partials_per_segment"
-        r"|num_of_partial_segments|index_?(?:select|put|add|elementwise)|gather_kernel|scatter",
+        r"|num_of_partial_segments|index_?(?:select|put|add|elementwise|func)|indexing_backward"
+        r"|gather_kernel|scatter",
     ),
     (
         "GEMM",
         r"gemm|nvjet|splitkreduce|_mma|cutlass|cublas|gemv|dot_kernel|matmul|_dot(?![a-z])|wgmma"
         r"|\bger\b|syrk|trsm|xmma",
     ),
-    ("sort and scan", r"radix|sort|devicescan|deviceselect|unique|scan|topk|bitonic|merge"),
+    (
+        "sort and scan",
+        r"radix|sort|devicescan|deviceselect|unique|scan|topk|bitonic|merge|write_indices",
+    ),
     (
         "copy",
         r"direct_copy|catarray|copy_?kernel|copyfunctor|chunk_cat|split_with_sizes|transpose"
-        r"|memcpy|_copy\b|to_copy|permute|concatenate|pad_|slice",
+        r"|memcpy|_copy(?:\b|__)|to_copy|permute|concatenate|pad_|slice",
     ),
     ("reduction", r"reduce|_sum|_mean|norm_?kernel|triton_(?:red|per)_|argmax|argmin|cumsum"),
     ("memset", r"memset"),
@@ -56,7 +61,7 @@ _RULES: Final = (
         "element-wise",
         r"elementwise|unrolled|vectorized|triton_poi|functor|fill|dropout|gelu|relu|silu|sigmoid"
         r"|tanh|add|mul|arange|tril|triu|random|distribution|cast|convert|where|bernoulli|loop_"
-        r"|fusion|rng|philox|pointwise|pow|exp_|compare|mask|clamp|foreach",
+        r"|fusion|wrapped_|cupy_|elemwise|rng|philox|pointwise|pow|exp_|compare|mask|clamp|foreach",
     ),
 )
 """In this order: what comes first wins, since a later pattern may occur in an earlier kernel."""

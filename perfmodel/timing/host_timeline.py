@@ -11,7 +11,7 @@ import numpy as np
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64, distinct_positions
 from perfmodel.readers.trace import MEMCPY, NULL, Trace
 from perfmodel.timing.step_times import StepTimes, widened
-from perfmodel.timing.steps import Launched, Steps
+from perfmodel.timing.steps import BLOCKING, Launched, Steps
 
 CAUSES: Final = (
     "launch_bound", "blocking_sync", "allocation", "host_compute", "pageable_copy", "dependency",
@@ -22,10 +22,6 @@ CAUSES: Final = (
 LAUNCH, SYNC, ALLOCATION, HOST, PAGEABLE, DEPENDENCY, COMMUNICATION, OTHER = range(len(CAUSES))
 
 _COPYING: Final = ("cudaMemcpy", "cuMemcpy")
-_BLOCKING: Final = (
-    "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize",
-    "cudaThreadSynchronize", "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
-)  # fmt: skip
 _ALLOCATING: Final = (
     "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostRegister", "cudaHostUnregister",
     "cuMemAlloc", "cuMemFree", "cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemRelease",
@@ -131,7 +127,7 @@ def call_kinds(trace: Trace, found: Launched) -> tuple[Int8, Bool]:
         hit = [n.startswith(prefixes) and "Async" not in n for n in trace.strings]
         return np.array([*hit, False], np.bool_)  # the last one is that of no name
 
-    waits = starting(_BLOCKING + _COPYING)
+    waits = starting(BLOCKING + _COPYING)
     of_name = np.full(len(waits), LAUNCH, np.int8)
     of_name[starting(("cudaGraph", "cuGraph"))] = OTHER
     of_name[starting(_ALLOCATING)] = ALLOCATION

@@ -13,6 +13,10 @@ _LEAST_REPEATS: Final = 3
 """A sequence is periodic if it repeats at least so often."""
 _NEARLY: Final = 0.9
 """Periods that explain this share of what the best one explains are as good; the shortest wins."""
+_PARTED: Final = 0.75
+"""Share of a sequence that repetitions hold at least where others than the first break them."""
+_SURELY: Final = 10
+"""So often only steps repeat until the recording ends, however long set-up was before."""
 _MOST_PERIOD: Final = 200_000
 _MOST_CODES, _FEW_CODES, _MOST_LAGS, _MOST_TRIED = 400, 8, 64, 100
 """Codes looked at for a period; those of them that may occur several times in one, and how often;
@@ -29,12 +33,48 @@ def pattern_of(name: str) -> str:
     return _DIGITS.sub("*", name)
 
 
-def period_of(codes: Int64) -> Cut | None:
+def repetitions_of(codes: Int64) -> tuple[Int64, int] | None:
+    """Find what a sequence repeats: where each repetition begins, and its length.
+
+    What repeats without a break may occur elsewhere, too, such as before and after a validation.
+    Together the repetitions are at least half of the sequence, or, where breaks part them, three
+    quarters: less could be the layers of a network. After a long set-up, such as a compiler's
+    search for the fastest kernels, they may be less if they go on until the end.
+    """
+    cut = period_of(codes, least=0.0)
+    if cut is None:
+        return None
+    first, period, repeats = cut
+    everywhere = _occurrences(codes, first + period * np.arange(repeats), period)
+    count, held = len(codes), period * len(everywhere)
+    lasts = repeats >= _SURELY and first + period * (repeats + 1) > count
+    if period * repeats >= count / 2 or held >= _PARTED * count or lasts:
+        return everywhere, period
+    return None
+
+
+def _occurrences(codes: Int64, known: Int64, period: int) -> Int64:
+    """Where a sequence has what it has at `known`, which follow each other, without overlaps."""
+    pattern = codes[known[0] : known[0] + period]
+    values, counts = np.unique(codes, return_counts=True)
+    rarest = int(np.argmin(counts[np.searchsorted(values, pattern)]))
+    begins = np.flatnonzero(codes == pattern[rarest]) - rarest
+    begins = begins[(begins >= 0) & (begins + period <= len(codes))]
+    begins = begins[(begins + period <= known[0]) | (begins >= known[-1] + period)]
+    found, free = [], 0
+    for begin in begins.tolist():
+        if begin >= free and np.array_equal(codes[begin : begin + period], pattern):
+            found.append(begin)
+            free = begin + period
+    return np.sort(np.concatenate([known, np.array(found, np.int64)]))
+
+
+def period_of(codes: Int64, least: float = 0.5) -> Cut | None:
     """Find the period of a sequence: where it begins, its length, and how often it repeats.
 
     The beginning may differ (set-up, warm-up). Distances between occurrences of the rarest codes
-    propose periods; the shortest of those that explain most of the sequence is taken, if it is at
-    least half of it.
+    propose periods; the shortest of those that explain most of the sequence without a break is
+    taken, if it is at least half of it (or another share, `least`).
     """
     count = len(codes)
     found = []
@@ -52,7 +92,7 @@ def period_of(codes: Int64) -> Cut | None:
             first += length - repeats * period if first + length == count else 0
             found.append((first, period, repeats))
     covered = max((period * repeats for _, period, repeats in found), default=0)
-    if covered < count / 2 or not found:
+    if covered < count * least or not found:
         return None
     return min((f for f in found if f[1] * f[2] >= _NEARLY * covered), key=lambda f: f[1])
 

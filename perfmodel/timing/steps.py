@@ -19,7 +19,7 @@ from perfmodel.readers.trace import NO_NAME, PUSH_POP, GpuOps, Ranges, Trace, co
 from perfmodel.readers.trace import rows as select
 from perfmodel.timing.host_steps import extents, host_steps
 from perfmodel.timing.nesting import closed_ends
-from perfmodel.timing.period import pattern_of, period_of
+from perfmodel.timing.period import pattern_of, repetitions_of
 from perfmodel.timing.projection import Joined, join_launches
 
 FoundBy = Literal["mark", "range", "kernels", "whole"]
@@ -38,10 +38,17 @@ _MOST_NAMES: Final = 2000
 """Range names looked at, those of the longest ranges: a step's range holds most others."""
 _LEAST_REPEATS: Final = 3
 """Equal names in a pattern are candidates of their own if they repeat at least so often."""
+_BESIDE: Final = 0.1
+"""Steps follow each other: no more of one runs beside the next."""
+BLOCKING: Final = (
+    "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize",
+    "cudaThreadSynchronize", "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
+)  # fmt: skip
+"""CUDA calls that wait until the GPU has done what was launched."""
 _OFTEN: Final = 10
 _SOME: Final = 0.1
-"""Set-up may be long: without a GPU, ranges named as steps and what repeats so often hold at least
-this share of the time."""
+"""Set-up may be long: what repeats so often, and all the GPU's work while it goes on (without a GPU
+also ranges named as steps), holds at least this share of the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +207,12 @@ def find_steps(trace: Trace, asked: str | None = None, parts: Parts | None = Non
     held = best is not None and best.share >= least
     if best is not None and held and not best.is_part(work.on_gpu):
         return best.steps(trace, "range")
+    after_setup = best is not None and work.on_gpu and work.lasting(best.steps(trace, "range"))
+    share = 0.0 if best is None else best.share / (_NEARLY if after_setup else 1.0)
     by_kernels = _periodic(trace, parts, work)
-    if by_kernels is not None and (best is None or by_kernels.confidence > best.share):
+    if by_kernels is not None and by_kernels.confidence > share:
         return by_kernels
-    if best is not None and held:
+    if best is not None and (held or after_setup):
         return best.steps(trace, "range")
     return _whole(trace, parts, work)
 
@@ -430,6 +439,18 @@ class _Work:
                 everything += float(at[1] - at[0])
         return held / everything if everything else 0.0
 
+    def lasting(self, steps: Steps) -> bool:
+        """Whether steps are all the GPU's work while they go on, or many, after a long set-up."""
+        if steps.confidence < _SOME or int(steps.number.max()) < _OFTEN:
+            return False
+        if not self.on_gpu:
+            return True
+        who = np.unique(steps.process)
+        ends = [(steps.start_ns[m].min(), steps.end_ns[m].max())
+                for m in (steps.process == p for p in who)]  # fmt: skip
+        first, last = np.array(ends, np.int64).T
+        return steps.confidence >= _NEARLY * self.inside(who, first, last)
+
 
 def _summed(process: Int32, at: Int64, weight: Floats) -> Iterator[tuple[int, Int64, Floats]]:
     """Sum the work of every process up in time order."""
@@ -502,36 +523,59 @@ def _periodic(trace: Trace, parts: Parts, work: _Work) -> Steps | None:
         np.concatenate(column) for column in zip(*columns, strict=True)
     )
     share = work.inside(processes, start, end)
-    often = not work.on_gpu and int(number.max()) >= _OFTEN
-    if share < (_SOME if often else _MOST):
-        return None
     row = np.full(len(processes), -1, np.int64)
-    return Steps("", "kernels", share, processes, threads, number, start, end, row)
+    found = Steps("", "kernels", share, processes, threads, number, start, end, row)
+    return found if share >= _MOST or work.lasting(found) else None
 
 
 def _launch_columns(parts: Parts) -> list[tuple[Any, ...]]:
     """Process, thread, number, start and end of the periods of every process's operations."""
     columns: list[tuple[Any, ...]] = []
     for part, found in parts():
-        process, thread, at_ns, codes = _sequence(part, found)
+        order = np.lexsort((part.ops.start_ns[found.op], found.at_ns, found.process))
+        process, op = found.process[order], found.op[order]
         for p in np.unique(process):
             mine = np.flatnonzero(process == p)
-            cut = period_of(codes[mine])
+            at_ns, codes = found.at_ns[order[mine]], operation_codes(part.ops, op[mine])
+            cut = repetitions_of(codes)
             if cut is None:
                 return []
-            first, period, repeats = cut
-            start = at_ns[mine[first : first + period * repeats : period]]
-            last = first + period * repeats
-            after = at_ns[mine[last]] - 1 if last < len(mine) else _last_call(part, int(p))
-            end = np.append(start[1:] - 1, max(after, int(start[-1])))
-            threads, counts = np.unique(thread[mine], return_counts=True)
+            if _overlap(part.ops, op[mine], cut):
+                at_ns, codes = _with_waits(part, int(p), at_ns, codes)
+                cut = repetitions_of(codes) or cut
+            first, period = cut
+            repeats = len(first)
+            start, after = at_ns[first], first + period
+            end = np.full(repeats, _last_call(part, int(p)), np.int64)
+            end[after < len(at_ns)] = at_ns[after[after < len(at_ns)]] - 1
+            end = np.maximum(end, start)
+            threads, counts = np.unique(found.thread[order[mine]], return_counts=True)
             columns.append((
                 np.full(repeats, p, np.int32),
                 np.full(repeats, threads[np.argmax(counts)], np.int32),
                 np.arange(repeats, dtype=np.int32), start, end,
             ))  # fmt: skip
-        del part, found, process, thread, at_ns, codes  # before the next one is made
+        del part, found, order, process, op, at_ns, codes  # before the next one is made
     return columns
+
+
+def _overlap(ops: GpuOps, op: Int64, cut: tuple[Int64, int]) -> bool:
+    """Whether what repeats runs beside the next of its kind, as parts of a step on streams do."""
+    first, period = cut
+    every = op[first[:, None] + np.arange(period)]
+    start, end = ops.start_ns[every].min(axis=1), ops.end_ns[every].max(axis=1)
+    beside = end[:-1] - start[1:]
+    return bool(np.median(beside) > _BESIDE * np.median(np.diff(start)))
+
+
+def _with_waits(trace: Trace, process: int, at_ns: Int64, codes: Int64) -> tuple[Int64, Int64]:
+    """Times and codes of a process's operations and of the calls that wait for them."""
+    waits = np.array([n.startswith(BLOCKING) for n in trace.strings] + [False], np.bool_)
+    api = trace.api
+    rows = np.flatnonzero(waits[api.name] & (trace.thread_process[api.thread] == process))
+    times = np.concatenate([at_ns, api.start_ns[rows]])
+    order = np.argsort(times, kind="stable")
+    return times[order], np.concatenate([codes, -1 - api.name[rows].astype(np.int64)])[order]
 
 
 def _host_columns(trace: Trace) -> list[tuple[Any, ...]]:
@@ -544,14 +588,6 @@ def _host_columns(trace: Trace) -> list[tuple[Any, ...]]:
             np.arange(count, dtype=np.int32), one.begin_ns[:-1], one.begin_ns[1:] - 1,
         ))  # fmt: skip
     return columns
-
-
-def _sequence(trace: Trace, found: Launched) -> tuple[Int32, Int32, Int64, Int64]:
-    """Process, thread, host time and code of every operation, by process and time."""
-    order = np.lexsort((trace.ops.start_ns[found.op], found.at_ns, found.process))
-    op = found.op[order]
-    codes = operation_codes(trace.ops, op)
-    return found.process[order], found.thread[order], found.at_ns[order], codes
 
 
 def operation_codes(ops: GpuOps, rows: Int64) -> Int64:

@@ -21,7 +21,7 @@ from perfmodel.readers.nvtx import parse
 from perfmodel.readers.trace import NULL
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.timing.intervals import covered, lengths, union
-from perfmodel.timing.period import pattern_of, period_of
+from perfmodel.timing.period import pattern_of, repetitions_of
 from perfmodel.timing.steps import Steps, find_steps
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
@@ -178,15 +178,64 @@ def test_a_repeated_sequence_has_a_period_that_repeats(
     pattern: list[int], repeats: int, setup: list[int]
 ) -> None:
     codes = np.array(setup + pattern * repeats, np.int64)
-    cut = period_of(codes)
+    cut = repetitions_of(codes)
     if len(pattern) * repeats < len(codes) / 2:
         return
     assert cut is not None
-    first, period, count = cut
-    assert count >= 3
-    inside = codes[first : first + period * count].reshape(count, period)
+    first, period = cut
+    assert len(first) >= 3
+    assert (np.diff(first) >= period).all()
+    inside = codes[first[:, None] + np.arange(period)]
     assert (inside == inside[0]).all()
-    assert period * count >= len(pattern) * (repeats - 1)
+    assert period * len(first) >= len(pattern) * (repeats - 1)
+
+
+def test_steps_before_and_after_a_validation_are_steps() -> None:
+    train, validate = [0, 1, 2, 3, 4, 5, 2, 6], [0, 1, 7]
+    epoch = train * 12 + validate * 3
+    found = repetitions_of(np.array([8, 8, *epoch * 2], np.int64))
+    assert found is not None
+    first, period = found
+    assert period == len(train)
+    assert len(first) == 24
+    pauses = np.flatnonzero(np.diff(first) != period)
+    assert np.diff(first)[pauses].tolist() == [len(train) + 3 * len(validate)]
+
+
+def test_layers_that_repeat_within_steps_are_no_steps() -> None:
+    forward, backward = [0, 1, 2, 3] * 6, [4, 5, 6, 7, 8] * 6
+    step = [9, *forward, 10, 11, *backward, 12, 13]
+    assert repetitions_of(np.array(step * 2, np.int64)) is None
+
+
+def test_steps_follow_a_long_setup() -> None:
+    setup = np.random.default_rng(0).integers(10, 60, 2000)
+    steps = [0, 1, 2, 3] * 12
+    found = repetitions_of(np.concatenate([setup, steps, [0, 1]]))
+    assert found is not None
+    assert found[0].tolist() == list(range(2002, 2050, 4))  # until the recording ends
+    assert found[1] == 4
+    assert repetitions_of(np.concatenate([steps, setup])) is None
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_steps_after_autotuning_are_found(named: bool, tmp_path: Path) -> None:
+    """Kernels that are tried first take most of the GPU's time."""
+    builder = ReportBuilder()
+    thread = builder.thread()
+    builder.gpu()
+    for k in range(40):
+        launch(thread, f"try {k * k % 17}", 10 * k, 10 * k, 10 * k + 9)
+    for k in range(12):
+        at = 400 + 10 * k
+        if named:
+            thread.range("jit_step", at * MS, (at + 2) * MS)
+        launch(thread, "forward", at, at + 1, at + 3)
+        launch(thread, "backward", at + 1, at + 3, at + 6)
+    steps = found(builder, tmp_path)
+    assert steps.found_by == ("range" if named else "kernels")
+    assert len(steps) == 12
+    assert (steps.start_ns >= 400 * MS).all()
 
 
 def test_names_lose_their_digits_and_operators_their_sizes() -> None:
