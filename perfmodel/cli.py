@@ -126,10 +126,10 @@ def _drop_output() -> None:
 @click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="perfmodel")
 def main() -> None:
-    """From a raw Nsight Systems report to a validated performance model.
+    """Analyze Nsight Systems reports: time, roofline, findings, predictions.
 
     Exit codes: 0 done; 1 an output cannot be written, a machine is unknown, NVML is missing, or
     doctor found something broken; 2 wrong usage; 3 the report cannot be read; 4 it lacks what the
-    question needs; 5 the workload is unknown or impossible; 6 a model cannot be fitted; 7 compare
-    found a slowdown; 8 its noise is too large to tell; 130 Ctrl-C.
+    command needs; 5 the workload is unknown or impossible; 6 a model cannot be fitted; 7 compare
+    found a slowdown; 8 its noise is too large to decide; 130 Ctrl-C.
     """

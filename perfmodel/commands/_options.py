@@ -297,7 +297,7 @@ def _be_quiet(context: click.Context, _: click.Parameter, quiet: bool) -> None:
 
 QUIET: Final = click.option(
     "--quiet", "-q", is_flag=True, expose_value=False, callback=_be_quiet,
-    help="Print errors, and what --format asks for, only.",
+    help="Print only errors and what --format asks for.",
 )  # fmt: skip
 
 
@@ -325,9 +325,9 @@ def output(*own: str, said: str = "") -> Callable[[_Command], _Command]:
 
         chosen = click.option(
             "--format", "fmt", type=click.Choice(FORMATS), default="text", show_default=True,
-            help="Text with what there is to say, nothing but the tables, or one JSON document.",
+            help="Text, only the tables, or one JSON document.",
         )  # fmt: skip
-        alias = click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
+        alias = click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
         return together(out(Out(*own), said), chosen, alias, QUIET)(with_format)
 
     return add
@@ -350,7 +350,7 @@ def machine_of(word: str | Path | None) -> tuple[Any, Any]:
 reports = click.argument("reports", nargs=-1, required=True, type=REPORT)
 MODEL = click.option(
     "--model", "path", type=JSON,
-    help="What perfmodel calibrate wrote; without it, savings are bounds by the report alone.",
+    help="A model of perfmodel calibrate; without it, savings are bounds by the report alone.",
 )  # fmt: skip
 _COUNT: Final = click.IntRange(1)
 DTYPES: Final = click.Choice(["float16", "bfloat16", "float32", "float64"])
@@ -384,8 +384,8 @@ def _symbols(dtypes: click.Choice[str]) -> Callable[[_Command], _Command]:
         batch_size("B, batch of all ranks together."),
         ranks("p, MPI ranks."),
         click.option("--dtype", type=dtypes,
-                     help="b, the data type that is copied and reduced; of PyTorch's operators the "
-                          "type of what neither kernels nor casts tell."),
+                     help="b, the data type that is copied and reduced; for PyTorch, the type of "
+                          "operators whose type the report does not show."),
         click.option("--set", "given", multiple=True, metavar="SYMBOL=N",
                      help="Value of any symbol."),
     )  # fmt: skip
@@ -394,14 +394,14 @@ def _symbols(dtypes: click.Choice[str]) -> Callable[[_Command], _Command]:
 symbols = _symbols(DTYPES)
 symbols_of_operators = _symbols(OPERATOR_DTYPES)
 """The same of what any program computes with; the trainer's TF32 is --math, not a data type."""
-WORKLOAD = click.option("--workload", type=TOML, help="A TOML file of your own.")
+WORKLOAD = click.option("--workload", type=TOML, help="TOML file with the formulas of a program.")
 LAYERS_OR_WORKLOAD = click.option(
     "--workload", type=TOML, metavar="FILE.toml|layers:NETWORK",
-    help="A TOML file of your own, or a network of perfmodel layers, of the sizes in --set.",
+    help="TOML file with formulas, or a network of perfmodel layers with sizes in --set.",
 )  # fmt: skip
 COUNTING = click.option(
     "--counting", type=click.Choice(["document", "full"]), default="document", show_default=True,
-    help="Count four GEMMs and the gradients, as the CME 213 assignment does, or everything.",
+    help="Count four GEMMs and the gradients, as in the CME 213 assignment, or everything.",
 )  # fmt: skip
 BATCH_RANGE = click.option(
     "--batch-range", metavar="NAME",
@@ -411,7 +411,7 @@ BATCH_RANGE = click.option(
 WARMUP = click.option("--warmup", type=click.IntRange(0), help="Leading batches to exclude.")
 ATTRIBUTE = click.option(
     "--attribute", type=click.Choice(["thread", "time"]), default="time", show_default=True,
-    help="Give GPU work to the ranges of its own thread, or also by time within the process.",
+    help="Attribute GPU work to ranges of its own thread, or also by time within the process.",
 )  # fmt: skip
 FIT = click.option(
     "--fit", metavar="RUN", help="Label or number (from 0) of the run that fits the roofline."
@@ -422,21 +422,21 @@ operators = together(
     click.option("--attention", type=click.Choice(["full", "causal"]), default="full",
                  show_default=True, help="FLOPs of attention: of all scores, or without those "
                  "that a causal mask hides."),
-    click.option("--counters", type=COUNTERS, help="Table of Nsight Compute of the same PyTorch "
+    click.option("--counters", type=COUNTERS, help="Nsight Compute's table of the same PyTorch "
                  "program, with its operators' ranges."),
 )  # fmt: skip
 batches = together(BATCH_RANGE, WARMUP, ATTRIBUTE)
-MACHINE = machine("Ceilings: h200, or what perfmodel machine measure wrote.")
+MACHINE = machine("Ceilings: a name, such as h200, or a file of perfmodel machine measure.")
 analysis = together(symbols_of_operators, LAYERS_OR_WORKLOAD, COUNTING, batches, FIT, MACHINE)
 engine = together(
     click.option("--jobs", "-j", type=click.IntRange(1),
-                 help="Processes that read the reports; one per core where that pays by default."),
+                 help="Processes that read reports; by default one per core for large ones."),
     click.option("--scheduler", metavar="ADDRESS",
                  help="Dask scheduler whose workers read the reports."),
 )  # fmt: skip
 CACHE = click.option("--cache", type=FILE, metavar="FOLDER",
-                     help="Keep what is measured of every report here; a report that is here by "
-                     "its content is not read again.")  # fmt: skip
+                     help="Folder to keep results in; a report with the same content is not "
+                     "read again.")  # fmt: skip
 
 
 def flag(name: str) -> str:

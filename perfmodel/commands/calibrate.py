@@ -20,24 +20,24 @@ from perfmodel.commands._output import Progress, distinct, emit, read_reports, w
 @_options.ATTRIBUTE
 @click.option(
     "--index", type=_options.JSON,
-    help="index.json with batch_median_s_without_nsys of the reports: what recording adds.",
+    help="index.json with batch_median_s_without_nsys of the reports: their time unrecorded.",
 )  # fmt: skip
 @click.option(
     "--take", multiple=True, metavar="PRODUCT",
-    help="Of PyTorch's: what sizes are that the reports have as several products, "
-    "such as d_model, or 'd_model / heads'.",
+    help="For PyTorch: the product of symbols to use for sizes that fit several, such as d_model, "
+    "or 'd_model / heads'.",
 )  # fmt: skip
-@_options.machine("What perfmodel machine measure wrote there: GEMMs, copies, all-reduces.")
+@_options.machine("File of perfmodel machine measure on that machine: GEMMs, copies, all-reduces.")
 @_options.output(".json", "-", "", said="FILE.json is the model, for predict.")
 def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
     """Fit a predictive model to reports of a few runs.
 
-    -o FILE.json keeps the model. Every term (launches, kernels, copies, sums) is fitted on all
-    reports that have it; what they cannot determine is said, with the run that would. Reports of
-    the ranks of one run are put together; every other report is a launch of its own.
+    -o FILE.json writes the model. Every term (launches, kernels, copies, sums) is fitted on all
+    reports that have it; a warning names the run that would determine a missing one. Reports of
+    the ranks of one run become one run; every other report is a launch of its own.
 
-    Reports of a PyTorch program give a model of its operators: at least two with operators' sizes,
-    of different sizes of the program, which --set NAME=V1,V2,... names for the reports in order.
+    For a PyTorch program, give at least two reports with operators' sizes, of different sizes of
+    the program; --set NAME=V1,V2,... gives these sizes, in the order of the reports.
     """
     from perfmodel.commands import _operators
     from perfmodel.commands._operators import BARE

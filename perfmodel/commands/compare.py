@@ -33,23 +33,23 @@ class _Percent(click.FloatRange):
 @_options.reports
 @click.option(
     "--to", "after", multiple=True, metavar="REPORT...", type=_options.REPORT,
-    help="All reports after the change, where a side has several.",
+    help="All reports after the change, if there are several.",
 )  # fmt: skip
 @_options.batches
 @click.option(
     "--least", type=_Percent(), default=1.0, show_default=True, metavar="PERCENT",
-    help="Changes up to this one do not count.",
+    help="Smaller changes do not count.",
 )  # fmt: skip
 @click.option(
     "--launch-noise", type=_Percent(), default=10.0, show_default=True, metavar="PERCENT",
-    help="What host times of equal launches are assumed to differ by, below 3 launches a side.",
+    help="Assumed difference of host times between launches, if there are fewer than 3 of each.",
 )  # fmt: skip
 @click.option(
     "--fail-if-slower", "limit", type=_Percent(), metavar="PERCENT",
-    help="Exit with 7 if batches are slower by more, 8 if the noise is too large to tell.",
+    help="Exit with 7 if batches are slower by more, 8 if the noise is too large to decide.",
 )  # fmt: skip
 @click.option(
-    "--junit", type=_options.FILE, help="Write the answer to --fail-if-slower as JUnit XML."
+    "--junit", type=_options.FILE, help="Write the result of --fail-if-slower as JUnit XML."
 )
 @click.option("--all", "every", is_flag=True, help="List kernels within noise, too.")
 @_options.output()
@@ -68,9 +68,9 @@ def compare(
     Ranges, links and kernels of a median batch are compared.
 
     REPORTS are the report before and the one after; or, with --to, all reports before the change,
-    and behind --to all reports after it. Reports of the ranks of one run are put together; every
-    other report is a launch of its own. Three launches a side or more show how much launches
-    differ.
+    and after --to all reports after it. Reports of the ranks of one run become one run; every other
+    report is a launch of its own. Give three launches of each or more, so that their differences
+    show the noise.
     """
     from perfmodel.analysis.compare.compare import CompareOptions, compare_reports
     from perfmodel.render import compare as render

@@ -51,7 +51,7 @@ class QuotingBash(BashComplete):
 def completion(context: click.Context, shell: str) -> None:
     """Print the script that completes commands in bash, zsh or fish.
 
-    Its first lines say where to put it. Completed are commands, options and their values, report
+    Its first lines say where to put it. It completes commands, options and their values, report
     files, machines, networks, and for --batch-range the ranges of the reports named before it.
     """
     made = get_completion_class(shell)

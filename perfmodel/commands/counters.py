@@ -15,23 +15,23 @@ from perfmodel.commands._output import emit, warn
 @click.argument("files", nargs=-1)
 @click.option(
     "--command", "collect", is_flag=True,
-    help="Print the ncu command that counts what is needed of the program behind --.",
+    help="Print the ncu command that counts the program after --.",
 )  # fmt: skip
 @click.option(
     "--range", "ranges", multiple=True, metavar="NAME",
-    help="Only kernels launched inside this NVTX range; may be repeated.",
+    help="Only kernels launched inside this NVTX range; repeatable.",
 )  # fmt: skip
 @click.option("--sectors", is_flag=True, help="With --command: count hits and misses of L2, too.")
 @click.option(
     "--by", type=click.Choice(["kernel", "range"]),
-    help="Sum by kernel or innermost NVTX range (where the file has ranges, by these).",
+    help="Sum by kernel or innermost NVTX range (default: by range, if the file has any).",
 )  # fmt: skip
-@_options.machine("Whose ceilings, such as h200.")
+@_options.machine("Ceilings: a name, such as h200, or a TOML file.")
 @_options.symbols
 @_options.WORKLOAD
 @click.option(
     "--batches", type=click.IntRange(1),
-    help="How many batches were counted; inferred from how often kernels ran by default.",
+    help="Number of batches counted; by default inferred from how often kernels ran.",
 )  # fmt: skip
 @_options.output(*_options.PICTURES)
 def counters(files: tuple[str, ...], fmt: str, out: Path | None, **options: Any) -> None:
@@ -39,9 +39,9 @@ def counters(files: tuple[str, ...], fmt: str, out: Path | None, **options: Any)
 
     FLOPs by type, bytes at L1, L2 and DRAM, and a hierarchical roofline.
 
-    FILES are CSV files of ncu, in both its forms, or .ncu-rep reports (these need ncu). Passes of
-    one program that counted different metrics are put together. With --command, FILES are the
-    program to be counted: perfmodel counters --command -- python train.py
+    FILES are CSV files of ncu, with or without --page raw, or .ncu-rep reports (these need ncu).
+    Passes of one program with different metrics are joined. With --command, FILES are the program
+    to count: perfmodel counters --command -- python train.py
     """
     if options["collect"]:
         from perfmodel.analysis.counters import command

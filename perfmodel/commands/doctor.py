@@ -15,7 +15,7 @@ _PURPOSES = ("analyze", "collect", "mpi", "gpu", "count")
 @click.command()
 @click.option(
     "--for", "purposes", multiple=True, type=click.Choice(_PURPOSES), default=("analyze",),
-    show_default=True, help="What the machine is for; may be repeated.",
+    show_default=True, help="What the machine is for; repeatable.",
 )  # fmt: skip
 @_options.output()
 @click.pass_context
@@ -24,9 +24,9 @@ def doctor(
 ) -> None:
     """Check Python, Nsight Systems, MPI and GPUs on this machine.
 
-    Everything is tried, not only looked for: a figure is drawn, an empty program profiled, two
-    ranks are started. Only what --for needs can fail, and then the exit code is 1: analyze reads
-    reports, collect profiles, mpi starts ranks, gpu computes, count is Nsight Compute.
+    Each part is tried: a figure is drawn, an empty program profiled, two ranks are started. Only
+    what --for needs can fail, and then the exit code is 1. analyze: read reports; collect: profile;
+    mpi: start ranks; gpu: compute with CuPy; count: use Nsight Compute.
     """
     from perfmodel.machines.doctor import diagnose
     from perfmodel.render.machines import broken, checkup

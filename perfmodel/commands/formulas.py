@@ -23,8 +23,8 @@ def formulas(
 ) -> None:
     """Print a workload's FLOPs and bytes as formulas.
 
-    Per range, rank and batch. With values of all symbols, also what raises arithmetic intensity
-    there, in numbers.
+    Per range, rank and batch. With values of all symbols, also which changes of them raise the
+    arithmetic intensity.
     """
     from perfmodel.programs.identify import Identity
     from perfmodel.programs.program import Options

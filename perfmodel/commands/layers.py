@@ -23,9 +23,9 @@ _DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8")
 )  # fmt: skip
 @click.option(
     "--dtype", type=click.Choice(_DTYPES), default="float32", show_default=True,
-    help="Numbers in memory, and whose peak counts.",
+    help="Type of the numbers in memory, and of the peak.",
 )  # fmt: skip
-@_options.machine("Add times on it, such as h200.")
+@_options.machine("Add times on this machine, such as h200.")
 @click.option(
     "--ppp", type=float, help="Platform percent of peak as a fraction, such as 0.5.  [default: 1]"
 )
@@ -36,7 +36,9 @@ _DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8")
 @click.option("--forward", is_flag=True, help="--measured is a forward pass, not a training step.")
 @_options.ranks("p, ranks: adds the exchange of gradients.", least=2)
 @click.option(
-    "--link", metavar="RATE", help="Of the exchange, one way, such as 25GB/s; else NVLink or PCIe."
+    "--link",
+    metavar="RATE",
+    help="Rate of the exchange, one way, such as 25GB/s; default: NVLink or PCIe.",
 )
 @click.option("--all", "every", is_flag=True, help="List layers without FLOPs one by one, too.")
 @_options.output()
@@ -46,7 +48,7 @@ def layers(network: str, every: bool, fmt: str, out: Path | None, **options: Any
     NETWORK is alexnet (torchvision's), alexnet-caffe (grouped, 227 pixels), vgg16, vgg19,
     googlenet (the paper's, without auxiliary classifiers), resnet18 to resnet152; gpt2 to gpt2-xl,
     bert-base, bert-large, vit_b_16 to vit_h_14, llama-2-7b to llama-3-70b, mistral-7b; or a
-    config.json of Hugging Face; or MODULE:FUNCTION, a function that makes a torch model; or
+    config.json of Hugging Face; or MODULE:FUNCTION, a function that creates a torch model; or
     FILE.onnx. With --machine, times are Paleo's (Qi et al., ICLR 2017): bytes and FLOPs of each
     layer at a percentage of the machine's peaks.
     """

@@ -34,8 +34,8 @@ def list_(fmt: str, out: Path | None) -> None:
 def show_(name: str, fmt: str, out: Path | None) -> None:
     """Show every figure of a machine with its source.
 
-    NAME is a machine of the list, the system's name of its GPU, or a TOML file. Figures that
-    `perfmodel machine measure` wrote are held against the datasheet where GPU or CPU are known.
+    NAME is a machine of the list, CUDA's name of its GPU, or a TOML file. Figures of `perfmodel
+    machine measure` are compared with the data sheet, if the GPU or CPU is known.
     """
     from perfmodel.machines.measure.measurement import choose
     from perfmodel.render.machines import result
@@ -46,7 +46,7 @@ def show_(name: str, fmt: str, out: Path | None) -> None:
 @machine.command("measure")
 @click.option(
     "--device", type=click.Choice(["auto", "gpu", "cpu"]), default="auto", show_default=True,
-    help="What is measured; auto is the GPU where there is one.",
+    help="What to measure; auto is the GPU if there is one.",
 )  # fmt: skip
 @click.option(
     "--gemm-grid", is_flag=True,
@@ -55,10 +55,10 @@ def show_(name: str, fmt: str, out: Path | None) -> None:
 @click.option("--quick", is_flag=True, help="Fewer and smaller sizes, for a first look.")
 @click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), default=120.0, show_default=True,
-    help="Parts that have not begun by then are left out.",
+    help="Parts that have not begun after this time are left out.",
 )  # fmt: skip
 @click.option(
-    "--only", metavar="WORD", multiple=True, help="Only parts whose names contain it; repeatable."
+    "--only", metavar="WORD", multiple=True, help="Only parts whose names have it; repeatable."
 )
 @click.option(
     "--kernels", metavar="MODULE",
@@ -71,8 +71,8 @@ def measure_(
 ) -> None:  # fmt: skip
     """Measure this machine's ceilings.
 
-    -o FILE.toml keeps them. Under mpirun all-reduces are measured as well, and the first rank
-    writes the file.
+    -o FILE.toml writes them. Under mpirun all-reduces are measured, too, and the first rank writes
+    the file.
     """
     from perfmodel.base.errors import PerfmodelError
     from perfmodel.machines.measure.measure import measure

@@ -17,18 +17,18 @@ from perfmodel.commands._output import emit
 @_options.trainer
 @click.option(
     "--images", type=click.IntRange(1), default=60_000, show_default=True,
-    help="Images of the training set, where the report does not say.",
+    help="Images of the training set, if the report does not have them.",
 )  # fmt: skip
 @click.option(
     "--test-images", type=click.IntRange(1), default=10_000, show_default=True,
-    help="Images of the test set, where the report does not say.",
+    help="Images of the test set, if the report does not have them.",
 )  # fmt: skip
 @_options.output(*_options.PICTURES)
 def memory(report: Path | None, fmt: str, out: Path | None, **options: Any) -> None:
-    """List what the trainer allocates, beside recorded peaks.
+    """List what the trainer allocates, and the recorded peaks.
 
-    Tensor by tensor. Without a report the sizes must be given. A report holds memory if it was
-    collected with nsys profile --cuda-memory-usage=true.
+    Tensor by tensor. Without a report, give the sizes. A report holds memory if it was collected
+    with nsys profile --cuda-memory-usage=true.
     """
     from perfmodel.analysis.memory import answer
     from perfmodel.render.memory import picture, result

@@ -15,7 +15,7 @@ from perfmodel.programs import program_of_sizes
 
 @click.command()
 @click.option(
-    "--model", "path", required=True, type=_options.JSON, help="What perfmodel calibrate wrote."
+    "--model", "path", required=True, type=_options.JSON, help="A model of perfmodel calibrate."
 )
 @_options.symbols
 @_options.trainer
@@ -23,14 +23,16 @@ from perfmodel.programs import program_of_sizes
 @_options.WORKLOAD
 @click.option(
     "--anchor", "anchors", type=_options.REPORT, multiple=True,
-    help="A report of the host that is predicted, of any configuration; repeatable.",
+    help="A report of the host to predict, of any configuration; repeatable.",
 )  # fmt: skip
-@_options.machine("What perfmodel machine measure wrote on the host that is predicted.")
+@_options.machine("File of perfmodel machine measure on the host to predict.")
 @click.option(
-    "--sweep", metavar="SYMBOL=FROM:TO", help="Predict over a symbol, doubling, or at A,B,C."
+    "--sweep", metavar="SYMBOL=FROM:TO", help="Predict over a symbol that doubles, or at A,B,C."
 )
 @click.option(
-    "--scaling", type=click.Choice(["strong", "weak"]), help="Over ranks: B, or B/p, stays."
+    "--scaling",
+    type=click.Choice(["strong", "weak"]),
+    help="Predict over ranks, with constant B or B/p.",
 )
 @click.option(
     "--ranks-to", type=click.IntRange(1, 1 << 20), default=4096, show_default=True,
@@ -42,12 +44,13 @@ from perfmodel.programs import program_of_sizes
 )  # fmt: skip
 @_options.output(*_options.PICTURES, said="Curves are of --sweep and --scaling.")
 def predict(path: Path, fmt: str, out: Path | None, **options: Any) -> None:
-    """Predict a batch of another configuration by a model.
+    """Predict a batch of another configuration from a model.
 
     Time per batch and per phase, with 90 % intervals and what bounds each phase. Without --sweep
-    and --scaling one configuration is predicted. What the calibration did not see is refused, with
-    the run that would determine it; sizes beyond it are marked as extrapolated. Intervals hold for
-    any host like the calibration's; --anchor and --machine correct for one, and narrow them.
+    and --scaling one configuration is predicted. Settings without a run in the calibration are
+    refused, with the run that is needed; sizes beyond its runs are marked as extrapolated.
+    Intervals hold for any host like the calibration's; --anchor and --machine correct for one host,
+    and narrow them.
     """
     from perfmodel.commands import _operators
     from perfmodel.models.model import load

@@ -23,16 +23,14 @@ _DRAWN = 16
 @_options.engine
 @_options.CACHE
 @_options.MODEL
-@_options.out(
-    _options.Out(".html", ".htm", "-", result=False), f"Without it: {_USUAL}, which is then named."
-)
+@_options.out(_options.Out(".html", ".htm", "-", result=False), f"Default: {_USUAL}.")
 @_options.QUIET
 def report(reports: tuple[Path, ...], path: Path | None, out: Path | None, **options: Any) -> None:
     """Write everything about a run into one HTML file.
 
-    Summary, breakdown, timeline, roofline, model, what-if and findings. REPORTS and options are
-    those of perfmodel analyze. The file loads nothing from anywhere: mail it, print it, open it in
-    any browser.
+    Summary, breakdown, timeline, roofline, model, what-if and findings. REPORTS and options are as
+    in perfmodel analyze. The file loads nothing from the network: mail it, print it, open it in any
+    browser.
     """
     from perfmodel.models.model import load
     from perfmodel.render.html import page

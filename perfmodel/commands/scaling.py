@@ -14,14 +14,14 @@ from perfmodel.commands._output import Progress, emit, read_reports, warn
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=_options.RUN)
 @_options.batches
-@_options.machine("What perfmodel machine measure wrote: its all-reduces beside those of the runs.")
+@_options.machine("File of perfmodel machine measure: adds its all-reduces to those of the runs.")
 @_options.output(*_options.PICTURES)
 def scaling(runs: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
     """Measure strong and weak scaling; fit Amdahl and Gustafson.
 
     RUNS are reports of one, two or more ranks, or records of `python -m trainer --record
-    run.json`; several launches of the same are put together, and intervals then hold what launches
-    differ by. Reports also separate communication from computing, and all-reduces by size.
+    run.json`. Several launches of the same configuration are joined; intervals then include their
+    differences. Reports also give communication, computing, and all-reduces by size.
     """
     from perfmodel.analysis.scaling import of_launches, of_machine, study
     from perfmodel.render.scaling import picture, result

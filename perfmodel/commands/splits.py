@@ -19,7 +19,7 @@ _UNITS = {"P_flops": "FLOP/s", "P_pci": "B/s", "P_mpi": "B/s", "P_peer": "B/s", 
 @_options.symbols
 @click.option(
     "--images", type=click.IntRange(1),
-    help="Images of the training set that stay on the GPUs; without it every batch copies its own.",
+    help="Images of the training set that stay on the GPUs; by default every batch is copied.",
 )  # fmt: skip
 @click.option(
     "--rate", "rates", multiple=True, metavar="NAME=VALUE",
@@ -32,9 +32,9 @@ def splits(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any
 
     By FLOPs, bytes, memory and time.
 
-    D, H, C, B and p are taken from the first of REPORTS, which also gives the rates (the CME 213
-    assignment's without one); options override them. Every report's all-reduce, data or model
-    parallel, by MPI or NCCL, is set beside the estimate.
+    D, H, C, B, p and the rates are those of the first of REPORTS (without one, the CME 213
+    assignment's rates); options override them. The all-reduce of every report, data or model
+    parallel, by MPI or NCCL, is compared with the estimate.
     """
     from perfmodel.analysis.splits import compare, override, rank_splits, rates_of, sizes_of
     from perfmodel.programs.mlp.splits import DOCUMENT

@@ -32,7 +32,7 @@ _MOST_ROWS = 2000
 @_options.reports
 @click.option(
     "--report", "names", multiple=True, type=click.Choice(REPORTS),
-    help="Summary to print; may be repeated. All that the report has data for by default.",
+    help="Summary to print; repeatable. By default, all that the report has data for.",
 )  # fmt: skip
 @_options.engine
 @_options.output()
@@ -41,9 +41,8 @@ def stats(
 ) -> None:
     """Print the summaries of `nsys stats`, equal to the last digit.
 
-    Several REPORTS are summarized together, with the medians of all their events. The CSV of one
-    equals that of Nsight Systems 2024.2.3; docs/statistics.md names the cases in which nsys is
-    quirky and perfmodel is not.
+    Several REPORTS give one summary, with the medians of all their events. The CSV of one report
+    equals that of Nsight Systems 2024.2.3; docs/statistics.md lists the exceptions.
     """
     from perfmodel.render.result import Result
     from perfmodel.timing.nsys_stats.collect import AbsentError

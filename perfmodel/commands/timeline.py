@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     "ranks",
     multiple=True,
     type=click.IntRange(0),
-    help="This rank only; may be repeated.",
+    help="Only this rank; repeatable.",
 )
 @click.option(
     "--width", type=click.Choice(["single", "double", "wide"]), default="wide", show_default=True,
-    help="Of the picture: one or two columns of a page (3.5 and 7.2 in), or a screen (11 in).",
+    help="Width of the picture: one or two columns of a page (3.5 and 7.2 in), or 11 in.",
 )  # fmt: skip
-@click.option("--api", is_flag=True, help="With a lane of CUDA API calls in the picture.")
+@click.option("--api", is_flag=True, help="Add a lane of CUDA API calls to the picture.")
 @_options.batches
 @click.option("--perfetto", is_flag=True, help="With -o -: a trace for Perfetto, not a picture.")
 @_options.output(*_options.PICTURES, ".json", "-", said="FILE.json is a trace for Perfetto.")
 def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
-    """Show when everything in a batch ran, by rank.
+    """Draw one batch of every rank, or write a trace.
 
     Ranges, MPI calls, kernels and copies, as a picture, a trace for Perfetto and chrome://tracing,
-    or a table. REPORTS are those of one run. A picture and a table show the batch of median time
-    behind the warm-up, a trace the whole report, unless --batch says which.
+    or a table. REPORTS are those of one run. Without --batch, a picture and a table show the batch
+    of median time after the warm-up, a trace the whole report.
     """
     from perfmodel.analysis.window import only_window
     from perfmodel.render import tables

@@ -27,7 +27,7 @@ def tta(
     """Measure time to accuracy of repeated trainings.
 
     RUNS are records of one configuration with several seeds: files of python -m trainer --record,
-    or of benchmarks.tta. Times are of training alone: neither set-up nor evaluation counts.
+    or of benchmarks.tta. Times are of training only, without set-up and evaluation.
     """
     from perfmodel.analysis.tta import answer
     from perfmodel.render import tta as report

@@ -27,14 +27,16 @@ class _Samples(click.Command):
 @click.argument("series", required=False, type=_options.SERIES)
 @click.option(
     "--report", "reports", multiple=True, type=_options.REPORT,
-    help="A report of the same program; again for those of other ranks.",
+    help="A report of the same program; repeat it for other ranks.",
 )  # fmt: skip
-@click.option("--window", metavar="FROM:TO", help="Seconds of the series to look at.")
+@click.option("--window", metavar="FROM:TO", help="Seconds of the series to use.")
 @click.option(
     "--period", type=click.FloatRange(0.01, 60), default=0.1, show_default=True,
     help="Seconds between samples of a command.",
 )  # fmt: skip
-@click.option("--gpu", "gpus", multiple=True, type=click.IntRange(0), help="This GPU only.")
+@click.option(
+    "--gpu", "gpus", multiple=True, type=click.IntRange(0), help="Only this GPU; repeatable."
+)
 @_options.BATCH_RANGE
 @_options.WARMUP
 @_options.output(*_options.PICTURES, said="The folder also has a command's samples.")
@@ -44,9 +46,9 @@ def utilization(
 ) -> None:
     """Measure how busy the GPUs are, and in which phase they idle.
 
-    With a command behind --, it is run and the GPUs are sampled by NVML meanwhile; the exit code is
-    its own. With SERIES, a CSV sampled before is read. --report sets GPU busy time beside it and
-    says what the GPU idles in.
+    With a command after --, runs it and samples the GPUs by NVML meanwhile; the exit code is the
+    command's. With SERIES, reads an earlier CSV. --report adds GPU busy time, and why the GPU
+    idles.
     """
     from perfmodel.analysis.utilization import answer
     from perfmodel.render.utilization import picture, result

@@ -22,12 +22,11 @@ def whatif(
 ) -> None:
     """Rank the changes that would make a run faster.
 
-    With what each removes and how sure it is. REPORTS are one run: one report, or one per rank. Of
-    the trainer's runs, every saving is an upper bound without --model; with it, the model's
-    relative change applied to the report's own batch, and bounds for what the model cannot predict.
-    Also says what would raise arithmetic intensity and FLOP/s, and whether model parallelism would
-    pay. Of any other program, and without the trainer's mark, says what a step could save at most
-    were one part of it free.
+    REPORTS are one run: one report, or one per rank. For the trainer, lists what each change saves
+    and removes: without --model an upper bound, with it the model's relative change applied to the
+    report's own batch (a bound, if the model cannot predict it); also what raises arithmetic
+    intensity and FLOP/s, and whether model parallelism is faster. For any other program, lists the
+    largest possible saving if one part of a step took no time.
     """
     from perfmodel.analysis.runs import measure_report
     from perfmodel.analysis.whatif import ask_of_measured

@@ -149,16 +149,16 @@ def parameters(d: float, h: float, c: float) -> float:
 
 SETTING_FLAGS: Final = {
     "transport": "How gradients are summed over the ranks.",
-    "data_on": "Where images are.",
+    "data_on": "Where the images are.",
     "gemm": "Kernels of the GEMMs.",
-    "math": "How they multiply float32.",
+    "math": "How the GEMMs multiply float32.",
     "parallel": "What the ranks share: the batch, or the hidden units.",
 }
 """Settings of the trainer that commands take, with their help; values as in `SETTINGS`."""
 SWITCH_FLAGS: Final = {
-    "graph": "The step as a CUDA graph.",
+    "graph": "Run the step as a CUDA graph.",
     "overlap": "Sum gradients while others are computed.",
-    "sync": "The assignment's barriers and synchronizations.",
+    "sync": "With the assignment's barriers and synchronizations.",
 }
 """Settings that are on or off: by name, the help."""
 FORMULA_SETTINGS: Final = ("parallel", "transport")
