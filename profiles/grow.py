@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import lzma
 import random
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -37,6 +38,8 @@ PER_HOST = 8
 CLOCK_ERROR_NS = 5_000_000
 STRAGGLERS = 16
 PID = ((1 << 24) - 1) << 24
+NUMBERS = re.compile(r"(?<=seq = )\d+|(?<=op_id = )\d+|(?<=\()\d+(?=,\d+\))")
+"""In the texts of PyTorch's ranges: of an operator, and of those that made its arguments."""
 
 
 def count_events(connection: sqlite3.Connection) -> int:
@@ -52,7 +55,8 @@ def count_events(connection: sqlite3.Connection) -> int:
 def grow(source: Path, target: Path, rows: int, ranks: int) -> int:
     """Copy `source`, repeat its ranks `ranks` / (its own) times and its timeline until `rows`.
 
-    Every repetition in time is shifted behind the one before it, with correlation ids of its own;
+    Every repetition in time is shifted behind the one before it, with correlation ids and numbers
+    of PyTorch's operators of its own;
     every repetition of the ranks has process ids of its own. Ranks are those of MPI, else the
     processes that launch kernels. Returns the number of event rows.
     """
@@ -69,6 +73,7 @@ def grow(source: Path, target: Path, rows: int, ranks: int) -> int:
     mpi = "MPI_RANKS" in _tables(connection)
     ranked = "MPI_RANKS" if mpi else "(SELECT DISTINCT globalPid FROM CUPTI_ACTIVITY_KIND_KERNEL)"
     own = connection.execute(f"SELECT count(*) FROM {ranked}").fetchone()[0]
+    connection.create_function("renumbered", 2, _renumbered, deterministic=True)
     copies = max(1, ranks // own)
     per_repetition = count_events(connection) * copies
     repeats = max(1, round(rows / per_repetition))
@@ -116,7 +121,16 @@ def _shifted(column: str, time: int, copy: int, correlation: int) -> str:
         return f'"{column}" + {copy * _step(2)}'
     if column == "correlationId":
         return f'"{column}" + {correlation}'
+    if column == "text" and correlation:
+        return f'renumbered("{column}", {correlation})'
     return f'"{column}"'
+
+
+def _renumbered(text: str | None, more: int) -> str | None:
+    """Return the text of a range with other numbers of operators."""
+    if text is None or "op_id = " not in text:
+        return text
+    return NUMBERS.sub(lambda number: str(int(number[0]) + more), text)
 
 
 def _tables(connection: sqlite3.Connection) -> set[str]:

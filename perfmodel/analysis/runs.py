@@ -19,6 +19,7 @@ from perfmodel.programs.program import Options, Program
 from perfmodel.readers import opened
 from perfmodel.readers.nsys import read_by_process, read_sqlite
 from perfmodel.readers.packed import EventsByProcess
+from perfmodel.readers.pages import Texts
 from perfmodel.readers.trace import NULL, Trace
 from perfmodel.timing.by_process import launches
 from perfmodel.timing.run import Needed, Run, TimedReport, assemble, time_report
@@ -56,6 +57,15 @@ def is_large(file: Path) -> bool:
     return file.is_file() and file.stat().st_size >= _LARGE_BYTES
 
 
+def read_large(file: Path, source: Path, options: Options) -> tuple[Trace, EventsByProcess]:
+    """Read a large report; labels have all their numbers if they are not of PyTorch's operators."""
+    trace, events = read_by_process(file, source=source)
+    if trace.numbers is None or program_of([trace], options).parses_operators:
+        return trace, events
+    del trace, events
+    return read_by_process(file, source=source, texts=Texts)
+
+
 def has_parts(trace: Trace, options: Options) -> bool:
     """Whether a report can be measured so: nothing is counted over all of it at once."""
     return not options.layers and not program_of([trace], options).has_operators(trace, options)
@@ -88,7 +98,7 @@ def measure_report(
     kernels |= bool(options.workload and options.workload.replay)
     with opened(path) as file:
         if is_large(file) and (file == path or not drawn):
-            read = read_by_process(file, source=source)
+            read = read_large(file, source, options)
             keep = partial(needed, replays=kernels)
             timed = time_streamed(*read, options, keep, most_ops, all_gaps=drawn)
         else:

@@ -19,13 +19,14 @@ from perfmodel.analysis.runs import (
     distinct_reports,
     has_parts,
     is_large,
+    read_large,
     runs_of,
     time_one,
     time_streamed,
 )
 from perfmodel.programs.program import Options
 from perfmodel.readers import opened
-from perfmodel.readers.nsys import read_by_process, read_sqlite, read_window
+from perfmodel.readers.nsys import read_sqlite, read_window
 from perfmodel.readers.packed import EventsByProcess
 from perfmodel.readers.trace import Trace
 from perfmodel.readers.window import overlaps
@@ -38,7 +39,9 @@ _MOST_OPS: Final = 1
 """Operations of a lane that are kept for the replay, which no timeline shows."""
 
 
-def read_light(path: Path, files: ExitStack) -> tuple[Trace, EventsByProcess | None]:
+def read_light(
+    path: Path, files: ExitStack, options: Options
+) -> tuple[Trace, EventsByProcess | None]:
     """Read a report, a large one without operations and API calls, which are beside it.
 
     Its file stays until `files` is closed.
@@ -46,7 +49,7 @@ def read_light(path: Path, files: ExitStack) -> tuple[Trace, EventsByProcess | N
     file = files.enter_context(opened(path))
     if not is_large(file):
         return read_sqlite(file, source=path), None
-    return read_by_process(file, source=path)
+    return read_large(file, path, options)
 
 
 def time_light(

@@ -98,10 +98,11 @@ def _run(
     """Measure the first run; of large reports few operations and calls stay."""
     from perfmodel.analysis.window import read_light, time_light
 
-    read = [read_light(path, files) for path in dict.fromkeys(reports)]
+    chosen = _options.chosen(options)
+    read = [read_light(path, files, chosen) for path in dict.fromkeys(reports)]
     label, traces = _first_run([trace for trace, _ in read])
     first = [next(one for one in read if one[0] is trace) for trace in traces]
-    run, traces = time_light(first, _options.chosen(options))
+    run, traces = time_light(first, chosen)
     return replace(run, label=label), traces
 
 

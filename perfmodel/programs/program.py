@@ -205,6 +205,8 @@ class Program:
         What times a step: its range on the host, or from its first GPU operation to the next's.
     replay : str
         Range that replays a whole batch as one CUDA graph, empty if there is none.
+    parses_operators : bool
+        Whether labels of PyTorch's operators may be without their numbers.
     modelled : bool
         Whether `observe` takes its batches apart by the configuration mark alone.
     """
@@ -212,6 +214,7 @@ class Program:
     name: str = "unknown"
     step_clock: StepClock = "gpu"
     replay: str = ""
+    parses_operators: bool = False
     modelled: bool = False
 
     def recognizes(self, trace: Trace, options: Options) -> bool:

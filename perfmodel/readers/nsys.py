@@ -21,8 +21,9 @@ from perfmodel.base.gpu import Gpu
 from perfmodel.readers.checks import stamp, unchanged
 from perfmodel.readers.codes import Codes, Ids, factorize
 from perfmodel.readers.nvtx import MPI_DOMAIN, PROCESS_BITS, Nvtx, read_nvtx
+from perfmodel.readers.operator_texts import OperatorTexts
 from perfmodel.readers.packed import EventsByProcess, Split, numbered, rows_of_report
-from perfmodel.readers.pages import Unsupported, as_text
+from perfmodel.readers.pages import Texts, Unsupported, as_text
 from perfmodel.readers.sqlite import Database
 from perfmodel.readers.trace import (
     GRAPH,
@@ -103,14 +104,19 @@ def read_sqlite(
         return _assemble(db, strings, nvtx, (join(ops), processes), (api, threads), mpi)
 
 
-def read_by_process(path: Path, *, source: Path | None = None) -> tuple[Trace, EventsByProcess]:
-    """Read one SQLite export as `read_sqlite` does, its operations and API calls by process."""
+def read_by_process(
+    path: Path, *, source: Path | None = None, texts: type[Texts] = OperatorTexts
+) -> tuple[Trace, EventsByProcess]:
+    """Read one SQLite export as `read_sqlite` does, its operations and API calls by process.
+
+    Labels of PyTorch's operators are without their numbers, but where `texts` are read whole.
+    """
     keep_freed()
     before = stamp(path)
     with Database(path, shown=source) as db:
         check_export(db)
         ids, strings = read_strings(db)
-        nvtx = read_nvtx(db, strings, ids)
+        nvtx = read_nvtx(db, strings, ids, texts)
         processes, threads = Codes(), Codes()
         arenas: dict[int, Arena] = {}
         ops = _read_ops(db, ids, processes, lambda _: Split("process", processes, arenas))
@@ -349,6 +355,7 @@ def _assemble(
         utc_start_ns=utc if isinstance(utc, int) else None,
         mpi_from_nvtx=mpi.from_nvtx,
         host=_host(db),
+        numbers=nvtx.numbers,
         views=db.views & frozenset(_FACTS).union(*EVENT_TABLES.values()),
     )
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Int32, Int64
 from perfmodel.readers.codes import Ids, factorize
+from perfmodel.readers.pages import Texts
 from perfmodel.readers.sqlite import Database
 from perfmodel.readers.trace import NO_NAME, NULL, NcclRanges, NcclRank, Ranges
 
@@ -54,7 +55,7 @@ def read_payloads(
     ranks : tuple of NcclRank
         Of communicators that were made while it was recorded.
     """
-    code, texts = db.read_text(_TABLE, "jsonText")
+    code, texts, _ = db.read_text(_TABLE, "jsonText")
     if not texts and registered is not None:
         code, texts = registered, list(strings)
     if len(code) != len(start_ns):
@@ -150,14 +151,18 @@ class Nvtx:
     last_ns: int | None
     payloads: NcclRanges
     nccl_ranks: tuple[NcclRank, ...]
+    numbers: Int64 | None
 
 
-def read_nvtx(db: Database, strings: tuple[str, ...], ids: Ids) -> Nvtx:
+def read_nvtx(
+    db: Database, strings: tuple[str, ...], ids: Ids, kind_of_texts: type[Texts] = Texts
+) -> Nvtx:
     """Read the NVTX events of every schema since 2022.
 
     A range's text is its registered string (`textId`) or, if that is null, its inline `text`.
     A range outside the default domain is named ``domain:text``; the domain's name is the text of
-    the earliest domain-create event (type 75) of the same process.
+    the earliest domain-create event (type 75) of the same process. Of inline texts the numbers of
+    operators are apart where their kind is `OperatorTexts`.
     """
     table = "NVTX_EVENTS"
     needed = ["eventType", "globalTid"]
@@ -165,13 +170,14 @@ def read_nvtx(db: Database, strings: tuple[str, ...], ids: Ids) -> Nvtx:
     columns += [c for c in ("jsonTextId",) if c in db.columns(table)]
     events = db.read_events(table, columns, needed=needed, open_ends=True)
     kind = events.pop("eventType")
-    inline, inline_texts = db.read_text(table, "text")
+    inline, inline_texts, numbered = db.read_text(table, "text", kind_of_texts)
     text = ids.codes(events.pop("textId"))
     registered = ids.codes(events.pop("jsonTextId")) if "jsonTextId" in events else None
     if len(inline_texts):
         text = np.where(text >= 0, text, np.where(inline >= 0, inline + len(strings), NO_NAME))
     texts = (*strings, *inline_texts)
     del inline
+    number, numbers = numbered or (np.broadcast_to(np.int64(0), text.shape), None)
     start, end, tid = events["start"], events["end"], events["globalTid"]
     last = int(max(start.max(), end.max())) if len(start) else None
 
@@ -186,7 +192,9 @@ def read_nvtx(db: Database, strings: tuple[str, ...], ids: Ids) -> Nvtx:
     style = np.isin(kind[chosen], _START_END).astype(np.int8)
     other_thread = events["endGlobalTid"][chosen] != NULL
     return Nvtx(
-        ranges=Ranges(start[chosen], end[chosen], thread, name, style, other_thread),
+        ranges=Ranges(
+            start[chosen], end[chosen], thread, name, style, other_thread, number[chosen]
+        ),
         names=names,
         labels=labels,
         domains=domains,
@@ -195,6 +203,7 @@ def read_nvtx(db: Database, strings: tuple[str, ...], ids: Ids) -> Nvtx:
         last_ns=last,
         payloads=payloads,
         nccl_ranks=nccl_ranks,
+        numbers=numbers,
     )
 
 

@@ -167,30 +167,41 @@ def integers(data: Bytes, field: Field) -> Int64:
     return np.where(by_type, _CONSTANT.take(types), value) if by_type.any() else value
 
 
+Numbered = tuple[Int64, Int64]
+"""Where the numbers of every row's text begin, and the numbers of all of them."""
+
+
 class Texts:
     """The distinct texts met so far, in the order of their first rows."""
 
     def __init__(self) -> None:
-        self._codes: dict[bytes, int] = {}
+        self.codes: dict[bytes, int] = {}
 
     def encode(self, data: Bytes, field: Field) -> Int64:
         """Return the code of every row's text, -1 for NULL."""
         is_text = (field.types >= _FIRST_TEXT) & (field.types & 1 == 1)
         refuse((field.types[~is_text] > 0).any(), "a text column with more than texts")
-        at, size = field.at[is_text], field.size[is_text]
+        codes = np.full(len(is_text), -1)
+        codes[is_text] = self.coded(data, field.at[is_text], field.size[is_text])
+        return codes
+
+    def coded(self, data: Bytes, at: Int64, size: Int64) -> Int64:
+        """Return the code of every text."""
         twin, is_new = _twins(data, at, size)
         blob = data.tobytes()
         ends = zip(at[is_new].tolist(), (at + size)[is_new].tolist(), strict=True)
         code = np.empty(len(at), np.int64)
-        code[is_new] = [self._codes.setdefault(blob[a:b], len(self._codes)) for a, b in ends]
-        codes = np.full(len(is_text), -1)
-        codes[is_text] = code[twin]
-        return codes
+        code[is_new] = [self.codes.setdefault(blob[a:b], len(self.codes)) for a, b in ends]
+        return code[twin]
+
+    def numbered(self, codes: Int32) -> Numbered | None:
+        """Return the numbers that were cut out of the texts of these codes; None if none are."""
+        return None
 
     def strings(self, codes: Int32) -> tuple[Int32, list[str]]:
         """Decode the texts; those that come out equal come to share a code."""
         first: dict[str, int] = {}
-        decoded = (decode(text) for text in self._codes)
+        decoded = (decode(text) for text in self.codes)
         recode = [first.setdefault(text, len(first)) for text in decoded]
         if len(first) < len(recode):
             codes = np.array([*recode, -1], np.int32)[codes]
@@ -366,7 +377,9 @@ class PageFile:
         for records in self._records(self._leaves(root_page)):
             next(fields(records, (), header_bytes), None)
 
-    def read_text(self, root_page: int, column: int) -> tuple[Int32, list[str]]:
+    def read_text(
+        self, root_page: int, column: int, kind: type[Texts] = Texts
+    ) -> tuple[Int32, list[str], Numbered | None]:
         """Read a text column as codes into the list of its distinct strings; see `read`.
 
         Returns
@@ -375,8 +388,10 @@ class PageFile:
             Index into `strings`, -1 for NULL.
         strings : list of str
             In the order of their first rows; what is not UTF-8 in them is replaced by U+FFFD.
+        numbers
+            Those that this `kind` of texts cuts out of them; None if there are none.
         """
-        texts = Texts()
+        texts = kind()
         parts: list[Int32] = []
         for records in self._records(self._leaves(root_page)):
             known = _by_shape(records, [column], None, ANY_HEADER)
@@ -385,7 +400,9 @@ class PageFile:
                 continue
             for field in fields(records, [column]):
                 parts.append(texts.encode(records.data, field).astype(np.int32))
-        return texts.strings(np.concatenate(parts))
+        codes = np.concatenate(parts)
+        numbers = texts.numbered(codes)
+        return *texts.strings(codes), numbers
 
     def _leaves(self, root_page: int) -> Int64:
         """Walk a b-tree level by level; return its leaf pages in key order.

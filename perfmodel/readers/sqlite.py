@@ -19,7 +19,16 @@ import numpy as np
 from perfmodel.base.arrays import Bool, Int32, Int64
 from perfmodel.base.errors import PerfmodelError, SchemaError
 from perfmodel.readers.checks import EXPORT, broken, changed, check_file, stamp
-from perfmodel.readers.pages import COUNT_BYTES, Damaged, PageFile, Unsupported, as_text, decode
+from perfmodel.readers.pages import (
+    COUNT_BYTES,
+    Damaged,
+    Numbered,
+    PageFile,
+    Texts,
+    Unsupported,
+    as_text,
+    decode,
+)
 from perfmodel.readers.trace import NULL
 
 _ROWS = 1 << 18  # read at a time where SQLite reads them
@@ -235,20 +244,23 @@ class Database:
                     f"the export is damaged: make it again with: {EXPORT}"
                 )
 
-    def read_text(self, table: str, column: str) -> tuple[Int32, list[str]]:
-        """Read a text column as codes into a list of its distinct strings; -1 stands for NULL."""
+    def read_text(
+        self, table: str, column: str, kind: type[Texts] = Texts
+    ) -> tuple[Int32, list[str], Numbered | None]:
+        """Read a text column as codes into a list of its distinct strings; -1 stands for NULL.
+
+        With them come the numbers in the texts, where that `kind` cuts them out.
+        """
         if column not in self.columns(table):
-            return np.empty(0, np.int32), []
+            return np.empty(0, np.int32), [], None
         if self._pages is not None and self._schema[table].root:
             stored = self._schema[table]
-            try:
-                return self._pages.read_text(stored.root, stored.columns.index(column))
-            except Unsupported:
-                pass
+            with suppress(Unsupported):
+                return self._pages.read_text(stored.root, stored.columns.index(column), kind)
         codes: dict[str | None, int] = {None: -1}
         texts = (as_text(v) for (v,) in self.rows(table, [column]))
         array = np.fromiter((codes.setdefault(t, len(codes) - 1) for t in texts), np.int32)
-        return array, [text for text in codes if text is not None]
+        return array, [text for text in codes if text is not None], None
 
     def rows(
         self, table: str, columns: Sequence[str], where: str = ""

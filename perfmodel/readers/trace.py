@@ -96,6 +96,8 @@ class Ranges(Events):
     other_thread : bool, shape (n,)
         The range names an ending thread of its own (`endGlobalTid` is set), so that it belongs
         to no thread's nesting.
+    number : int64, shape (n,)
+        Where in `Trace.numbers` those begin that were cut out of its label.
     """
 
     start_ns: Int64
@@ -104,6 +106,7 @@ class Ranges(Events):
     name: Int32
     style: Int8
     other_thread: Bool
+    number: Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +295,9 @@ class Trace:
         `perfmodel.timing.trim` keeps those that one analysis looks at.
     left_out : LeftOut or None
         Where the others are, of a large report whose window can still be read.
+    numbers : int64 array or None
+        What was cut out of the labels of PyTorch's operators, as in `readers.operator_texts`; None
+        where these are whole.
     """
 
     source: Path
@@ -324,6 +330,7 @@ class Trace:
     host: str | None = None
     whole: bool = True
     left_out: LeftOut | None = None
+    numbers: Int64 | None = None
 
     @property
     def op_count(self) -> int:

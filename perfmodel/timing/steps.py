@@ -244,7 +244,8 @@ def relabel(trace: Trace, label: Callable[[str, str], str | None]) -> Trace:
         range_names=tuple(f"{domain}:{text}" if domain else text for domain, text in codes),
         range_labels=tuple(text for _, text in codes),
         range_domains=tuple(domain for domain, _ in codes),
-        ranges=replace(kept, name=name[name >= 0]),
+        ranges=replace(kept, name=name[name >= 0], number=np.zeros(len(kept), np.int64)),
+        numbers=None,
     )
 
 
@@ -266,7 +267,7 @@ def with_steps(trace: Trace, steps: Steps, unnamed: str) -> tuple[Trace, Steps]:
         more = Ranges(
             steps.start_ns[made], steps.end_ns[made], steps.thread[made],
             np.full(count, code, np.int32), np.full(count, PUSH_POP, np.int8),
-            np.zeros(count, np.bool_),
+            np.zeros(count, np.bool_), np.zeros(count, np.int64),
         )  # fmt: skip
         ranges = concatenate([ranges, more])
     shown = replace(

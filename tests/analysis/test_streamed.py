@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.common.folders import BASE, PROFILES, unpacked
-from perfmodel.analysis.runs import time_one, time_streamed
+from perfmodel.analysis.runs import read_large, time_one, time_streamed
 from perfmodel.base.arrays import Arena
 from perfmodel.programs.program import Options
 from perfmodel.readers.nsys import read_by_process, read_sqlite
@@ -20,6 +20,7 @@ from perfmodel.readers.trace import NULL
 from perfmodel.timing import by_process
 from perfmodel.timing.run import TimedReport
 from perfmodel.timing.trim import needed, trim
+from perfmodel.workloads.work import Workload
 from profiles.grow import grow
 from support.plain import plain
 
@@ -48,6 +49,8 @@ def trimmed(streamed: TimedReport, most_ops: int) -> TimedReport:
         "ddp/ddp_p2_H256_B3000.sqlite.xz",
         "programs/gpt_straggler8.sqlite.xz",
         "programs/gpt_unnamed.sqlite.xz",
+        "programs/convnext_shapes.sqlite.xz",
+        "programs/gpt_modules.sqlite.xz",
     ],
 )
 @pytest.mark.parametrize("most_ops", [16_384, 64])
@@ -82,6 +85,16 @@ def test_more_ranks_than_processes_in_a_part(
         *read_by_process(report), options, partial(needed, replays=False), 1000
     )
     assert compared(trimmed(streamed, 1000)) == compared(whole)
+
+
+def test_labels_are_whole_where_the_program_is_not_pytorch(tmp_path: Path) -> None:
+    path = unpacked(PROFILES / "programs/bert_shapes.sqlite.xz", tmp_path)
+    apart, _ = read_large(path, path, Options())
+    assert apart.numbers is not None
+    assert len(apart.range_labels) < 500
+    own = Options(workload=Workload("mine", "no", "", "", {}, {}))
+    trace, events = read_large(path, path, own)
+    assert plain(events.whole(trace)) == plain(read_sqlite(path))
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,8 @@ def test_few_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "_LARGE_BYTES", 0)
     monkeypatch.setattr(pages, "_CHUNK", 1 << 14)
     with ExitStack() as files:
-        reports = [read_light(report, files)]
-        run, _ = time_light(reports, Options({}, "full", by_time=True))
+        options = Options({}, "full", by_time=True)
+        run, _ = time_light([read_light(report, files, options)], options)
         window = window_of(run, range(3, 4))
         (found,) = only_window(run, window).traces
     left_out = run.traces[0].left_out

@@ -29,7 +29,7 @@ def modules_of(ranges: list[tuple[str, int]], process: list[int] | None = None) 
         np.arange(count),
     )
     found = find_modules(names, tree)
-    return [found.path(i) for i in range(count)]
+    return [found.paths[code] for code in found.of_node.tolist()]
 
 
 FORWARD = [

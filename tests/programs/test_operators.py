@@ -96,8 +96,9 @@ def test_a_name_says_all_that_was_recorded() -> None:
     assert found.seq.tolist() == [41, -1, -1]
     assert found.op_id.tolist() == [37, 270, -1]
     assert found.sizes == (((96,), (32, 32), (32, 96), (), ()), None, None)
-    assert found.inputs(0) == [(20, 0), (33, 2), (5, 0), (0, -1), (0, -1)]
-    assert found.inputs(1) == []
+    assert found.first.tolist() == [0, 5, 5, 5]
+    assert found.input_op.tolist() == [20, 33, 5, 0, 0]
+    assert found.input_output.tolist() == [0, 2, 0, -1, -1]
     assert found.unread == 0
 
 
@@ -1096,7 +1097,7 @@ def test_sizes_that_pytorch_does_not_write_are_left_unread(sizes: str) -> None:
 @pytest.mark.parametrize("ids", ["[(1,2)(3,4)]", "[(1,2),]", "[(1,2) (3,4)]", "[(٣,0)]"])
 def test_inputs_that_pytorch_does_not_write_are_left_out(ids: str) -> None:
     found = parse([f"aten::mm, op_id = 1, sizes = [[2]], input_op_ids = {ids}"])
-    assert found.inputs(0) == []
+    assert found.first.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def check(path: Path) -> tuple[int, int]:
                     with pytest.raises(Unsupported, match="more than integers"):
                         pages.read(root, [position], rowid_alias=alias)
                 if kinds <= {str} and position != alias:
-                    codes, strings = pages.read_text(root, position)
+                    codes, strings, _ = pages.read_text(root, position)
                     assert codes.dtype == np.int32
                     assert (codes.tolist(), strings) == as_codes(values)
                     texts += 1
@@ -226,7 +226,7 @@ def test_empty_table_and_no_columns(tmp_path: Path) -> None:
     with PageFile(path) as pages:
         assert [len(array) for array in pages.read(2, [0, 1])] == [0, 0]
         assert pages.read(2, []) == []
-        codes, strings = pages.read_text(2, 1)
+        codes, strings, _ = pages.read_text(2, 1)
     assert (len(codes), strings) == (0, [])
 
 
@@ -238,7 +238,7 @@ def test_bad_utf8_that_decodes_alike_shares_a_code(tmp_path: Path) -> None:
         db.commit()
     check(path)
     with PageFile(path) as pages:
-        codes, strings = pages.read_text(2, 0)
+        codes, strings, _ = pages.read_text(2, 0)
     assert (codes.tolist(), strings) == ([0, 1, 0, -1, 2], ["a\ufffd", "b", "a\0z"])
 
 
@@ -470,7 +470,7 @@ def test_flipped_bytes(victim: Path, tmp_path: Path, flips: list[tuple[int, int,
         agrees(path, column, array.tolist(), as_integers)
     try:
         with PageFile(path) as pages:
-            codes, strings = pages.read_text(2, 3)
+            codes, strings, _ = pages.read_text(2, 3)
     except Unsupported:
         return
     agrees(path, "s", (codes.tolist(), strings), as_codes)

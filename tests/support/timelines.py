@@ -69,6 +69,7 @@ def make_ranges(intervals: Sequence[Interval], names: Sequence[int] | None = Non
         name=np.zeros(count, np.int32) if names is None else ints(names, np.int32),
         style=np.full(count, PUSH_POP, np.int8),
         other_thread=np.zeros(count, np.bool_),
+        number=np.zeros(count, np.int64),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from perfmodel.readers.trace import NULL, Ranges
+from perfmodel.readers.trace import NULL
 from perfmodel.timing.nesting import Nesting, enclosing, enclosing_pairs, innermost, nest, one_axis
 from support.timelines import Interval, ints, is_tangled, levels, make_ranges, parents
 
@@ -169,7 +170,7 @@ def test_an_open_range_ends_with_the_table() -> None:
 def test_a_range_of_two_threads_belongs_to_no_nesting() -> None:
     whole, inside = Interval(0, 0, 100), Interval(0, 10, 20)
     ranges = make_ranges([whole, inside])
-    other = Ranges(*(getattr(ranges, c) for c in Ranges.__slots__[:5]), np.array([True, False]))
+    other = replace(ranges, other_thread=np.array([True, False]))
     nesting = nest(other, 1)
     assert nesting.row.tolist() == [1]
     assert nesting.parent.tolist() == [-1]

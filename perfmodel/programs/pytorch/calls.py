@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from operator import add
-from typing import Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from perfmodel.programs.pytorch.operators import (
     numel,
     work_of,
 )
-from perfmodel.programs.pytorch.tree import EVALUATE, Tree, find_modules, nearest
+from perfmodel.programs.pytorch.tree import EVALUATE, Modules, Tree, find_modules, nearest
 from perfmodel.programs.pytorch.triton import Types, buffers
 from perfmodel.readers.trace import KERNEL, MEMCPY
 
@@ -43,6 +44,16 @@ _FUNCTION: Final = re.compile(r"(\w{1,99})Backward\d{1,9}")
 
 _MOST_STEPS: Final = 64
 """Producers that are followed to find the type of a tensor."""
+
+_DTYPES: Final = (*ITEM_BYTES,)
+_OUTPUTS: Final = 3
+"""Outputs from this one on have the type that an operator computes with."""
+_MOST_READ: Final = 2**48
+_BLOCK: Final = 1 << 17  # of ranges whose inputs are looked at together
+
+_Kind = tuple[Any, ...]
+"""What calls are counted by: name, longest kernel, phase, module, bytes copied, types of arguments
+by code, and what `_Graph._looked_up` returns."""
 
 _OTHER_OUTPUTS: Final = {
     ("aten::native_dropout", 1): "bool",
@@ -99,14 +110,13 @@ class Kernels:
 class OperatorCall:
     """One call of an operator that launched GPU operations itself.
 
-    `work` is None if no formula is for it. `dtype` is that of its longest kernel or its inputs,
-    `origin` says which; `unit` the machine's peak for it; `module` the one that called it, ''
-    outside of all. `fusible_bytes` are those that it reads of what an operator without products
-    wrote in the same phase: a kernel that did both would not read them. `counted` is what the
-    formula counted.
+    Calls that are alike share one. `work` is None if no formula is for it. `dtype` is that of its
+    longest kernel or its inputs, `origin` says which; `unit` the machine's peak for it; `module`
+    the one that called it, '' outside of all. `fusible_bytes` are those that it reads of what an
+    operator without products wrote in the same phase: a kernel that did both would not read them.
+    `counted` is what the formula counted.
     """
 
-    node: int
     name: str
     phase: Phase
     sizes: Sizes | None
@@ -136,6 +146,18 @@ class OperatorCall:
             "operator_bytes": self.work.read_bytes + self.work.write_bytes,
         }
         return (*said, *((key, count) for key, count in work.items() if count))
+
+
+class _Inputs(NamedTuple):
+    """Arguments of some ranges: whose and at which place, and what made each.
+
+    `of` is ascending; `output` is -1 where nothing recorded made it.
+    """
+
+    of: Int64
+    place: Int64
+    op: Int64
+    output: Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +219,15 @@ def find_calls(
     nodes = nodes[outside:]
     graph = _Graph(names, tree, kernels, nodes, owner, dtype, causal=causal)
     modules = find_modules(names, tree)
-    calls = [
-        graph.call(i, node, _PHASES[phases[node]], modules.path(node))
-        for i, node in enumerate(nodes.tolist())
-    ]
-    phase = tuple(_PHASES[phases[n] if n >= 0 else 0] for n in kernels.node.tolist())
-    module = tuple(modules.path(n) for n in kernels.node.tolist())
-    return Calls(tuple(_once(calls, tree)), owner, phase, module)
+    calls = graph.calls(phases[nodes], modules)
+    phase = np.where(inside, phases[kernels.node] if len(phases) else 0, 0)
+    module = np.where(inside, modules.of_node[kernels.node] if len(phases) else -1, -1)
+    return Calls(
+        calls,
+        owner,
+        tuple(_PHASES[code] for code in phase.tolist()),
+        tuple(modules.paths[code] for code in module.tolist()),
+    )
 
 
 def _pairs(names: OperatorNames) -> Iterable[tuple[str, Sizes | None]]:
@@ -258,21 +282,13 @@ def _before_optimizer(mine: Int64, tree: Tree) -> Bool:
     return found
 
 
-def _once(calls: Sequence[OperatorCall], tree: Tree) -> list[OperatorCall]:
-    """Take the FLOPs from operators inside which another one was counted."""
-    counted = {c.node: i for i, c in enumerate(calls) if c.work and c.work.flops}
+def _around_others(counted: Int64, tree: Tree) -> Int64:
+    """Those of some ranges inside which another one of them is."""
     chosen = np.zeros(len(tree.parent), np.bool_)
-    chosen[list(counted)] = True
-    near = nearest(tree.parent, chosen)
-    found = list(calls)
-    for node in counted:
-        above = int(tree.parent[node])
-        outer = int(near[above]) if above >= 0 else -1
-        if outer >= 0:
-            call = calls[counted[outer]]
-            assert call.work is not None
-            found[counted[outer]] = replace(call, work=replace(call.work, flops=0))
-    return found
+    chosen[counted] = True
+    above = tree.parent[counted]
+    outer = nearest(tree.parent, chosen)[above[above >= 0]]
+    return np.unique(outer[outer >= 0])
 
 
 class _Graph:
@@ -300,37 +316,81 @@ class _Graph:
         copied = np.where((kernels.kind == MEMCPY) & (owner >= 0), np.maximum(kernels.bytes, 0), 0)
         copied = np.bincount(np.maximum(owner, 0), copied, len(nodes))
         self._copied = np.minimum(copied, 2.0**62).astype(np.int64)
-        self._types = [
-            kernel_types(kernels.strings[int(c)]) if c >= 0 else KernelTypes()
-            for c in self._main_names()
+        self._main, main = np.unique(self._main_names(), return_inverse=True)
+        of_name = [
+            kernel_types(kernels.strings[int(c)]) if c >= 0 else KernelTypes() for c in self._main
         ]
-        self._at = {n: i for i, n in enumerate(nodes.tolist())}
-        self._known: dict[tuple[int, int, int], str | None] = {}
-        self._fusible: dict[int, Phase] = {}  # calls without products that have a formula
+        self._main = main
+        self._types = [of_name[c] for c in main.tolist()]
+        self._made = np.array(  # type of what the call at a range wrote; -1 where nothing says it
+            [_code(t.result or t.dtype) for t in of_name], np.int8
+        )[main]
+        self._at = np.full(len(tree.parent), -1, np.int64)
+        self._at[nodes] = np.arange(len(nodes))
+        self._op = tree.numbered(names.op_id[tree.label])
+        self._seq = tree.numbered(names.seq[tree.label])
 
-    def _main_names(self) -> list[int]:
+    def _main_names(self) -> Int64:
         """Of every call the name of its longest kernel, -1 if it launched none.
 
         Of those that multiply, if any does: a short product may come with longer copies.
         """
         last = self._mine[np.array(self._bounds[1:], np.int64) - 1]
         kernel = self.kernels.kind[last] == KERNEL
-        names: list[int] = np.where(kernel, self.kernels.name[last], -1).tolist()
-        return names
+        return np.where(kernel, self.kernels.name[last], -1).astype(np.int64)
 
     @cached_property
-    def _node_of(self) -> dict[tuple[int, int], int]:
-        """Range by process and op_id."""
-        op = self.names.op_id[self.tree.label]
-        at = np.flatnonzero(op >= 0)
-        keys = zip(self.tree.process[at].tolist(), op[at].tolist(), strict=True)
-        return dict(zip(keys, at.tolist(), strict=True))
+    def _by_op(self) -> tuple[Int64, Int64, Int64]:
+        """Distinct op_ids; codes of process and op_id, ascending, and the last range of each."""
+        at = np.flatnonzero(self._op >= 0)
+        ids, code = np.unique(self._op[at], return_inverse=True)
+        key = self.tree.process[at] * len(ids) + code
+        order = np.argsort(key, kind="stable")
+        last = np.flatnonzero(np.diff(key[order], append=-1))
+        return ids, key[order[last]], at[order[last]]
+
+    def _node_of(self, process: Int64, op: Int64) -> Int64:
+        """Return the ranges of some op_ids, -1 where none has it."""
+        ids, keys, nodes = self._by_op
+        if len(ids) == 0:
+            return np.full(len(op), -1)
+        code = np.minimum(np.searchsorted(ids, op), len(ids) - 1)
+        key = process * len(ids) + code
+        at = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+        return np.where((ids[code] == op) & (keys[at] == key), nodes[at], -1)
+
+    def _inputs(self, node: Int64) -> _Inputs:
+        """Return what made the arguments of some ranges."""
+        label = self.tree.label[node]
+        first, count = self.names.first[label], np.diff(self.names.first)[label]
+        of = np.repeat(np.arange(len(node)), count)
+        place = np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count)
+        at = first[of] + place
+        op = self.tree.numbered(self.names.input_op[at], node[of])
+        return _Inputs(of, place, op, self.names.input_output[at])
+
+    def _first_made(self, node: Int64) -> tuple[Int64, Int64]:
+        """First argument of every range that something recorded made: op_id, -1 if none; output."""
+        made = self._first_recorded[self.tree.label[node]]
+        op, output = np.full(len(node), -1), np.full(len(node), -1)
+        known = np.flatnonzero(made >= 0)
+        op[known] = self.tree.numbered(self.names.input_op[made[known]], node[known])
+        output[known] = self.names.input_output[made[known]]
+        return op, output
+
+    @cached_property
+    def _first_recorded(self) -> Int64:
+        """Of every name the first of its inputs that something recorded made, -1 without any."""
+        found = np.full(len(self.names.first) - 1, -1)
+        at = np.flatnonzero(self.names.input_output >= 0)[::-1]
+        found[np.searchsorted(self.names.first, at, side="right") - 1] = at
+        return found
 
     @cached_property
     def _last_child(self) -> Int64:
         """Of every range the last range inside it that is an operator's, -1 without any."""
         found = np.full(len(self.tree.parent), -1, np.int64)
-        at = np.flatnonzero((self.tree.parent >= 0) & (self.names.op_id[self.tree.label] >= 0))
+        at = np.flatnonzero((self.tree.parent >= 0) & (self._op >= 0))
         found[self.tree.parent[at]] = at
         return found
 
@@ -346,29 +406,27 @@ class _Graph:
         wanted: set[tuple[int, int]] = set()
         for node in asked:
             for n in (node, *self._wrappers(node)):
-                op = int(self.names.op_id[self.tree.label[n]])
+                op = int(self._op[n])
                 if op >= 0:
                     wanted.add((int(self.tree.process[n]), op))
         found: dict[tuple[int, int, int], list[Size]] = {}
         if not wanted:
             return found
         ops = np.array(sorted({op for _, op in wanted}), np.int64)
-        hit = np.flatnonzero((self.names.input_output >= 0) & np.isin(self.names.input_op, ops))
-        row = np.searchsorted(self.names.first, hit, side="right") - 1
-        by_row: dict[int, list[int]] = {}
-        for r, h in zip(row.tolist(), hit.tolist(), strict=True):
-            by_row.setdefault(r, []).append(h)
-        using = np.flatnonzero(np.isin(self.tree.label, np.array(sorted(by_row), np.int64)))
-        for node in using.tolist():
-            r, process = int(self.tree.label[node]), int(self.tree.process[node])
-            sizes = self.names.sizes[r] or ()
-            for h in by_row[r]:
-                key = (process, int(self.names.input_op[h]))
-                place = h - int(self.names.first[r])
-                if key in wanted and place < len(sizes) and sizes[place]:
-                    found.setdefault((*key, int(self.names.input_output[h])), []).append(
-                        sizes[place]
-                    )
+        using = np.flatnonzero(self._first_recorded[self.tree.label] >= 0)
+        for begin in range(0, len(using), _BLOCK):
+            node = using[begin : begin + _BLOCK]
+            made = self._inputs(node)
+            hit = np.flatnonzero((made.output >= 0) & np.isin(made.op, ops))
+            users = node[made.of[hit]]
+            columns = (self.tree.process[users], made.op[hit], made.output[hit],
+                       self.tree.label[users], made.place[hit])  # fmt: skip
+            for process, op, output, label, place in zip(
+                *(c.tolist() for c in columns), strict=True
+            ):
+                sizes = self.names.sizes[label] or ()
+                if (process, op) in wanted and place < len(sizes) and sizes[place]:
+                    found.setdefault((process, op, output), []).append(sizes[place])
         return found
 
     @cached_property
@@ -395,16 +453,16 @@ class _Graph:
             label = int(self.tree.label[node])
             function, sizes = functions[label], self.names.sizes[label]
             if function and sizes:
-                seq = int(self.names.seq[label])
+                seq = int(self._seq[node])
                 found[int(self.tree.process[node]), seq, function[1].lower()] = sizes[0]
         return found
 
     def _forward_seq(self, node: int) -> int:
         """`seq` of the forward operator of a backward one; -1 where no range around it has any."""
         above, steps = int(self.tree.parent[node]), 0
-        while above >= 0 and self.names.seq[self.tree.label[above]] < 0 and steps < _MOST_STEPS:
+        while above >= 0 and self._seq[above] < 0 and steps < _MOST_STEPS:
             above, steps = int(self.tree.parent[above]), steps + 1
-        return int(self.names.seq[self.tree.label[above]]) if above >= 0 else -1
+        return int(self._seq[above]) if above >= 0 else -1
 
     @cached_property
     def _transposed(self) -> dict[tuple[int, int], bool]:
@@ -415,7 +473,7 @@ class _Graph:
             if "conv" not in name or "backward" in name:
                 continue
             for n in (node, *self._wrappers(node)):
-                seq = int(self.names.seq[self.tree.label[n]])
+                seq = int(self._seq[n])
                 if seq >= 0:
                     found[int(self.tree.process[node]), seq] = "transpose" in name
         return found
@@ -437,8 +495,7 @@ class _Graph:
         process = int(self.tree.process[node])
         found: list[Size] = []
         for n in (node, *self._wrappers(node)):
-            op = int(self.names.op_id[self.tree.label[n]])
-            found += self._consumed.get((process, op, output), [])
+            found += self._consumed.get((process, int(self._op[n]), output), [])
         return found
 
     # --- types
@@ -468,59 +525,120 @@ class _Graph:
                 return known.most_common(1)[0][0] or "float32"
         return "float32"
 
-    def dtype_of(self, node: int, output: int = 0) -> str | None:
-        """Type of an output: of the kernel that wrote it, of the last operator inside, or inputs'.
+    def dtypes_of(self, node: Int64, output: Int64) -> Int8:
+        """Types of outputs: of the kernel that wrote each, of the last operator inside, or inputs'.
 
-        None if nothing recorded says it.
+        -1 where nothing recorded says it.
         """
-        key = (int(self.tree.process[node]), node, output)
-        if key in self._known:
-            return self._known[key]
-        found: str | None = None
-        steps = 0
-        while steps < _MOST_STEPS:
-            steps += 1
-            label = int(self.tree.label[node])
-            found = _OTHER_OUTPUTS.get((self.names.name[label], output))
-            if found is None and node in self._at:
-                types = self._types[self._at[node]]
-                found = types.result or types.dtype
-            if found is not None:
+        node, output = node.copy(), output.copy()
+        found = np.full(len(node), -1, np.int8)
+        left = np.arange(len(node))
+        for _ in range(_MOST_STEPS):
+            if len(left) == 0:
                 break
-            child = int(self._last_child[node])
-            if child >= 0:
-                node = child
-                continue
-            made = next(((op, o) for op, o in self.names.inputs(label) if o >= 0), None)
-            if made is None:
-                break
-            at = self._node_of.get((int(self.tree.process[node]), made[0]))
-            if at is None or at >= node:
-                break
-            node, output = at, made[1]
-        self._known[key] = found
+            here = node[left]
+            said = self._other_outputs[self.tree.label[here], np.minimum(output[left], _OUTPUTS)]
+            call = self._at[here]
+            said = np.where((said < 0) & (call >= 0), self._made[call], said)
+            found[left] = said
+            left, here = left[said < 0], here[said < 0]
+            child = self._last_child[here]
+            op, made = self._first_made(here)
+            at = self._node_of(self.tree.process[here], op)
+            at = np.where((op >= 0) & (at < here), at, -1)
+            inside = child >= 0
+            node[left] = np.where(inside, child, at)
+            output[left] = np.where(inside, output[left], made)
+            left = left[inside | (at >= 0)]
         return found
 
-    def _argument_types(self, node: int) -> list[str | None]:
-        label = int(self.tree.label[node])
-        said = self.names.types[label]
-        if said is not None:
-            return [dtype_named(word) for word in said]
-        process = int(self.tree.process[node])
-        found: list[str | None] = []
-        for op, output in self.names.inputs(label):
-            at = self._node_of.get((process, op)) if output >= 0 else None
-            found.append(self.dtype_of(at, output) if at is not None and at < node else None)
+    @cached_property
+    def _other_outputs(self) -> Int8:
+        """Of every name the types of its outputs that it says itself; -1 for others."""
+        found = np.full((len(self.names.name), _OUTPUTS + 1), -1, np.int8)
+        for (name, output), dtype in _OTHER_OUTPUTS.items():
+            found[[n == name for n in self.names.name], output] = _code(dtype)
         return found
+
+    def _argument_types(self) -> list[bytes]:
+        """Of every call codes of its arguments' types, as far as what made them says any."""
+        made = self._inputs(self.nodes)
+        node = self.nodes[made.of]
+        at = self._node_of(self.tree.process[node], made.op)
+        known = np.flatnonzero((made.output >= 0) & (at >= 0) & (at < node))
+        code = np.full(len(at), -1, np.int8)
+        code[known] = self.dtypes_of(at[known], made.output[known])
+        ends = np.searchsorted(made.of, np.arange(len(self.nodes) + 1)).tolist()
+        text = code.tobytes()
+        return [text[a:b] for a, b in pairwise(ends)]
 
     # --- calls
 
-    def call(self, i: int, node: int, phase: Phase, module: str) -> OperatorCall:
-        """Count one call."""
-        label = int(self.tree.label[node])
+    def calls(self, phases: Int64, modules: Modules) -> tuple[OperatorCall, ...]:
+        """Count all calls; those that are alike once."""
+        if len(self.nodes) == 0:
+            return ()
+        kinds: dict[_Kind, int] = {}
+        rows = zip(
+            self.tree.label[self.nodes].tolist(), self._main.tolist(), phases.tolist(),
+            modules.of_node[self.nodes].tolist(), self._copied.tolist(), self._argument_types(),
+            strict=True,
+        )  # fmt: skip
+        code = np.array([
+            kinds.setdefault((*row, *self._looked_up(i, row[0])), len(kinds))
+            for i, row in enumerate(rows)
+        ], np.int64)  # fmt: skip
+        _, first = np.unique(code, return_index=True)
+        found = [
+            self._call(kind, self._types[i], modules.paths[kind[3]])
+            for kind, i in zip(kinds, first.tolist(), strict=True)
+        ]
+        flops = np.array([bool(c.work and c.work.flops) for c in found])[code]
+        outer = np.zeros(len(code), np.bool_)
+        outer[self._at[_around_others(self.nodes[flops], self.tree)]] = True
+        known: dict[tuple[int, int, bool], OperatorCall] = {}
+        calls = []
+        for key in zip(code.tolist(), self._after_others(found, code), outer.tolist(), strict=True):
+            if key not in known:
+                known[key] = _with(found[key[0]], *key[1:])
+            calls.append(known[key])
+        return tuple(calls)
+
+    def _looked_up(self, i: int, label: int) -> tuple[Any, ...]:
+        """Return what else a call depends on: its result, gradients, direction, kernels."""
         name, sizes = self.names.name[label], self.names.sizes[label]
-        types = self._types[i]
-        arguments = self._argument_types(node) if sizes is not None else []
+        if not self._looks[label]:
+            return ()
+        assert sizes is not None
+        node = int(self.nodes[i])
+        wanted, transposed = (True, True), None
+        if name == "aten::convolution_backward":
+            wanted = self._wanted(node, sizes)
+            process = int(self.tree.process[node])
+            transposed = self._transposed.get((process, self._forward_seq(node)))
+        kernels = self._joined(i) if name in _BY_KERNELS else ""
+        return self._result(node, name, sizes), wanted, transposed, kernels
+
+    @cached_property
+    def _looks(self) -> list[bool]:
+        """Of every name whether a call of it depends on more than its own sizes and types."""
+        return [
+            sizes is not None and formula_of(name) is not None
+            and name.startswith((*_ASKED, *_BY_KERNELS))
+            for name, sizes in _pairs(self.names)
+        ]  # fmt: skip
+
+    def _call(self, kind: _Kind, types: KernelTypes, module: str) -> OperatorCall:
+        """Count a call of some kind."""
+        label, _, code, _, copied, made, *looked_up = kind
+        phase = _PHASES[code]
+        name, sizes = self.names.name[label], self.names.sizes[label]
+        said = self.names.types[label]
+        arguments: list[str | None] = []
+        if sizes is not None and said is not None:
+            arguments = [dtype_named(word) for word in said]
+        elif sizes is not None:
+            arguments = [_DTYPES[c] if c < len(_DTYPES) else None for c in made]
         dtype = types.dtype
         origin: Origin = "kernel"
         if dtype is None:
@@ -535,60 +653,82 @@ class _Graph:
                 unit = f"{dtype}_tensor"
             elif self.given == "tf32" and origin == "given":
                 unit = "tf32_tensor"
-        work, fusible, counted = None, 0, None
+        work, counted = None, None
         if sizes is not None and formula_of(name) is not None:
-            counted = self._as_call(i, node, name, sizes, types, arguments, dtype, phase)
+            counted = self._as_call(label, copied, types, arguments, dtype, phase, *looked_up)
             work = work_of(counted)
-            if work is not None and not work.flops and phase != "optimizer":
-                self._fusible[i] = phase
-                fusible = min(self._after_another(node, counted, phase), work.read_bytes)
-        return OperatorCall(
-            node, name, phase, sizes, dtype, origin, unit, work, module, fusible, counted
-        )
+        return OperatorCall(name, phase, sizes, dtype, origin, unit, work, module, counted=counted)
 
-    def _after_another(self, node: int, call: Call, phase: Phase) -> int:
-        """Bytes of the arguments that a call without products made in the same phase."""
-        if call.name.startswith("triton_"):  # its buffers' makers are those of their memory
-            return 0
-        found = 0
-        for i, (op, output) in enumerate(self.names.inputs(int(self.tree.label[node]))):
-            if output >= 0 and i < len(call.sizes) and call.sizes[i]:
-                maker = self._maker(node, op)
-                if maker is not None and self._fusible.get(maker) == phase:
-                    found += call.read(i)
-        return found
+    def _after_others(self, found: Sequence[OperatorCall], code: Int64) -> list[int]:
+        """Bytes of the arguments that a call without products made in the same phase, by call.
 
-    def _maker(self, node: int, op: int) -> int | None:
-        """The call whose kernels wrote what an operator returned, through views of it."""
-        process = int(self.tree.process[node])
-        at = self._node_of.get((process, op))
+        Of calls without products; `found` has every kind of call.
+        """
+        plain = [c.phase if c.work and not c.work.flops and c.phase != "optimizer" else ""
+                 for c in found]  # fmt: skip
+        phase = np.array([_PHASES.index(p) if p else -1 for p in plain], np.int8)[code]
+        reads = [
+            [c.counted.read(i) for i in range(len(c.counted.sizes))]
+            if c.counted and p and not c.name.startswith("triton_")  # buffers' makers are unknown
+            else []
+            for c, p in zip(found, plain, strict=True)
+        ]
+        first = np.cumsum([0, *map(len, reads)])
+        each = np.array([min(r, _MOST_READ) for some in reads for r in some], np.int64)
+        asking = np.flatnonzero((phase >= 0) & (np.diff(first)[code] > 0))
+        made = self._inputs(self.nodes[asking])
+        call = asking[made.of]
+        read = np.flatnonzero((made.output >= 0) & (made.place < np.diff(first)[code[call]]))
+        call, at = call[read], first[code[call[read]]] + made.place[read]
+        maker = self._makers(self.nodes[call], made.op[read])
+        same = (maker >= 0) & (phase[maker] == phase[call]) & (each[at] > 0)
+        total = np.zeros(len(code), np.int64)
+        np.add.at(total, call[same], each[at[same]])
+        return total.tolist()
+
+    def _makers(self, node: Int64, op: Int64) -> Int64:
+        """The calls whose kernels wrote what operators returned, through views of it; -1 if none.
+
+        Parameters
+        ----------
+        node, op : int64 arrays, shape (n,)
+            Who asks, and the op_id of the operator.
+        """
+        process, before = self.tree.process[node], node.copy()
+        at = self._node_of(process, op)
+        found = np.full(len(at), -1)
+        left = np.arange(len(at))
         for _ in range(_MOST_STEPS):
-            if at is None or at >= node:
-                return None
-            if at in self._at:
-                return self._at[at]
-            child = int(self._last_child[at])
-            if child >= 0:
-                at = child
-                continue
-            made = next((o for o, k in self.names.inputs(int(self.tree.label[at])) if k >= 0), None)
-            node, at = at, None if made is None else self._node_of.get((process, made))
-        return None
+            left = left[(at[left] >= 0) & (at[left] < before[left])]
+            if len(left) == 0:
+                break
+            here = at[left]
+            found[left] = self._at[here]
+            left, here = left[found[left] < 0], here[found[left] < 0]
+            child = self._last_child[here]
+            made, _ = self._first_made(here)
+            other = np.where(made >= 0, self._node_of(process[left], made), -1)
+            before[left] = np.where(child >= 0, before[left], here)
+            at[left] = np.where(child >= 0, child, other)
+        return found
 
     def _as_call(
         self,
-        i: int,
-        node: int,
-        name: str,
-        sizes: Sizes,
+        label: int,
+        copied: int,
         types: KernelTypes,
         arguments: list[str | None],
         dtype: str,
         phase: Phase,
+        out: Size | None = None,
+        wanted: tuple[bool, bool] = (True, True),
+        transposed: bool | None = None,
+        kernels: str = "",
     ) -> Call:
+        name, sizes = self.names.name[label], self.names.sizes[label] or ()
         item = types.item_bytes or ITEM_BYTES[types.result or dtype]
-        if self._copied[i] and types.dtype is None and sizes and numel(sizes[0]):
-            item = max(int(self._copied[i]) // numel(sizes[0]), 1)
+        if copied and types.dtype is None and sizes and numel(sizes[0]):
+            item = max(copied // numel(sizes[0]), 1)
             arguments = []
         own = types.item_bytes or ITEM_BYTES[dtype]
         items = [own] * len(sizes)
@@ -616,16 +756,9 @@ class _Graph:
             for place in places.get(name, ()):
                 if place < len(items):
                     items[place] = size
-        recorded = self.names.types[int(self.tree.label[node])] or ()
+        recorded = self.names.types[label] or ()
         for place, word in enumerate(recorded):
             items[place] = ITEM_BYTES.get(dtype_named(word) or "", items[place])
-        out = self._result(node, name, sizes)
-        wanted, transposed = (True, True), None
-        if name == "aten::convolution_backward":
-            wanted = self._wanted(node, sizes)
-            process = int(self.tree.process[node])
-            transposed = self._transposed.get((process, self._forward_seq(node)))
-        kernels = self._joined(i) if name in _BY_KERNELS else ""
         return Call(
             name, sizes, tuple(items), item, out, wanted, transposed, types.depth, kernels,
             self.causal,
@@ -659,7 +792,7 @@ class _Graph:
             x, w = sizes[:2]
             process = int(self.tree.process[node])
             for n in (node, *self._wrappers(node)):
-                seq = int(self.names.seq[self.tree.label[n]])
+                seq = int(self._seq[n])
                 size = self._backward_of.get((process, seq)) if seq >= 0 else None
                 if size and (is_convolved(size, x, w) or "transpose" in name):
                     return size
@@ -674,7 +807,7 @@ class _Graph:
         for n in (node, *self._wrappers(node)):
             label = int(self.tree.label[n])
             name = self.names.name[label].removeprefix("aten::").replace("_", "")
-            size = self._gradients.get((process, int(self.names.seq[label]), name.lower()))
+            size = self._gradients.get((process, int(self._seq[n]), name.lower()))
             if size:
                 return size
         return None
@@ -693,6 +826,18 @@ class _Graph:
 
 def _same(one: Size, other: Size) -> bool:
     return one == other
+
+
+def _code(dtype: str | None) -> int:
+    return -1 if dtype is None else _DTYPES.index(dtype)
+
+
+def _with(call: OperatorCall, after_others: int, around_another: bool) -> OperatorCall:
+    """Return a call that reads so many bytes of others' results, and counts once."""
+    if call.work is None:
+        return call
+    work = replace(call.work, flops=0) if around_another else call.work
+    return replace(call, work=work, fusible_bytes=min(after_others, work.read_bytes))
 
 
 _PRODUCTS: Final = (

@@ -15,6 +15,7 @@ of torch.profiler says behind the sizes what it has instead of these ids (`reade
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -24,12 +25,11 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Int64
+from perfmodel.readers.operator_texts import SIZES, places
 
 Size = tuple[int, ...]
 Sizes = tuple[Size, ...]
 
-_SIZE: Final = r"\[(?:(?:0|[1-9][0-9]{0,18})(?:, ?(?:0|[1-9][0-9]{0,18}))*)?\]"
-_SIZES: Final = re.compile(rf"\[(?:{_SIZE}(?:, ?{_SIZE})*)?\]")
 _ID: Final = r"\([0-9]{1,18},-?[0-9]{1,9}\)"
 _IDS: Final = re.compile(rf"\[(?:{_ID}(?:, ?{_ID})*)?\]")
 _LISTED: Final = re.compile(r"\[([^\[\]]*)\]")
@@ -46,7 +46,7 @@ class OperatorNames:
     name : tuple of str
         Operator, function or range, without what follows.
     op_id, seq : int64, shape (n,)
-        -1 where the name has none.
+        -1 where the name has none; -2 - i where it is the number i of those that were cut out.
     sizes : tuple
         Sizes of the arguments in order, () for what is no tensor (and for a tensor of no
         dimension); lists of tensors are flattened. None where the name holds none, or none that
@@ -54,8 +54,8 @@ class OperatorNames:
     first : int64, shape (n + 1,)
         The inputs of row i are `first[i]` to `first[i + 1]` of the next two.
     input_op, input_output : int64, shape (inputs,)
-        `op_id` of the operator that made an input, and which output of it; -1 as output where
-        nothing recorded made it.
+        `op_id` of the operator that made an input (or -2 - i, too), and which output of it; -1 as
+        output where nothing recorded made it.
     unread : int
         Names with sizes that cannot be read.
     types : tuple
@@ -76,15 +76,8 @@ class OperatorNames:
     types: tuple[tuple[str, ...] | None, ...]
     needed: tuple[tuple[bool, ...] | None, ...]
 
-    def inputs(self, row: int) -> list[tuple[int, int]]:
-        """Return the pairs (op_id, output) that made the arguments of a row."""
-        lo, hi = int(self.first[row]), int(self.first[row + 1])
-        return list(
-            zip(self.input_op[lo:hi].tolist(), self.input_output[lo:hi].tolist(), strict=True)
-        )
 
-
-def parse(labels: Sequence[str]) -> OperatorNames:
+def parse(labels: Sequence[str], *, cut: bool = False) -> OperatorNames:
     """Parse the names of ranges; whatever is no operator's keeps its name and has nothing else.
 
     Time is linear in the text, whatever it holds: sizes nest two deep, numbers have at most 19
@@ -93,6 +86,12 @@ def parse(labels: Sequence[str]) -> OperatorNames:
     >>> found = parse(["aten::mm, seq = 4, op_id = 7, sizes = [[2, 3], [3, 5]]", "step 1"])
     >>> found.name, found.sizes
     (('aten::mm', 'step 1'), (((2, 3), (3, 5)), None))
+
+    Where numbers were cut out (`readers.operator_texts`), their places are numbered.
+
+    >>> found = parse(["aten::t, op_id = , sizes = [[2, 3]], input_op_ids = [(,0)]"], cut=True)
+    >>> found.op_id.tolist(), found.input_op.tolist(), found.input_output.tolist()
+    ([-2], [-3], [0])
     """
     names: list[str] = []
     op_id: list[int] = []
@@ -105,14 +104,15 @@ def parse(labels: Sequence[str]) -> OperatorNames:
     known: dict[str, Sizes | None] = {}
     unread = 0
     for label in labels:
+        place = itertools.count(-2, -1) if cut and places(label) else None
         head, _, ids = label.partition(", input_op_ids = ")
         head, _, shown = head.partition(", sizes = ")
         shown, _, more = shown.partition(", types = ")
-        head, _, number = head.partition(", op_id = ")
-        name, _, sequence = head.partition(", seq = ")
+        head, numbered, number = head.partition(", op_id = ")
+        name, ordered, sequence = head.partition(", seq = ")
         names.append(name)
-        op_id.append(_number(number))
-        seq.append(_number(sequence))
+        seq.append(next(place) if place and ordered else _number(sequence))
+        op_id.append(next(place) if place and numbered else _number(number))
         if shown and shown not in known:
             known[shown] = _sizes(shown)
         found = known[shown] if shown else None
@@ -121,7 +121,10 @@ def parse(labels: Sequence[str]) -> OperatorNames:
         types.append(kinds if kinds is not None and len(kinds) == len(found or ()) else None)
         needed.append(None if asked is None else tuple(word == "True" for word in asked))
         unread += bool(shown) and found is None
-        if ids and _IDS.fullmatch(ids):
+        if place:
+            begin, *parts = ids.split("(,")
+            ids = begin + "".join(f"({next(place)},{part}" for part in parts)
+        if ids and (place or _IDS.fullmatch(ids)):
             inputs.append(ids.translate(_ONLY_NUMBERS))
             counts.append(ids.count("("))
         else:
@@ -155,6 +158,6 @@ def _listed(text: str) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
 
 
 def _sizes(text: str) -> Sizes | None:
-    if not _SIZES.fullmatch(text):
+    if not SIZES.fullmatch(text):
         return None
     return tuple(map(tuple, json.loads(text)))

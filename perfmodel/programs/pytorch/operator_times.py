@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from perfmodel.base.arrays import Int64
+from perfmodel.base.arrays import Int64, distinct_rows
 from perfmodel.programs.kernels import categorize
 from perfmodel.programs.pytorch.calls import Calls, Kernels, OperatorCall, find_calls
 from perfmodel.programs.pytorch.dtypes import kernel_types
@@ -85,7 +85,7 @@ def find(
     trace: Trace, steps: StepReport, dtype: str | None = None, *, causal: bool = False
 ) -> Found | None:
     """Find the calls of operators in the steps of a report; None if its ranges name no sizes."""
-    names = parse(trace.range_labels)
+    names = parse(trace.range_labels, cut=trace.numbers is not None)
     if all(sizes is None for sizes in names.sizes):
         return None
     inside = steps.times.ops
@@ -107,6 +107,8 @@ def _tree(trace: Trace, nesting: Nesting) -> Tree:
         trace.thread_process[nesting.thread].astype(np.int64),
         nesting.start_ns,
         nesting.thread.astype(np.int64),
+        trace.ranges.number[nesting.row],
+        trace.numbers,
     )
 
 
@@ -121,8 +123,8 @@ def _kernels(trace: Trace, node: Int64, op: Int64) -> Kernels:
 def tabulate(trace: Trace, calls: Calls, placed: Placed) -> OperatorTimes:
     """Sum calls up by key, lane and step."""
     op, lane, step = placed.op, placed.lane, placed.step
-    code, categories = categorize(trace.ops, trace.strings)
-    category = code.astype(np.int64)
+    by_name, categories = categorize(trace.ops, trace.strings)
+    category = by_name.astype(np.int64)
     sends = np.array([c == "communication" for c in categories])[category[op]]
     outside = np.flatnonzero(calls.owner < 0)
     strays, group_of_stray = _strays(trace, calls, op[outside], category[op[outside]], categories)
@@ -135,15 +137,20 @@ def tabulate(trace: Trace, calls: Calls, placed: Placed) -> OperatorTimes:
     kernel = trace.ops.kind[op] == KERNEL
     first = np.full(count, len(op), np.int64)
     np.minimum.at(first, owner, np.arange(len(op)))
-    keys = [_key(c, bool(t)) for c, t in zip(calls.calls, talking, strict=False)]
-    keys += [strays[g] for g in group_of_stray]
-    keys = _fewer_sizes(_fewer_modules(keys, gpu_ns), gpu_ns)
+    distinct, alike = _distinct(calls.calls)
+    known: dict[int, int] = {}
+    sent = (2 * alike + talking[: len(alike)]).tolist()
+    key = np.array([known.setdefault(k, len(known)) for k in sent], np.int64)
+    keys = [_key(distinct[k // 2], bool(k % 2)) for k in known] + strays
+    key = np.append(key, len(known) + np.array(group_of_stray, np.int64))
+    spent = np.zeros(len(keys), np.int64)
+    np.add.at(spent, key, gpu_ns)
+    keys = _fewer_sizes(_fewer_modules(keys, spent), spent)
     codes: dict[OperatorKey, int] = {}
-    code = np.array([codes.setdefault(k, len(codes)) for k in keys], np.int64)
-    cells = np.column_stack([code, lane[first], step[first]]) if count else np.empty((0, 3), int)
-    rows, row = np.unique(cells, axis=0, return_inverse=True)
-    row = row.ravel()
-    work = [c.work for c in calls.calls]
+    code = np.array([codes.setdefault(k, len(codes)) for k in keys], np.int64)[key]
+    rows, row = distinct_rows(code, lane[first], step[first])
+    times = np.bincount(alike, minlength=len(distinct)).tolist()
+    of_call = np.append(alike, np.full(len(outside), -1))
 
     def total(values: Int64) -> Int64:
         summed = np.zeros(len(rows), np.int64)
@@ -151,12 +158,12 @@ def tabulate(trace: Trace, calls: Calls, placed: Placed) -> OperatorTimes:
         return summed
 
     def summed(counted: list[int]) -> Int64:
-        if sum(counted) > _MOST:
-            counted = [min(n, _MOST // len(counted)) for n in counted]
-        return total(np.array([*counted, *[0] * len(outside)], np.int64))
+        if sum(n * times[i] for i, n in enumerate(counted)) > _MOST:
+            counted = [min(n, _MOST // len(alike)) for n in counted]
+        return total(np.array([*counted, 0], np.int64)[of_call])
 
     def of_work(attribute: str) -> Int64:
-        return summed([getattr(w, attribute) if w else 0 for w in work])
+        return summed([getattr(c.work, attribute) if c.work else 0 for c in distinct])
 
     return OperatorTimes(
         keys=tuple(codes),
@@ -168,12 +175,20 @@ def tabulate(trace: Trace, calls: Calls, placed: Placed) -> OperatorTimes:
         flops=of_work("flops"),
         read_bytes=of_work("read_bytes"),
         write_bytes=of_work("write_bytes"),
-        fusible_bytes=summed([c.fusible_bytes for c in calls.calls]),
+        fusible_bytes=summed([c.fusible_bytes for c in distinct]),
         gpu_ns=total(gpu_ns),
         lanes=placed.lanes,
         causal=placed.causal,
         warnings=placed.warnings,
     )
+
+
+def _distinct(calls: Sequence[OperatorCall]) -> tuple[list[OperatorCall], Int64]:
+    """Distinct objects among calls, in the order in which they come; and which one each is."""
+    known: dict[int, int] = {}
+    code = np.array([known.setdefault(id(call), len(known)) for call in calls], np.int64)
+    first = np.unique(code, return_index=True)[1]
+    return [calls[i] for i in first.tolist()], code
 
 
 def _key(call: OperatorCall, communicates: bool) -> OperatorKey:

@@ -80,6 +80,7 @@ class PyTorchProgram(Program):
     """See `perfmodel.programs.program.Program`."""
 
     name: str = "pytorch"
+    parses_operators: bool = True
 
     def recognizes(self, trace: Trace, options: Options) -> bool:
         """Whether operators' ranges or kernels are PyTorch's."""

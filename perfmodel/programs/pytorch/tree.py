@@ -34,6 +34,9 @@ class Tree:
     start_ns : int64, shape (n,)
     thread : int64, shape (n,), or None
         Of the program; None where it is not known.
+    number, numbers : int64 arrays, or None
+        Where the numbers that were cut out of each one's name begin, and the numbers; None where
+        none were.
     """
 
     label: Int64
@@ -41,14 +44,27 @@ class Tree:
     process: Int64
     start_ns: Int64
     thread: Int64 | None = None
+    number: Int64 | None = None
+    numbers: Int64 | None = None
+
+    def numbered(self, said: Int64, node: Int64 | slice = slice(None)) -> Int64:
+        """Return what names say of some ranges, with the numbers that were cut out of them."""
+        cut = np.flatnonzero(said < -1)
+        if self.number is None or self.numbers is None or len(cut) == 0:
+            return said
+        found = said.copy()
+        found[cut] = self.numbers[self.number[node][cut] - 2 - said[cut]]
+        return found
 
 
 def nearest(parent: Int64, chosen: Bool) -> Int64:
     """Of every range the innermost chosen one that it is or is inside of, -1 if none is."""
-    found: list[int] = []
-    for i, (above, mine) in enumerate(zip(parent.tolist(), chosen.tolist(), strict=True)):
-        found.append(i if mine else found[above] if above >= 0 else -1)
-    return np.array(found, np.int64)
+    found = np.where(chosen, np.arange(len(parent)), parent)
+    left = np.flatnonzero(found >= 0)
+    while len(left := left[~chosen[found[left]]]):
+        found[left] = found[found[left]]  # what that one found already, which is further up
+        left = left[found[left] >= 0]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +82,6 @@ class Modules:
     paths: tuple[str, ...]
     of_node: Int64
 
-    def path(self, node: int) -> str:
-        """Return the module of a range; '' outside of all (and for node -1)."""
-        return self.paths[self.of_node[node]] if node >= 0 else ""
-
 
 def find_modules(names: OperatorNames, tree: Tree) -> Modules:
     """Find the module of every range, by the ranges that `annotate` pushes."""
@@ -86,9 +98,9 @@ def find_modules(names: OperatorNames, tree: Tree) -> Modules:
     of_node = np.where(around >= 0, mine[around], -1)
     evaluates = np.array([name.startswith(EVALUATE) for name in names.name], np.bool_)
     called = (tree.parent >= 0) & evaluates[tree.label[tree.parent]]
-    numbered = names.seq[tree.label] >= 0
-    backward = np.flatnonzero(called & numbered)
-    forward = _tied(names, tree, np.flatnonzero(numbered & ~called), backward)
+    seq = tree.numbered(names.seq[tree.label])
+    backward = np.flatnonzero(called & (seq >= 0))
+    forward = _tied(seq, tree, np.flatnonzero((seq >= 0) & ~called), backward)
     tied = nothing.copy()  # by the engine's range, which also sums gradients up after the function
     tied[tree.parent[backward]] = np.where(forward >= 0, of_node[forward], -1)
     evaluation = nearest(tree.parent, evaluates[tree.label])
@@ -97,13 +109,13 @@ def find_modules(names: OperatorNames, tree: Tree) -> Modules:
     return Modules((*paths, ""), of_node)
 
 
-def _tied(names: OperatorNames, tree: Tree, forward: Int64, backward: Int64) -> Int64:
+def _tied(number: Int64, tree: Tree, forward: Int64, backward: Int64) -> Int64:
     """Of every backward range the last one of a forward pass before it with its number, or -1."""
     if len(forward) == 0:
         return np.full(len(backward), -1, np.int64)
     both = np.concatenate([forward, backward])
     is_forward = np.arange(len(both)) < len(forward)
-    seq, process = names.seq[tree.label[both]], tree.process[both]
+    seq, process = number[both], tree.process[both]
     order = np.lexsort((is_forward, tree.start_ns[both], seq, process))
     last = np.maximum.accumulate(np.where(is_forward[order], np.arange(len(both)), -1))
     found = np.where(last >= 0, order[last], 0)
