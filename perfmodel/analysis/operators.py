@@ -52,8 +52,8 @@ class OperatorRow:
     flops_per_s, bytes_per_s : float or None
         Achieved.
     bound : str or None
-        What allows no less time: 'compute', 'memory', or 'latency' of so many kernels; of calls of
-        several sizes what bounds most of their time.
+        What allows no less time: 'compute', 'memory', 'latency' of so many kernels, or 'link' of
+        copies between GPU and host; of calls of several sizes what bounds most of their time.
     of_ceiling : float or None
         Least time that the unit's peak and the memory's bandwidth allow, over `gpu_s`. More than
         1 where data came from the cache.
@@ -512,6 +512,12 @@ class _Limit:
         peak, tensor = peaks.get(key.unit), peaks.get(_tensor_unit(key))
         count, kernels, flops, read, written, _, ns = (float(v) for v in values)
         self._cache(machine, count, read, written)
+        if key.unit == "pcie":  # one side of the copy is the host's memory
+            link = machine.bandwidth_bytes_per_s.get("pcie") if machine else None
+            self.known = self.known and key.modelled and link is not None
+            self.least_s += max(read, written) / link if link else 0.0
+            self.by_bound["link"] = self.by_bound.get("link", 0.0) + ns
+            return
         if not (key.modelled and bandwidth and (peak or not flops)) or key.communicates:
             self.known = False
             return

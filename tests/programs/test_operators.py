@@ -218,6 +218,12 @@ def _seconds(labels: list[str]) -> float:
         ("aten::index", ((4, 5, 3), (6, 1), (2,)), {}, (0, 9 * 3 * 2 + 8 * 8, 12 * 3 * 2)),
         # a mask of 4 x 5, of which 7 are true: their places have two numbers each
         ("aten::index", ((4, 5, 3), (4, 5)), {"out": (7, 3)}, (0, 42 + 8 * 14, 42)),
+        # x[:, i, j]: the dimension that is taken whole is not recorded, the result's size says it
+        ("aten::index", ((8, 5, 5), (6,), (6,)), {"out": (8, 6)}, (0, 5 * 8 * 2 + 96, 48 * 2)),
+        ("aten::_index_put_impl_", ((8, 5, 5), (6,), (6,), (8, 6), (), ()), {},
+         (0, 48 * 2 + 96, 5 * 8 * 2)),
+        ("aten::isneginf", ((10,),), {}, (0, 20, 10)),
+        ("aten::_local_scalar_dense", ((),), {}, (0, 2, 2)),
         ("aten::index_put_", ((5, 3), (6,), (6, 3), ()), {}, (0, 36 + 48, 24)),
         ("aten::_index_put_impl_", ((5, 3), (6,), (6, 3), (), ()),
          {"kernels": "void at::native::indexing_backward_kernel<float, 4>"},

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 import numpy as np
 
 from perfmodel.base.arrays import Int64, distinct_rows
+from perfmodel.base.units import si
 from perfmodel.programs.kernels import categorize
 from perfmodel.programs.pytorch.calls import Calls, Kernels, OperatorCall, find_calls
 from perfmodel.programs.pytorch.dtypes import kernel_types
 from perfmodel.programs.pytorch.names import parse
+from perfmodel.programs.pytorch.ranges import SIZES
 from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.readers.trace import KERNEL, Trace
 from perfmodel.timing.intervals import lengths
@@ -26,6 +28,13 @@ _MOST_SIZES: Final = 10_000
 _MOST_MODULES: Final = 5000
 _MOST: Final = 2**62
 """Counts of sizes that no program has end here."""
+_OVER_PCIE: Final = (1, 2)
+"""CUPTI's kinds of copies from the host, and to it."""
+_RANGE_S: Final = 5e-6
+"""What an operator's range with sizes costs the host: 4.9 to 7.6 µs of seven programs that were
+timed with and without on an H200's host."""
+_MUCH: Final = 0.1
+"""Of a step: so much more host time is said."""
 
 
 _Name = TypeVar("_Name", bound=Hashable)
@@ -73,12 +82,34 @@ def operator_times(
     found = find(trace, steps, dtype, causal=causal)
     if found is None:
         return None
+    warnings = (*found.warnings, *_slowed(trace, steps))
     inside = steps.times.ops
     number = steps.steps.number[inside.step].astype(np.int64)
     lanes = len(steps.times.process)
     return tabulate(
-        trace, found.calls, Placed(inside.op, inside.lane, number, lanes, causal, found.warnings)
+        trace, found.calls, Placed(inside.op, inside.lane, number, lanes, causal, warnings)
     )
+
+
+def _slowed(trace: Trace, steps: StepReport) -> Iterator[str]:
+    """Say what recording sizes costs the host, where the GPU waits for it and it is much."""
+    sized = np.array([SIZES in label for label in trace.range_labels] + [False], np.bool_)
+    at = trace.ranges.start_ns[sized[trace.ranges.name]]
+    lasts, idle = (times[times >= 0] for times in (steps.times.step_ns, steps.times.idle_ns))
+    if not len(lasts) or not len(idle):
+        return
+    first, last = steps.steps.start_ns.min(), steps.steps.end_ns.max()
+    count = int(((at >= first) & (at <= last)).sum()) / max(len(steps.steps), 1)
+    step_s, idle_s = (float(np.median(times)) * 1e-9 for times in (lasts, idle))
+    if not trace.recorder.startswith("Nsight"):  # torch.profiler pushes no ranges
+        return
+    if min(count * _RANGE_S, idle_s) > _MUCH * step_s:
+        yield (
+            f"recording sizes slows the host: {count:.0f} operators per step cost it about "
+            f"{si(count * _RANGE_S, 's')} of {si(step_s, 's')} ({si(_RANGE_S, 's')} each), so that "
+            f"the GPU's idle time, and what changes on the host would save, are too long; take "
+            f"times from a recording without sizes by --shapes (docs/pytorch.md)"
+        )
 
 
 def find(
@@ -138,10 +169,13 @@ def tabulate(trace: Trace, calls: Calls, placed: Placed) -> OperatorTimes:
     first = np.full(count, len(op), np.int64)
     np.minimum.at(first, owner, np.arange(len(op)))
     distinct, alike = _distinct(calls.calls)
+    copied = np.zeros(count, np.bool_)
+    copied[owner[np.isin(trace.ops.copy_kind[op], _OVER_PCIE) & ~kernel]] = True
+    copied[owner[kernel]] = False
     known: dict[int, int] = {}
-    sent = (2 * alike + talking[: len(alike)]).tolist()
-    key = np.array([known.setdefault(k, len(known)) for k in sent], np.int64)
-    keys = [_key(distinct[k // 2], bool(k % 2)) for k in known] + strays
+    sent = 4 * alike + 2 * copied[: len(alike)] + talking[: len(alike)]
+    key = np.array([known.setdefault(k, len(known)) for k in sent.tolist()], np.int64)
+    keys = [_key(distinct[k // 4], bool(k % 2), bool(k // 2 % 2)) for k in known] + strays
     key = np.append(key, len(known) + np.array(group_of_stray, np.int64))
     spent = np.zeros(len(keys), np.int64)
     np.add.at(spent, key, gpu_ns)
@@ -191,9 +225,10 @@ def _distinct(calls: Sequence[OperatorCall]) -> tuple[list[OperatorCall], Int64]
     return [calls[i] for i in first.tolist()], code
 
 
-def _key(call: OperatorCall, communicates: bool) -> OperatorKey:
+def _key(call: OperatorCall, communicates: bool, over_pcie: bool) -> OperatorKey:
+    unit = "pcie" if over_pcie else call.unit
     return OperatorKey(
-        call.name, call.phase, call.dtype, call.origin, call.unit, call.shown,
+        call.name, call.phase, call.dtype, call.origin, unit, call.shown,
         call.work is not None, communicates, call.module,
     )  # fmt: skip
 

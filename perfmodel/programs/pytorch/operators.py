@@ -547,7 +547,7 @@ _UNARY_AND_BINARY: Final = (
 )  # fmt: skip
 _LOGICAL: Final = (
     "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "logical_xor",
-    "bitwise_not", "isnan", "isinf", "isfinite", "isin",
+    "bitwise_not", "isnan", "isinf", "isfinite", "isin", "isneginf", "isposinf", "signbit",
 )  # fmt: skip
 
 
@@ -578,6 +578,12 @@ def comparison(call: Call) -> OperatorWork:
 def copy(call: Call) -> OperatorWork:
     """Reads the second argument, writes the first, each in its own type."""
     return OperatorWork(0, call.read(1), max(call.read(0), call.item))
+
+
+@formula("aten::_local_scalar_dense")
+def item(call: Call) -> OperatorWork:
+    """Copies one element to the host."""
+    return OperatorWork(0, call.item, call.item)
 
 
 @formula("aten::fill_", "aten::zero_", "aten::arange", "aten::random_", "aten::bernoulli_",
@@ -718,12 +724,12 @@ def embedding_backward(call: Call) -> OperatorWork:
     return OperatorWork(0, read, distinct * call.item + sums)
 
 
-def _indexed(call: Call, last: int | None) -> tuple[int, int, int]:
+def _indexed(call: Call, last: int | None, result: Size | None) -> tuple[int, int, int]:
     """Elements that indices choose, distinct ones of them, and bytes of the indices.
 
-    The arguments between the first and `last` are the indices, () for a dimension that is taken
-    whole. A mask has the size of the dimensions that it indexes, and how much of it is true only
-    the result says.
+    The arguments between the first and `last` are the indices; those of dimensions that are taken
+    whole are not recorded, or (), so that the size of the `result` says more. A mask has the size
+    of the dimensions that it indexes, and how much of it is true only the result says.
     """
     x, indices = call.sizes[0], call.sizes[1:last]
     given = [size for size in indices if size]
@@ -734,16 +740,19 @@ def _indexed(call: Call, last: int | None) -> tuple[int, int, int]:
         if call.out is None or numel(call.out) % width or numel(call.out) > numel(x):
             raise FormulaError
         return numel(call.out), numel(call.out), 8 * len(given[0]) * (numel(call.out) // width)
+    draws = numel(broadcast(*given))
     rows = prod(x[i] for i, size in enumerate(indices) if size)
     width = prod(x) // rows if rows else 0
-    draws = numel(broadcast(*given))
+    if result and draws and numel(result) % draws == 0 and prod(x) % (numel(result) // draws) == 0:
+        width = numel(result) // draws
+        rows = prod(x) // width if width else 0
     return draws * width, distinct_rows(rows, draws) * width, 8 * sum(map(numel, given))
 
 
 @formula("aten::index")
 def index(call: Call) -> OperatorWork:
     """Reads the indices and every element that they name once; writes an element for every one."""
-    chosen, distinct, indices = _indexed(call, None)
+    chosen, distinct, indices = _indexed(call, None, call.out)
     return OperatorWork(0, distinct * call.items[0] + indices, chosen * call.item)
 
 
@@ -751,7 +760,8 @@ def index(call: Call) -> OperatorWork:
 def index_put(call: Call) -> OperatorWork:
     """Reads values and indices, writes the elements that they name; sums are read first, too."""
     values = max(i for i, size in enumerate(call.sizes) if size)
-    chosen, distinct, indices = _indexed(call, values)
+    given = call.sizes[values]  # of one element for all, which says nothing
+    chosen, distinct, indices = _indexed(call, values, given if numel(given) > 1 else None)
     sums = distinct * call.item if "indexing_backward" in call.kernels else 0
     read = min(call.read(values), chosen * call.items[values]) + indices + sums
     return OperatorWork(0, read, distinct * call.item)
