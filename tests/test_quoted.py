@@ -195,7 +195,7 @@ QUOTED: Final[tuple[tuple[str, str, Callable[[], list[float]]], ...]] = (
     ("size", "one of eight fields is made in {:.2f} ms, in {:.2f} without comparison and in {:.2f} "
      "where it is not frozen",
      lambda: list(result("size")["data_class_ms"].values())),
-    ("robustness", "NaN in JSON, and what takes {:.0f} s or {:.0f} GB",
+    ("robustness", "NaN in JSON, and more than {:.0f} s or {:.0f} GB",
      lambda: [fuzz._LONGEST_S, fuzz._MOST_BYTES / 1e9]),
     ("predict", "{:.0f} to {:.0f} % more or less from launch to launch",
      lambda: launch_noise("blocking", "queued")),
