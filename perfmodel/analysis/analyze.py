@@ -351,7 +351,9 @@ def _join(
         work=work,
         hosts=hosts_of(run),
     )
-    return _concluded(analysis, _facts(analysis, counts, collected, peaks, by_gpu=by_gpu))
+    facts = _facts(analysis, counts, collected, peaks, by_gpu=by_gpu)
+    sized = work is not None and work.source == "shapes" and options.shapes is None
+    return _concluded(analysis, replace(facts, sizes_recorded=sized))
 
 
 def _concluded(analysis: RunAnalysis, facts: Facts) -> RunAnalysis:

@@ -120,8 +120,9 @@ class Facts:
     operations of the whole run that no batch has: with some, `busy_s` is a lower bound. `host_s` is
     host time by range; a program that knows its ranges says which of it completes reductions that
     began before (`polled_s`) and which is spent in copies, by direction (`copying_s`). `steps` is
-    there where the GPU's operations time the steps, `operators` where their sizes are known;
-    `compute_s` is what each rank computes.
+    there where the GPU's operations time the steps, `operators` where their sizes are known,
+    `sizes_recorded` where the same recording names them, which slows its host down; `compute_s` is
+    what each rank computes.
     """
 
     batch: Estimate
@@ -145,6 +146,7 @@ class Facts:
     copying_s: Mapping[str, float] = field(default_factory=dict)
     steps: StepFacts | None = None
     operators: tuple[OperatorFact, ...] = ()
+    sizes_recorded: bool = False
     messages: PointToPoint | None = None
     ranges_by_rank: tuple[RangeOfRank, ...] = ()
     compute_s: Mapping[int, float] = field(default_factory=dict)

@@ -48,7 +48,7 @@ def find_losses(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fi
     late = _straggler(steps)
     yield from _late_rank(facts, steps, actions)
     yield from _long_steps(steps, actions)
-    yield from _small_kernels(steps, actions)
+    yield from _small_kernels(facts, steps, actions)
     yield from _launches(facts, steps, actions)
     yield from _host(facts, steps, late, actions)
     yield from _communication(steps, actions)
@@ -127,7 +127,14 @@ def _against(cause: str, where: str, call: str, actions: Actions) -> str:
     )
 
 
-def _small_kernels(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
+def _slowed(facts: Facts) -> str:
+    """Say where times of the host are too long."""
+    if not facts.sizes_recorded:
+        return ""
+    return "; recording sizes slows the host down: compare with a recording without sizes"
+
+
+def _small_kernels(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:
     for small in steps.small:
         where = f" of '{small.range}'" if small.range else ""
         yield Finding(
@@ -135,7 +142,7 @@ def _small_kernels(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
             f"{small.count:.0f} small kernels{where}",
             small.saving_s,
             f"kernels under 10 µs, {si(small.gpu_s, 's')} of GPU time per step, which the host "
-            f"takes {si(small.host_s, 's')} to launch",
+            f"takes {si(small.host_s, 's')} to launch{_slowed(facts)}",
             actions.advise("fuse_small", where=where),
         )
 
@@ -149,7 +156,8 @@ def _launches(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Find
         "the GPU waits for launches",
         min(steps.saved_s("launch_bound"), idle) - known,
         f"the GPU idles {si(idle, 's')} per step with an empty queue while the host launches "
-        f"{count} operation{'s' * (count != 1)}, one every {si(facts.batch.value / count, 's')}",
+        f"{count} operation{'s' * (count != 1)}, one every {si(facts.batch.value / count, 's')}"
+        f"{_slowed(facts)}",
         actions.launch_less(synchronizes=False),
     )
 
@@ -181,7 +189,7 @@ def _host(
             f"({si(facts.synchronize_s, 's')} inside them, {call or 'a copy to the host'}); "
             f"the GPU idles {si(idle, 's')} right after them{longest}",
             "host_compute": f"the GPU idles {si(idle, 's')} per step while the host is outside "
-            f"CUDA{longest}",
+            f"CUDA{longest}{_slowed(facts)}",
             "allocation": f"the GPU idles {si(idle, 's')} per step in {call or 'cudaMalloc'}"
             f"{longest}",
             "pageable_copy": _copies(facts),
@@ -274,7 +282,7 @@ def _without_tensor_cores(
     faster = sum(o.gpu_s * (1.0 - (o.tensor_s or 0.0) / o.least_s) for o in plain)
     peaks = facts.machine.peak_flops_per_s if facts.machine else {}
     unit = max(plain, key=lambda o: o.gpu_s).unit
-    saving_s, limited = _limited(faster, steps)
+    saving_s, limited = _limited(faster, facts, steps)
     units = {"float32": ("FP32 units", "tf32_tensor", "TF32's"),
              "float64": ("FP64 units", "float64_tensor", "FP64's")}  # fmt: skip
     name, tensor, whose = units[unit]
@@ -296,7 +304,7 @@ def _memory(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Findin
     bound = [o for o in facts.operators if o.bound == "memory" and not o.flops]
     if not bound:
         return
-    saving_s, limited = _limited(sum(map(_recoverable_s, bound)), steps)
+    saving_s, limited = _limited(sum(map(_recoverable_s, bound)), facts, steps)
     twice = sum(o.fusible_bytes for o in bound)
     seconds, moved = sum(o.gpu_s for o in bound), sum(o.bytes for o in bound)
     slow = sorted(bound, key=_recoverable_s, reverse=True)[:_NAMED]
@@ -321,7 +329,7 @@ def _gemms(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding
     slow = [o for o in facts.operators if o.flops and o.bound != "latency"]
     for o in sorted(slow, key=_recoverable_s, reverse=True)[:_NAMED]:
         rate = si(o.flops / o.gpu_s, "FLOP/s")
-        saving_s, limited = _limited(_recoverable_s(o), steps)
+        saving_s, limited = _limited(_recoverable_s(o), facts, steps)
         yield Finding(
             "kernel_below_ceiling",
             f"{o.name} ({o.phase}) runs at {percent(o.least_s / o.gpu_s)} of its ceiling",
@@ -333,14 +341,15 @@ def _gemms(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding
         )
 
 
-def _limited(gpu_s: float, steps: StepFacts) -> tuple[float, str]:
+def _limited(gpu_s: float, facts: Facts, steps: StepFacts) -> tuple[float, str]:
     """What a step takes less where its kernels take so much less, and why that is less."""
     most_s = steps.saved_s("kernel")
     if gpu_s <= most_s:
         return gpu_s, ""
-    return most_s, (
-        f"; the GPU would save {si(gpu_s, 's')}, but then the host limits the step (recording "
-        f"sizes slows it down)"
+    slowed = " (recording sizes slows it down)" if facts.sizes_recorded else ""
+    return (
+        most_s,
+        f"; the GPU would save {si(gpu_s, 's')}, but then the host limits the step{slowed}",
     )
 
 
