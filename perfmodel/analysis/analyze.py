@@ -351,9 +351,7 @@ def _join(
         work=work,
         hosts=hosts_of(run),
     )
-    facts = _facts(analysis, counts, collected, peaks, by_gpu=by_gpu)
-    sized = work is not None and work.source == "shapes" and options.shapes is None
-    return _concluded(analysis, replace(facts, sizes_recorded=sized))
+    return _concluded(analysis, _facts(analysis, counts, collected, peaks, options, by_gpu=by_gpu))
 
 
 def _concluded(analysis: RunAnalysis, facts: Facts) -> RunAnalysis:
@@ -599,11 +597,12 @@ def _facts(
     counts: Mapping[str, Counts],
     collected: _Collected,
     peaks: Mapping[str, str],
+    options: Options,
     *,
     by_gpu: bool,
 ) -> Facts:
     """Gather what the findings are drawn from."""
-    run = analysis.measured
+    run, work = analysis.measured, analysis.work
     head = next(row for row in analysis.ranges if row.label == run.batch_label)
     calls, seconds = synchronizations(
         run.traces, run.range_times, run.batch_label, analysis.batch.warmup

@@ -162,6 +162,8 @@ ADVICE: Final[Mapping[str, str]] = {
     "gather_ahead": "gather the parameters of the next layers while this one computes",
     "share_less": "let fewer ranks share a layer, or sum its parts while other parts compute",
     "help_rank": "find out what rank {rank} does beyond the others, and share its work out",
+    "help_stage": "give the ranks as long to compute between their messages",
+    "fill_stages": "send smaller messages earlier, so that the ranks compute at the same time",
     "lower_precision": "use tensor cores: TF32, or 16-bit types",
     "move_less": "fuse element-wise kernels with what makes or takes their data; use 16-bit types",
     "raise_rate": "larger matrices: a larger batch; sizes that are multiples of 64",

@@ -51,7 +51,7 @@ def find_losses(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fi
     yield from _small_kernels(facts, steps, actions)
     yield from _launches(facts, steps, actions)
     yield from _host(facts, steps, late, actions)
-    yield from _communication(steps, actions)
+    yield from _communication(facts, steps, actions)
     yield from _precision(facts, steps, actions)
     yield from _attention(steps, actions)
     yield from _memory(facts, steps, actions)
@@ -84,7 +84,7 @@ def _late_rank(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fin
         f"{percent(late.share_last)} of the collectives, "
         f"together {si(late.late_s, 's')} after the rank before it"
         f"{'' if late.persistent else ', which may be chance'}{more}",
-        actions.advise("help_rank", rank=late.rank),
+        actions.advise("help_stage" if _only_messages(steps) else "help_rank", rank=late.rank),
     )
 
 
@@ -209,8 +209,30 @@ def _copies(facts: Facts) -> str:
     )
 
 
-def _communication(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
+def _only_messages(steps: StepFacts) -> bool:
+    """Whether NCCL only sends and receives, as between the stages of a pipeline."""
+    return bool(steps.operations) and all(n.endswith("SendRecv") for n in steps.operations)
+
+
+def _waiting_for_messages(facts: Facts, steps: StepFacts, actions: Actions) -> Finding:
+    """Without waiting a step takes as long as the rank that waits least."""
+    waits = (facts.gpu_waiting.waiting_s if facts.gpu_waiting else None) or (0.0,)
+    return Finding(
+        "exposed_communication",
+        "ranks wait for each other's messages",
+        max(steps.bucket_saving_s, min(waits)),
+        f"{steps.collectives:.0f} kernels of ncclSend and ncclRecv per step, up to "
+        f"{si(steps.exposed_s, 's')} beside no computing; every rank waits in them for "
+        f"{si(min(waits), 's')} to {si(max(waits), 's')}, as stages of a pipeline do (its bubble)",
+        actions.advise("fill_stages"),
+    )
+
+
+def _communication(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:
     if not steps.collectives:
+        return
+    if _only_messages(steps):
+        yield _waiting_for_messages(facts, steps, actions)
         return
     many = steps.collectives >= _MANY_MESSAGES
     alone = (

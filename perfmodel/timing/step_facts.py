@@ -22,6 +22,10 @@ _WORTH: Final = 0.005
 _SMALL_MESSAGES: Final = 20
 _OFTEN: Final = 0.6
 """A rank that is last in this share of the collectives holds the others up."""
+_AS_MANY: Final = 0.2
+_SLOWER: Final = 1.25
+"""Kernels are slower if the number differs by less than the first, and each takes longer so many
+times."""
 _BY_HOST: Final = (ALLOCATION, HOST, SYNC, PAGEABLE, LAUNCH)
 
 
@@ -202,7 +206,7 @@ class StepFacts:
     exposed_in : tuple of (str, float)
         That time by the range that launched them, longest first; '' is outside any.
     operations : tuple of str
-        What NCCL's kernels are: `NCCL AllReduce`, ...
+        What NCCL's kernels of the steps that count are: `NCCL AllReduce`, ...
     idle : tuple of IdleCause
     kernels : tuple of KernelTime
         Those with most GPU time.
@@ -313,7 +317,7 @@ def step_facts(
         collectives=count,
         exposed_s=spent["exposed_communication"],
         exposed_in=_exposed_in(matched.kernels, window),
-        operations=tuple(sorted(set(matched.kernels.names))),
+        operations=_operations(matched.kernels, window),
         idle=idle,
         kernels=kernels,
         long=long,
@@ -362,6 +366,11 @@ def _collectives(reports: Sequence[StepReport], window: slice) -> float:
             count = int((inside & (report.nccl.lane == lane)).sum())
             most = max(most, count / (window.stop - window.start))
     return most
+
+
+def _operations(kernels: NcclKernels, window: slice) -> tuple[str, ...]:
+    inside = (kernels.step >= window.start) & (kernels.step < window.stop)
+    return tuple(sorted({kernels.names[i] for i in np.unique(kernels.name[inside]).tolist()}))
 
 
 def _exposed_in(kernels: NcclKernels, window: slice) -> tuple[tuple[str, float], ...]:
@@ -468,7 +477,7 @@ def _stragglers(
     ok = (second >= 0) & (number[np.maximum(second, 0)] == number[final])
     late_ns = np.where(ok, matched.start_ns[last] - matched.start_ns[order[second]], 0)
     lane, step = kernels.lane[last], kernels.step[last]
-    spent = _host_seconds(reports)
+    spent, launched = _host_seconds(reports), _kernels(reports)
     found = []
     steps = window.stop - window.start
     for i, rank in enumerate(ranks):
@@ -483,7 +492,7 @@ def _stragglers(
                 rank=rank,
                 share_last=share,
                 late_s=total,
-                doing=_doing(spent, i, rank, idle, total) if often else "",
+                doing=_doing(spent, launched, i, rank, idle, total) if often else "",
                 persistent=_beyond_chance(int(sum(by_step)), len(by_step), 1 / len(ranks)),
             )
         )
@@ -508,7 +517,22 @@ def _arrivals(
     )
 
 
-def _doing(spent: Floats, lane: int, rank: int, idle: tuple[IdleCause, ...], late_s: float) -> str:
+def _kernels(reports: Sequence[StepReport]) -> Floats:
+    """Computing kernels of every lane per step."""
+    graphs = [graph for report in reports for graph in report.graphs]
+    steps = [max(len(np.unique(graph.op_step)), 1) for graph in graphs]
+    counts = [np.count_nonzero(graph.op_kind == KERNEL_OP) for graph in graphs]
+    return np.array(counts, np.float64) / np.array(steps, np.float64)
+
+
+def _doing(
+    spent: Floats,
+    kernels: Floats,
+    lane: int,
+    rank: int,
+    idle: tuple[IdleCause, ...],
+    late_s: float,
+) -> str:
     """What a lane does more of than the others, and where its longest gap of that cause is.
 
     Where its host does no more of anything: what its GPU idles longer by than the others'.
@@ -522,10 +546,21 @@ def _doing(spent: Floats, lane: int, rank: int, idle: tuple[IdleCause, ...], lat
         if more[most] < _WORTH * late_s:
             return ""
     if most == len(CAUSES):
-        return "computing"
+        return _computing(spent[:, -1], kernels, lane)
     gaps = [g for c in idle if c.rank == rank and c.cause == CAUSES[most] for g in c.gaps]
     where = gaps[0].range if gaps else ""
     return f"{CAUSES[most]} in {where}" if where else CAUSES[most]
+
+
+def _computing(seconds: Floats, kernels: Floats, lane: int) -> str:
+    """Say whether a lane that computes longer has more kernels, or slower ones."""
+    longer, more = (
+        float(values[lane] / max(np.median(np.delete(values, lane)), 1e-9))
+        for values in (seconds, kernels)
+    )
+    if abs(more - 1) > _AS_MANY or longer < _SLOWER * more:
+        return "computing"
+    return f"computing: about as many kernels take {longer:.2g} times as long"
 
 
 def _more_idle(rank: int, idle: tuple[IdleCause, ...]) -> Floats:

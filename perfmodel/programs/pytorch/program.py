@@ -57,6 +57,13 @@ ACTIONS: Final = Actions(texts={
     "help_rank":
         "look at what rank {rank} does beyond the others (data loading, logging, checkpoints, "
         "another GPU clock), and give every rank the same work, such as by DistributedSampler",
+    "help_stage":
+        "look at what rank {rank} does beyond the others (another GPU clock, another process on "
+        "its GPU); of a pipeline, divide the layers so that all stages compute as long",
+    "fill_stages":
+        "of a pipeline: more micro-batches per step, and a schedule with a smaller bubble "
+        "(torch.distributed.pipelining: n_microbatches, Schedule1F1B, ScheduleInterleaved1F1B); "
+        "torch.distributed.isend and irecv in place of send and recv",
     "lower_precision":
         "torch.set_float32_matmul_precision('high') for TF32, or "
         "torch.autocast('cuda', dtype=torch.bfloat16)",

@@ -1,0 +1,69 @@
+"""Programs on two GPUs that are neither data-parallel PyTorch nor MPI: JAX, and a pipeline."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+
+from benchmarks.common.folders import PROGRAMS
+from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.analysis.result import RunAnalysis
+from perfmodel.programs.program import Options
+
+
+@cache
+def analyzed(name: str) -> tuple[RunAnalysis, dict[str, Any]]:
+    run = analyze_reports([PROGRAMS / f"{name}.sqlite.xz"], Options()).fitted
+    truth = (PROGRAMS / f"{name}.truth.json").read_text(encoding="utf-8")
+    return run, json.loads(truth)
+
+
+def test_steps_of_jax_are_found_behind_compiling_and_tuning() -> None:
+    """Most of the recording's GPU time is the autotuner's; the first step takes 0.56 s."""
+    run, truth = analyzed("jax_two_gpus")
+    steps = run.steps
+    assert steps is not None
+    assert (run.program.name, steps.label, steps.found_by) == ("jax", "jit_local", "range")
+    recorded = truth["steps_profiled"] + truth["warmup_steps"]
+    assert steps.warmup + steps.count + 1 == recorded
+    assert run.batch.median.value == pytest.approx(truth["step_s_profiled"], rel=0.03)
+    assert [(r.rank, r.gpu) for r in run.ranks] == [(0, 0), (1, 1)]
+    assert all(r.gpu_busy_s is not None and r.gpu_busy_s > 0.9 * r.batch_s for r in steps.ranks)
+
+
+def test_jax_reduces_its_gradients_in_each_step() -> None:
+    run, truth = analyzed("jax_two_gpus")
+    (reduced,) = run.collectives
+    assert reduced.name == "NCCL AllReduce"
+    assert reduced.count * (reduced.bytes or 0) == truth["bytes_reduced"]
+    assert run.copies == ()
+
+
+def test_flops_of_a_stage_are_those_of_its_products() -> None:
+    run, truth = analyzed("pipeline")
+    assert run.work is not None
+    assert run.work.flops == truth["flops_by_hand"]
+    assert run.batch.median.value == pytest.approx(truth["step_s_profiled"], rel=0.04)
+
+
+def test_a_stage_of_a_pipeline_waits_for_messages() -> None:
+    run, _ = analyzed("pipeline")
+    assert run.steps is not None
+    (found,) = [f for f in run.findings if f.kind == "exposed_communication"]
+    waits = [r.waiting_s for r in run.steps.ranks]
+    assert found.saving_s == pytest.approx(min(w for w in waits if w is not None))
+    assert "micro-batches" in found.action
+    assert not [f for f in run.findings if "DistributedDataParallel" in f.action]
+
+
+def test_slower_kernels_are_told_from_more_kernels() -> None:
+    """Another program's kernel took turns with those of rank 1."""
+    run, _ = analyzed("pipeline")
+    assert run.steps is not None
+    late = run.steps.facts.last_rank()
+    assert late is not None
+    assert late.rank == 1
+    assert late.doing == "computing: about as many kernels take 2 times as long"
