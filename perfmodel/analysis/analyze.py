@@ -602,7 +602,7 @@ def _facts(
     by_gpu: bool,
 ) -> Facts:
     """Gather what the findings are drawn from."""
-    run, work = analysis.measured, analysis.work
+    run = analysis.measured
     head = next(row for row in analysis.ranges if row.label == run.batch_label)
     calls, seconds = synchronizations(
         run.traces, run.range_times, run.batch_label, analysis.batch.warmup
@@ -636,7 +636,14 @@ def _facts(
         steps=analysis.steps.facts if by_gpu and analysis.steps else None,
         lacking=lacking(analysis.unattributed),
         operators=operators,
+        sizes_recorded=_names_sizes(analysis, options),
     )
+
+
+def _names_sizes(analysis: RunAnalysis, options: Options) -> bool:
+    """Whether the recording itself names sizes, not another one of the same program."""
+    work = analysis.work
+    return work is not None and work.source == "shapes" and options.shapes is None
 
 
 def _reduced(analysis: RunAnalysis) -> DeviceReduce | None:

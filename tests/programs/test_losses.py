@@ -246,3 +246,16 @@ def test_what_does_not_repeat_has_findings(kernels: int, tmp_path: Path) -> None
     first = run.findings[0]
     assert first.kind == "launch_bound"
     assert first.saving_s == pytest.approx(0.9 * run.batch.median.value, rel=0.05)
+
+
+def test_findings_say_where_recording_sizes_slows_the_host(tmp_path: Path) -> None:
+    timing = PROGRAMS / "gpt_modules_timing.sqlite.xz"
+    shapes = PROGRAMS / "gpt_modules.sqlite.xz"
+
+    def said(path: Path, options: Options) -> list[bool]:
+        found = analyze_reports([path], options).fitted.findings
+        return ["recording sizes slows" in f.evidence for f in found if f.kind == "launch_bound"]
+
+    assert said(shapes, Options()) == [True]
+    assert said(timing, Options()) == [False]
+    assert said(timing, Options(shapes=shapes)) == [False]
