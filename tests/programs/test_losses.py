@@ -248,7 +248,7 @@ def test_what_does_not_repeat_has_findings(kernels: int, tmp_path: Path) -> None
     assert first.saving_s == pytest.approx(0.9 * run.batch.median.value, rel=0.05)
 
 
-def test_findings_say_where_recording_sizes_slows_the_host(tmp_path: Path) -> None:
+def test_findings_say_where_recording_sizes_slows_the_host() -> None:
     timing = PROGRAMS / "gpt_modules_timing.sqlite.xz"
     shapes = PROGRAMS / "gpt_modules.sqlite.xz"
 
