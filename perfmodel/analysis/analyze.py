@@ -633,6 +633,8 @@ def _facts(
         ranges_by_rank=analysis.ranges_by_rank,
         compute_s={r.rank: r.compute_s for r in analysis.steps.ranks} if analysis.steps else {},
         skew=analysis.skew,
+        numbers=tuple(run.ranks),
+        host_ranks=_host_ranks(analysis),
         steps=analysis.steps.facts if by_gpu and analysis.steps else None,
         lacking=lacking(analysis.unattributed),
         operators=operators,
@@ -644,6 +646,13 @@ def _names_sizes(analysis: RunAnalysis, options: Options) -> bool:
     """Whether the recording itself names sizes, not another one of the same program."""
     work = analysis.work
     return work is not None and work.source == "shapes" and options.shapes is None
+
+
+def _host_ranks(analysis: RunAnalysis) -> dict[int, tuple[float, float]]:
+    """Median time of every rank outside and inside MPI, of a program without a GPU."""
+    if any(r.gpu is not None or r.compute_s is None for r in analysis.ranks):
+        return {}
+    return {r.rank: (r.compute_s or 0.0, r.communication_s or 0.0) for r in analysis.ranks}
 
 
 def _reduced(analysis: RunAnalysis) -> DeviceReduce | None:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
+
+import numpy as np
 
 from perfmodel.analysis.outliers import check_ranks
 from perfmodel.analysis.rates import amounts, counted
+from perfmodel.base.units import si
 from perfmodel.programs.identify import Identity
 from perfmodel.readers.trace import GRAPH, MPI_SOURCES, NULL, Trace
+from perfmodel.timing.collectives import lost
 from perfmodel.timing.copies import devices, tells_devices, unsized_copies
+from perfmodel.timing.host_steps import cut_short
+from perfmodel.timing.range_times import ranks_of
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import PathTimes
 from perfmodel.timing.step_report import StepReport
 from perfmodel.workloads.work import Counts
 
 _PAUSES: Final = 3
+_SHOWN: Final = 8
+_STUCK: Final = 3
+"""A rank that is in its last call for so many usual times from call to call waits there."""
 
 
 def gpu_of_rank(run: Run) -> dict[int, int]:
@@ -84,6 +93,7 @@ def check_collection(
         )
     yield from _pauses(run.label, run.steps if by_gpu else ())
     yield from _whole_graphs(run.traces if by_gpu else ())
+    yield from _stopped(run.label, run.traces)
     counts = unattributed(run)
     strays = counts["outside_ranges_during_batches"]
     if lost := lacking(counts):
@@ -172,12 +182,57 @@ def _untraced_messages(trace: Trace) -> Iterator[str]:
             f"{trace.source.name}: no MPI call was recorded; profile with "
             f"--trace=nvtx,cuda,mpi --mpi-impl=openmpi (or mpich)"
         )
-    elif (trace.mpi.source == MPI_SOURCES.index("other")).all():
+    elif (trace.mpi.source == MPI_SOURCES.index("other")).all() and not _one_sided(trace):
         yield (
             f"{trace.source.name}: of MPI only calls such as MPI_Init were recorded, no message; "
             f"if there are some, they are functions for large counts (MPI_Allreduce_c), as mpi4py "
             f"calls of MPICH, and this Nsight Systems does not trace them: take Open MPI 4"
         )
+
+
+def _one_sided(trace: Trace) -> bool:
+    """Whether the program communicates by windows, or by files."""
+    used = np.unique(trace.mpi.name[trace.mpi.name >= 0]).tolist()
+    return any(trace.strings[code].startswith(("MPI_Win_", "MPI_File_")) for code in used)
+
+
+def _stopped(label: str, traces: Sequence[Trace]) -> Iterator[str]:
+    """Say which ranks began and never came to MPI_Finalize, and which of them waited then."""
+    stopped: list[int] = []
+    stuck: dict[int, tuple[float, str]] = {}
+    for trace in traces:
+        gone, calls = lost(trace), trace.mpi
+        rank_of, process = ranks_of(trace), trace.thread_process[calls.thread]
+        for p, row in cut_short(trace).items():
+            if p not in gone or p not in rank_of:
+                continue
+            stopped.append(rank_of[p])
+            start = np.unique(calls.start_ns[process == p])
+            usual = float(np.median(np.diff(start))) if len(start) > 1 else 0.0
+            end = int(calls.end_ns[process == p].max())
+            last = int(calls.start_ns[row])
+            if calls.end_ns[row] == NULL or end - last > _STUCK * usual:
+                stuck[rank_of[p]] = max(end - last, 0) * 1e-9, trace.strings[calls.name[row]]
+    if not stopped:
+        return
+    said = ""
+    if stuck:
+        names = " or ".join(sorted({name for _, name in stuck.values()})[:3])
+        said = f"; rank{_listed(stuck)} then waited in {names}"
+        longest = max(seconds for seconds, _ in stuck.values())
+        said += f", up to {si(longest, 's')}" if longest else ""
+        left = sorted(set(stopped) - set(stuck))
+        said += f", rank {left[0]} did not: see why it ended" if len(left) == 1 else ""
+    yield (
+        f"{label}: rank{_listed(stopped)} never came to MPI_Finalize: the run or the recording was "
+        f"cut short, and last calls may be missing{said}"
+    )
+
+
+def _listed(ranks: Collection[int]) -> str:
+    shown = ", ".join(str(rank) for rank in sorted(ranks)[:_SHOWN])
+    more = f" and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else ""
+    return f"{'s' * (len(ranks) > 1)} {shown}{more}"
 
 
 def check_ranges(

@@ -38,6 +38,12 @@ _EXPLAINS: Final = 0.2
 _TELLING: Final = 3
 """Of so many ranks the median one tells which rank is longer than usual."""
 
+_RARE: Final = 2.0
+"""A mean so many times the median is of some steps; parts that differ so much, of a trend."""
+
+_STEPS: Final = 6
+"""Of fewer steps nobody can say which are long."""
+
 _PEERS: Final = 8
 """So many GPUs of one host reach each other's memory directly."""
 
@@ -122,7 +128,8 @@ class Facts:
     began before (`polled_s`) and which is spent in copies, by direction (`copying_s`). `steps` is
     there where the GPU's operations time the steps, `operators` where their sizes are known,
     `sizes_recorded` where the same recording names them, which slows its host down; `compute_s` is
-    what each rank computes.
+    what each rank computes. `numbers` are the ranks that `waiting` is of; `host_ranks` their median
+    time outside and inside MPI per batch, of a program without a GPU.
     """
 
     batch: Estimate
@@ -151,6 +158,8 @@ class Facts:
     ranges_by_rank: tuple[RangeOfRank, ...] = ()
     compute_s: Mapping[int, float] = field(default_factory=dict)
     skew: Skew | None = None
+    numbers: tuple[int, ...] = ()
+    host_ranks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
 
 ADVICE: Final[Mapping[str, str]] = {
@@ -414,36 +423,149 @@ def waiting_ranks(facts: Facts, actions: Actions) -> Iterator[Finding]:
     ):
         if waiting is None or waiting.waiting_s is None:
             continue
+        if kind == "waiting_mpi" and (rare := _waiting_in_some_steps(facts, waiting, actions)):
+            yield rare
+            continue
         worst = max(range(len(waiting.waiting_s)), key=waiting.waiting_s.__getitem__)
         seconds = waiting.waiting_s[worst]
         if seconds < _WORTH * facts.batch.value:
             continue
+        who, more = _who_is_last(facts) if kind == "waiting_mpi" else ("", None)
+        begun = [g for g in facts.collectives if g.name.startswith("MPI_I") and g.waiting_s]
+        saved = seconds
+        if more is not None and begun and facts.host_ranks:  # nor go on before it is in MPI
+            saved = max(seconds, min(more.more_s, facts.host_ranks[_number(facts, worst)][1]))
         yield Finding(
             kind,
             "ranks wait for each other",
-            seconds,
-            f"rank {worst} waits longest in {where}: {share_of_batch(facts, seconds)}"
-            f"{_who_is_last(facts) if kind == 'waiting_mpi' else ''}",
+            saved,
+            f"rank {_number(facts, worst)} waits longest in {where}: "
+            f"{share_of_batch(facts, seconds)}"
+            f"{_trend(facts, waiting, worst) if kind == 'waiting_mpi' else ''}{who}",
             actions.balance(),
         )
 
 
-def _who_is_last(facts: Facts) -> str:
-    """Name the rank that comes last to most of MPI's collectives, with what it does longer."""
-    late = facts.skew.ranks[0] if facts.skew else None
-    if late is None or late.last_share < _OFTEN:
+def _number(facts: Facts, index: int) -> int:
+    """The rank that is the n-th of those that are measured."""
+    return facts.numbers[index] if facts.numbers else index
+
+
+def _waiting_in_some_steps(facts: Facts, waiting: Waiting, actions: Actions) -> Finding | None:
+    """Waiting that medians hide, since fewer than half of the steps have it."""
+    by_batch = waiting.by_batch
+    if not facts.host_ranks or by_batch is None or by_batch.shape[1] < _STEPS:
+        return None
+    mean, usual = by_batch.mean(axis=1), np.median(by_batch, axis=1)
+    worst = int(mean.argmax())
+    if mean[worst] < max(_RARE * float(usual[worst]), _WORTH * facts.batch.value):
+        return None
+    long = by_batch[worst] > mean[worst]
+    return Finding(
+        "waiting_mpi",
+        "ranks wait for each other in some steps",
+        float(mean[worst]),
+        f"rank {_number(facts, worst)} waits {si(float(mean[worst]), 's')} per step on average in "
+        f"collectives: {si(float(np.median(by_batch[worst][long])), 's')} in {int(long.sum())} of "
+        f"{len(long)} steps, {si(float(np.median(by_batch[worst][~long])), 's')} in the others"
+        f"{_who_is_last(facts)[0]}",
+        actions.balance(),
+    )
+
+
+def _trend(facts: Facts, waiting: Waiting, worst: int) -> str:
+    """Say if the waiting grows or falls with the steps."""
+    by_batch = waiting.by_batch
+    if not facts.host_ranks or by_batch is None or by_batch.shape[1] < _STEPS:
         return ""
-    more = _longer(facts, late.rank)
-    said = f"; rank {late.rank} comes last to {percent(late.last_share)} of them"
-    if more is None:
-        return said
-    return f"{said}, and is {si(more.more_s, 's')} longer in '{more.range}' than the median rank"
+    parts = np.array_split(by_batch[worst], 3)
+    first, last = float(np.median(parts[0])), float(np.median(parts[-1]))
+    if max(first, last) < _RARE * min(first, last) + _UNEQUAL * facts.batch.value:
+        return ""
+    return (
+        f", {si(first, 's')} in the first third of the steps and {si(last, 's')} in the last: it "
+        f"{'grows' if last > first else 'falls'}"
+    )
 
 
-def _longer(facts: Facts, rank: int) -> RangeOfRank | None:
-    """Return the range in which a rank spends most beyond the median rank; the innermost such."""
+@dataclass(frozen=True, slots=True)
+class _Longer:
+    """What a rank does longer than the median rank; `alone` with the time of both."""
+
+    said: str
+    alone: str
+    more_s: float
+
+
+def _who_is_last(facts: Facts) -> tuple[str, _Longer | None]:
+    """Name the rank that comes last to most of MPI's collectives, with what it does longer.
+
+    Of a program without a GPU also one that causes most of the lateness, or that computes longer
+    than the others.
+    """
+    late = facts.skew.ranks[0] if facts.skew else None
+    if late is not None and late.last_share >= _OFTEN:
+        said = f"; rank {late.rank} comes last to {percent(late.last_share)} of them"
+        more = _longer(facts, late.rank)
+        return (said if more is None else f"{said}, and {more.said}"), more
+    if not facts.host_ranks:
+        return "", None
+    everything = sum(r.per_batch_s for r in facts.skew.ranks) if facts.skew else 0.0
+    if late is not None and late.p50_s and late.per_batch_s >= _OFTEN * everything > 0:
+        more = _longer(facts, late.rank)
+        said = (
+            f"; rank {late.rank} causes {percent(late.per_batch_s / everything)} of the lateness: "
+            f"it comes last to {percent(late.last_share)} of them, by {si(late.p50_s, 's')}"
+        )
+        if more is None or more.more_s < _UNEQUAL * facts.batch.value:
+            return said, None
+        return f"{said}, and {more.said}", more
+    slow = max(facts.host_ranks, key=lambda rank: facts.host_ranks[rank][0])
+    more = _longer(facts, slow)
+    if more is None or more.more_s < _UNEQUAL * facts.batch.value:
+        return "", None
+    return f"; rank {slow} {more.said}", more
+
+
+def _longer(facts: Facts, rank: int) -> _Longer | None:
+    """Return what a rank spends more time in than the median rank; the innermost such range.
+
+    Without a GPU the step itself says nothing, since all ranks wait for the longest; where no range
+    explains at least half of it, what the rank does outside MPI.
+    """
     own = [r for r in facts.ranges_by_rank if r.rank == rank and r.more_s > 0]
-    return max(own, key=lambda r: (r.more_s, len(r.path)), default=None)
+    outside = _computes_more(facts, rank) if facts.host_ranks else None
+    if facts.host_ranks:
+        own = [r for r in own if "/" in r.path]
+    most = max(own, key=lambda r: (r.more_s, len(r.path)), default=None)
+    if outside is not None and (most is None or most.more_s < outside.more_s / 2):
+        return outside
+    if most is None:
+        return None
+    more = si(most.more_s, "s")
+    return _Longer(
+        f"is {more} longer in '{most.range}' than the median rank",
+        f"is {si(most.seconds, 's')} in '{most.range}', {more} more than the median rank",
+        most.more_s,
+    )
+
+
+def _computes_more(facts: Facts, rank: int) -> _Longer | None:
+    """Return how much longer a rank computes than the median of the others."""
+    others = [seconds for r, seconds in facts.compute_s.items() if r != rank]
+    if rank not in facts.compute_s or not others:
+        return None
+    seconds = facts.compute_s[rank]
+    more_s = seconds - float(np.median(others))
+    if more_s <= 0:
+        return None
+    more, spent = si(more_s, "s"), si(seconds, "s")
+    does, is_there = ("is", " outside MPI") if facts.host_ranks else ("computes", "")
+    return _Longer(
+        f"{does} {more} longer{is_there} than the median of the others",
+        f"{does} {spent}{is_there} per batch, {more} more than the other ranks' median",
+        more_s,
+    )
 
 
 def late_messages(facts: Facts, actions: Actions) -> Iterator[Finding]:
@@ -455,19 +577,11 @@ def late_messages(facts: Facts, actions: Actions) -> Iterator[Finding]:
         yield from _unseen_waiting(facts, actions)
         return
     most = _longer(facts, late.rank)
-    more_s, said = late.most_s, ""
-    if most and most.more_s >= _EXPLAINS * late.most_s:
-        more_s = most.more_s
-        said = (
-            f"it is {si(most.seconds, 's')} in '{most.range}', {si(more_s, 's')} more than the "
-            f"median rank; "
-        )
-    elif (computes := _computes_more(facts, late.rank)) >= _EXPLAINS * late.most_s:
-        more_s = computes
-        said = (
-            f"it computes {si(facts.compute_s[late.rank], 's')} per batch, {si(more_s, 's')} more "
-            f"than the other ranks' median; "
-        )
+    if most is None or most.more_s < _EXPLAINS * late.most_s:
+        most = _computes_more(facts, late.rank)
+    if most is not None and most.more_s < _EXPLAINS * late.most_s:
+        most = None  # that is not why the others wait
+    said = f"it {most.alone}; " if most else ""
     through: dict[int, float] = {}
     for chain in facts.messages.chains:
         if chain.origin == late.rank:
@@ -481,17 +595,11 @@ def late_messages(facts: Facts, actions: Actions) -> Iterator[Finding]:
     yield Finding(
         "waiting_mpi",
         f"ranks wait for messages of rank {late.rank}",
-        min(late.most_s, more_s),
+        min(late.most_s, most.more_s) if most else late.most_s,
         f"{said}{si(late.caused_s, 's')} of all ranks' waiting per batch leads back to rank "
         f"{late.rank}, up to {si(late.most_s, 's')} of one rank{passed}",
         actions.advise("help_rank", rank=late.rank),
     )
-
-
-def _computes_more(facts: Facts, rank: int) -> float:
-    """What a rank computes longer than the other ranks' median."""
-    others = [seconds for r, seconds in facts.compute_s.items() if r != rank]
-    return facts.compute_s.get(rank, 0.0) - float(np.median(others)) if others else 0.0
 
 
 def _unseen_waiting(facts: Facts, actions: Actions) -> Iterator[Finding]:

@@ -421,7 +421,10 @@ def collectives(run: RunAnalysis) -> Table:
     notes = ["NCCL's are kernels: their time is the GPU's"] if nccl else []
     if any(c.library == "nccl" and c.bytes is None for c in run.collectives):
         notes.append("sizes: export with nsys export --include-json true --include-blobs true")
-    if any(c.name.startswith("MPI_I") for c in run.collectives):
+    begun = [c for c in run.collectives if c.name.startswith("MPI_I")]
+    if any(c.waiting_s is not None for c in begun):
+        notes.append("MPI_I...: the time of the call and of the one that waits for it")
+    elif begun:
         notes.append("MPI_I... returns at once: its time is the call's, not the transfer's")
     what = "Collectives" if nccl else "MPI collectives"
     title = f"{what} (transfer starts when the last rank arrives)"

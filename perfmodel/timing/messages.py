@@ -7,7 +7,6 @@ is left then, in the order in which it was sent.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,14 +15,14 @@ import numpy as np
 
 from perfmodel.base.arrays import Int64
 from perfmodel.readers.trace import MPI_SOURCES, NULL, Trace
+from perfmodel.timing.completions import START, Completions, in_order
 from perfmodel.timing.range_times import ranks_of
 
 _P2P: Final = MPI_SOURCES.index("p2p")
 _WAIT: Final = MPI_SOURCES.index("start-wait")
 _BOTH: Final = "MPI_Sendrecv"
 _RECEIVES: Final = ("MPI_Recv", "MPI_Irecv", "MPI_Mrecv", "MPI_Imrecv")
-_RETURNS_AT_ONCE: Final = ("MPI_I", "MPI_Start")
-_START: Final = "MPI_Start"
+_RETURNS_AT_ONCE: Final = ("MPI_I", START)
 _PERSISTENT: Final = "_init"
 _ANY: Final = -1
 
@@ -88,7 +87,7 @@ def ends_of(
     """
     calls, whose = trace.mpi, _by_call(trace)
     names = (*trace.strings, "")  # the last is that of a call without a name
-    done = _Completions(trace, whose)
+    done = Completions(trace, whose)
     both = _sendrecvs(trace, whose)
     seen: set[tuple[int, int]] = set()
     for row, at in _posts(trace, whose):
@@ -121,24 +120,19 @@ def _posts(trace: Trace, whose: Int64) -> list[tuple[int, int]]:
     known = (whose >= 0) & (calls.end_ns >= calls.start_ns)
     prepared: dict[tuple[int, int], list[int]] = {}
     found = []
-    for row in _in_order(trace, np.flatnonzero(known & (calls.source == _P2P))):
+    for row in in_order(trace, np.flatnonzero(known & (calls.source == _P2P))):
         if names[calls.name[row]].endswith(_PERSISTENT):
             prepared.setdefault((int(whose[row]), int(calls.request[row])), []).append(row)
         else:
             found.append((row, row))
     if prepared:
-        for at in _in_order(trace, np.flatnonzero(known & (calls.source == _WAIT))):
-            if names[calls.name[at]].startswith(_START):
+        for at in in_order(trace, np.flatnonzero(known & (calls.source == _WAIT))):
+            if names[calls.name[at]].startswith(START):
                 rows = prepared.get((int(whose[at]), int(calls.request[at])), [])
                 earlier = [row for row in rows if calls.start_ns[row] <= calls.start_ns[at]]
                 found += [(row, at) for row in earlier[-1:]]
         found.sort(key=lambda post: int(calls.start_ns[post[1]]))
     return found
-
-
-def _in_order(trace: Trace, rows: Int64) -> list[int]:
-    order: list[int] = rows[np.lexsort((rows, trace.mpi.start_ns[rows]))].tolist()
-    return order
 
 
 def _sendrecvs(trace: Trace, whose: Int64) -> dict[tuple[int, int], tuple[int, int]]:
@@ -151,27 +145,6 @@ def _sendrecvs(trace: Trace, whose: Int64) -> dict[tuple[int, int], tuple[int, i
         count, end = found.get(key, (0, 0))
         found[key] = count + 1, max(end, int(calls.end_ns[row]))
     return found
-
-
-class _Completions:
-    """Calls that complete requests, by rank and request, in time order."""
-
-    def __init__(self, trace: Trace, whose: Int64) -> None:
-        calls = trace.mpi
-        starts = np.array([n.startswith(_START) for n in trace.strings] + [False], np.bool_)
-        rows = np.flatnonzero(
-            (calls.source == _WAIT) & (calls.request != NULL) & ~starts[calls.name]
-        )
-        self._calls: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for i in _in_order(trace, rows[calls.end_ns[rows] >= calls.start_ns[rows]]):
-            key = int(whose[i]), int(calls.request[i])
-            self._calls.setdefault(key, []).append((int(calls.start_ns[i]), int(calls.end_ns[i])))
-
-    def next(self, rank: int, request: int, posted_ns: int) -> tuple[int, int]:
-        """Return the first call that waits for a request after it was posted, or no time."""
-        calls = self._calls.get((rank, request), [])
-        at = bisect_left(calls, (posted_ns, 0))
-        return calls[at] if at < len(calls) else (posted_ns, posted_ns)
 
 
 def match(ends: Sequence[End]) -> tuple[list[Message], list[End], list[End]]:

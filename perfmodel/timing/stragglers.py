@@ -7,9 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Floats, Int64
+from perfmodel.base.arrays import Floats, Int64
 from perfmodel.readers.trace import NULL
-from perfmodel.timing.collectives import Calls, Matched, blocking
+from perfmodel.timing.collectives import (
+    Calls,
+    Instances,
+    Matched,
+    arrivals,
+    blocking,
+    waits,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,34 +98,71 @@ def skew_of(matched: Matched, ranks: Sequence[int], batch_s: Floats, warmup: int
     warmup : int
         Leading batches that are left out.
     """
-    if not matched.comparable:
+    instances = matched.instances()
+    if instances is None:
         return None
-    calls = matched.calls
-    chosen = blocking(calls[0]) & np.all([c.batch >= warmup for c in calls], axis=0)
-    if not chosen.any():
+    arrived = [_arrived(matched.calls, one, warmup) for one in instances]
+    arrived = [a for a in arrived if len(a.last)]
+    if not arrived:
         return None
-    start = np.stack([c.start_ns[chosen] for c in calls])
-    last = start.argmax(axis=0)
-    come = np.sort(start, axis=0)
-    spread = (come[-1] - come[0]) * 1e-9
-    late = (come[-1] - come[(len(calls) - 1) // 2]) * 1e-9
+    last, late = (np.concatenate([getattr(a, n) for a in arrived]) for n in ("last", "late_s"))
     busy = _busy(matched, batch_s, warmup)
     imbalance = _imbalance(busy)
     return Skew(
-        collectives=_by_collective(calls[0], chosen, spread, last, ranks),
+        collectives=_by_collective(arrived, ranks),
         ranks=_by_rank(ranks, last, late, busy),
-        count=int(chosen.sum()),
+        count=len(last),
         imbalance_s=imbalance[0],
         imbalance=imbalance[1],
         clock_bound_s=matched.clock_bound_ns * 1e-9,
     )
 
 
-def _by_collective(
-    calls: Calls, chosen: Bool, spread: Floats, last: Int64, ranks: Sequence[int]
-) -> tuple[CollectiveSkew, ...]:
-    names = [calls.name[i] for i in np.flatnonzero(chosen)]
-    keys = list(zip(names, calls.size[chosen].tolist(), strict=True))
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """Collectives of one communicator: name and size, first to last arrival, who was last."""
+
+    keys: list[tuple[str, int]]
+    spread_s: Floats
+    last: Int64
+    late_s: Floats
+
+
+def _arrived(calls: Sequence[Calls], one: Instances, warmup: int) -> _Arrived:
+    """When the ranks of a communicator came to the collectives that hold somebody up, if late.
+
+    A rank that is late to a non-blocking one makes the others wait no longer than they do.
+    """
+    members = [calls[i] for i in one.members.tolist()]
+    held = [c.held_ns()[2][rows] for c, rows in zip(members, one.rows, strict=True)]
+    behind = [c.batch[rows] >= warmup for c, rows in zip(members, one.rows, strict=True)]
+    chosen = np.all([*held, *behind], axis=0)
+    rows = one.rows[:, chosen]
+    start = np.stack([c.start_ns[r] for c, r in zip(members, rows, strict=True)])
+    come = np.sort(start, axis=0)
+    waited = np.max([waits(c, _last(c, r, come))[r] for c, r in zip(members, rows, strict=True)],
+                    axis=0)  # fmt: skip
+    late = (come[-1] - come[(len(members) - 1) // 2]) * 1e-9
+    at_once = ~blocking(members[0])[rows[0]]
+    names = [members[0].name[i] for i in rows[0].tolist()]
+    return _Arrived(
+        keys=list(zip(names, members[0].size[rows[0]].tolist(), strict=True)),
+        spread_s=(come[-1] - come[0]) * 1e-9,
+        last=one.members[start.argmax(axis=0)],
+        late_s=np.where(at_once, np.minimum(late, waited), late),
+    )
+
+
+def _last(calls: Calls, rows: Int64, come: Int64) -> Int64:
+    """When the last rank came to each of a rank's calls, of which only some are known."""
+    found = np.full(len(calls.name), NULL)
+    found[rows] = come[-1]
+    return found
+
+
+def _by_collective(arrived: Sequence[_Arrived], ranks: Sequence[int]) -> tuple[CollectiveSkew, ...]:
+    keys = [key for a in arrived for key in a.keys]
+    spread, last = (np.concatenate([getattr(a, n) for a in arrived]) for n in ("spread_s", "last"))
     code_of = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     code = np.array([code_of[key] for key in keys])
     found = []
@@ -166,10 +210,10 @@ def _by_rank(ranks: Sequence[int], last: Int64, late: Floats, busy: Floats) -> t
 def _busy(matched: Matched, batch_s: Floats, warmup: int) -> Floats:
     """Time of every batch without the waiting in its collectives, shape (ranks, batches)."""
     waited = np.zeros(batch_s.shape)
-    come = np.max([c.start_ns for c in matched.calls], axis=0)
+    arrival = arrivals(matched.calls, matched.instances() or ())
     for i, c in enumerate(matched.calls):
-        inside = np.flatnonzero(blocking(c) & (c.batch >= warmup))
-        waiting = np.clip(come - c.start_ns, 0, c.end_ns - c.start_ns)[inside] * 1e-9
+        inside = np.flatnonzero(c.batch >= warmup)
+        waiting = np.nan_to_num(waits(c, arrival[i])[inside])
         np.add.at(waited[i], c.batch[inside] - warmup, waiting)
     return np.maximum(batch_s - waited, 0.0)
 

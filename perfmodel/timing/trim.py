@@ -25,7 +25,7 @@ from perfmodel.readers.trace import (
     Trace,
     rows,
 )
-from perfmodel.timing.collectives import is_nccl
+from perfmodel.timing.collectives import collective_calls, is_nccl
 from perfmodel.timing.range_times import Attribution
 from perfmodel.timing.run import TimedReport
 from perfmodel.timing.step_report import lightened
@@ -45,7 +45,7 @@ def trim(timed: TimedReport, *, replays: bool = False, most_ops: int | None = No
     workload says so (`replays`).
     """
     trace, found, steps = timed.trace, timed.attribution, timed.steps
-    calls = (trace.mpi.source != _OTHER) | _first_and_last(trace.mpi)
+    calls = (trace.mpi.source != _OTHER) | collective_calls(trace) | _ends(trace)
     trimmed = replace(
         trace,
         whole=False,
@@ -118,6 +118,13 @@ def _ranges(ranges: Ranges) -> Bool:
     )
     keep[np.unique(ranges.thread, return_index=True)[1]] = True
     return keep
+
+
+def _ends(trace: Trace) -> Bool:
+    """MPI_Init and MPI_Finalize, which say whether a rank was stopped, and the extremes."""
+    texts = (s.startswith(("MPI_Init", "MPI_Finalize")) for s in trace.strings)
+    named = np.array([*texts, False], np.bool_)
+    return named[trace.mpi.name] | _first_and_last(trace.mpi)
 
 
 def _first_and_last(table: Ranges | MpiCalls) -> Bool:

@@ -15,7 +15,16 @@ from perfmodel.programs import program_of_run
 from perfmodel.programs.program import Options
 from perfmodel.readers.trace import COPY_KINDS, GRAPH, KERNEL, MEMCPY, MEMORY_KINDS, Trace
 from perfmodel.timing.async_batches import AsyncBatches, head_of, time_async, until_done
-from perfmodel.timing.collectives import Calls, calls_by_rank, is_nccl, marked_by_nccl, nccl_calls
+from perfmodel.timing.collectives import (
+    Calls,
+    arrivals,
+    calls_by_rank,
+    is_nccl,
+    marked_by_nccl,
+    match_rows,
+    nccl_calls,
+    waits,
+)
 from perfmodel.timing.cuda_graphs import first_replay
 from perfmodel.timing.range_times import Path
 from perfmodel.timing.run import Run
@@ -120,14 +129,14 @@ def _collectives(
     calls: Sequence[Calls], aligned: bool, shape: tuple[int, ...]
 ) -> Iterator[tuple[Key, Floats]]:
     """Seconds in collectives by name, split where the last rank arrives if the ranks match."""
-    matched = len({c.name for c in calls}) == 1 and (aligned or len(calls) == 1)
-    arrival = np.max([c.start_ns for c in calls], axis=0) if matched else None
+    instances = match_rows(calls) if aligned or len(calls) == 1 else None
+    arrival = None if instances is None else arrivals(calls, instances)
     tables: dict[Key, Floats] = {}
     for rank, c in enumerate(calls):
-        spent = c.end_ns - c.start_ns
+        spent = c.spent_ns().astype(np.float64)
         parts = {UNSPLIT: spent}
         if arrival is not None:
-            waiting = np.clip(arrival - c.start_ns, 0, spent)
+            waiting = np.nan_to_num(waits(c, arrival[rank]) * 1e9)
             parts = {TRANSFER: spent - waiting}
             parts |= {WAITING: waiting} if len(calls) > 1 else {}
         for name in dict.fromkeys(c.name):

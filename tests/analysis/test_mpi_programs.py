@@ -1,0 +1,163 @@
+"""MPI programs without a GPU and without ranges: who waits, for whom, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.analysis.result import RunAnalysis
+from perfmodel.programs.program import Options
+from support.build_report import ReportBuilder
+from support.build_thread import Thread
+
+MS = 1_000_000
+RANKS, STEPS = 4, 21
+Step = Callable[[Thread, int, int, int], None]
+"""Adds a step of a rank: thread, rank, number and start in ns."""
+
+
+def builder_of(step: Step, *, finalize: bool = True, groups: bool = False) -> ReportBuilder:
+    """Four ranks that make MPI calls in steps of 10 ms."""
+    builder = ReportBuilder(world_size=RANKS)
+    for rank in range(RANKS):
+        thread = builder.thread(100 + rank, rank=rank)
+        if groups:  # ranks 0 and 1, ranks 2 and 3
+            builder.insert("MPI_COMMUNICATORS", rank=rank, timestamp=0, commHandle=thread.world + 1,
+                           size=2, localRank=rank % 2, groupRoot=rank // 2 * 2,
+                           groupRootUid=0)  # fmt: skip
+        thread.mpi("MPI_Init", 0, 500 * MS, source="other")
+        for i in range(STEPS):
+            step(thread, rank, i, 501 * MS + 10 * i * MS)
+        if finalize:
+            end = 501 * MS + 10 * STEPS * MS
+            thread.mpi("MPI_Finalize", end, end + MS, source="other")
+    return builder
+
+
+def analyzed(builder: ReportBuilder, tmp_path: Path) -> RunAnalysis:
+    return analyze_reports([builder.write(tmp_path / "r.sqlite")], Options({})).fitted
+
+
+def reduction(late_ms: Callable[[int, int], int]) -> Step:
+    """A reduction of which each rank comes some ms after the third of a step, and all go at 9."""
+
+    def step(thread: Thread, rank: int, i: int, at: int) -> None:
+        thread.mpi("MPI_Allreduce", at, at + 1000, 16)
+        thread.mpi("MPI_Barrier", at + (3 + late_ms(rank, i)) * MS, at + 9 * MS)
+
+    return step
+
+
+def test_the_late_rank_is_named_by_its_time_outside_mpi(tmp_path: Path) -> None:
+    run = analyzed(builder_of(reduction(lambda rank, i: 5 * (rank == 2))), tmp_path)
+    finding = run.findings[0]
+    assert finding.title == "ranks wait for each other"
+    assert finding.saving_s == pytest.approx(5e-3, rel=1e-3)
+    assert "rank 2 causes 100 % of the lateness" in finding.evidence
+    assert "is 5.00 ms longer outside MPI than the median of the others" in finding.evidence
+    assert {r.rank: r.waiting_s for r in run.ranks} == pytest.approx(
+        {0: 5e-3, 1: 5e-3, 2: 0.0, 3: 5e-3}, abs=2e-6
+    )
+
+
+def test_waiting_in_every_third_step_is_not_hidden_by_medians(tmp_path: Path) -> None:
+    run = analyzed(builder_of(reduction(lambda r, i: 5 * (r == 1 and i % 3 == 2))), tmp_path)
+    finding = run.findings[0]
+    assert finding.title == "ranks wait for each other in some steps"
+    assert finding.saving_s == pytest.approx(7 / 20 * 5e-3, rel=1e-2)  # without the first step
+    assert "5.00 ms in 7 of 20 steps" in finding.evidence
+    assert "rank 1 causes 100 % of the lateness" in finding.evidence
+
+
+def test_waiting_that_grows_is_said_to_grow(tmp_path: Path) -> None:
+    run = analyzed(builder_of(reduction(lambda rank, i: i // 4 if rank == 3 else 0)), tmp_path)
+    assert "of the steps and" in run.findings[0].evidence
+    assert run.findings[0].evidence.count("it grows") == 1
+
+
+def test_a_non_blocking_reduction_holds_ranks_in_the_call_that_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    """All post at 1 ms but rank 1, at 5; they wait from 2 ms (rank 1 from 6) to 7."""
+
+    def step(thread: Thread, rank: int, i: int, at: int) -> None:
+        post = at + (5 if rank == 1 else 1) * MS
+        thread.mpi("MPI_Iallreduce", post, post + 1000, 4096, requestHandle=7)
+        thread.mpi("MPI_Wait", post + MS, at + 7 * MS, source="start-wait", requestHandle=7)
+
+    run = analyzed(builder_of(step), tmp_path)
+    (group,) = run.collectives
+    assert group.name == "MPI_Iallreduce"
+    assert group.seconds == pytest.approx(5e-3, rel=1e-3)
+    assert group.waiting_s == pytest.approx(3e-3, rel=1e-3)
+    assert group.transfer_s == pytest.approx(2e-3, rel=1e-3)
+    finding = run.findings[0]
+    assert "rank 1 comes last to 100 %" in finding.evidence
+    assert finding.saving_s == pytest.approx(4e-3, rel=1e-2)  # rank 1 is 4 ms longer outside MPI
+
+
+def test_a_request_that_is_only_tested_tells_no_waiting(tmp_path: Path) -> None:
+    def step(thread: Thread, rank: int, i: int, at: int) -> None:
+        thread.mpi("MPI_Iallreduce", at, at + 1000, 4096, requestHandle=7)
+        thread.mpi("MPI_Test", at + 5 * MS, at + 6 * MS, source="start-wait", requestHandle=7)
+        thread.mpi("MPI_Barrier", at + 8 * MS, at + 9 * MS)
+
+    run = analyzed(builder_of(step), tmp_path)
+    begun = next(g for g in run.collectives if g.name == "MPI_Iallreduce")
+    assert (begun.transfer_s, begun.waiting_s) == (None, None)
+
+
+def test_ranks_wait_for_those_of_their_communicator_only(tmp_path: Path) -> None:
+    """Ranks 0 and 1 reduce at 1 ms, ranks 2 and 3 at 1 and 6: the first pair waits for nobody."""
+
+    def step(thread: Thread, rank: int, i: int, at: int) -> None:
+        pair = thread.world + 1
+        begin = at + (6 if rank == 3 else 1) * MS
+        end = at + (2 if rank < 2 else 7) * MS
+        thread.mpi("MPI_Allreduce", begin, end, 4096, commHandle=pair)
+        if rank < 2:  # and once more: the pairs' collectives differ in number
+            thread.mpi("MPI_Allreduce", at + 3 * MS, at + 4 * MS, 4096, commHandle=pair)
+
+    run = analyzed(builder_of(step, groups=True), tmp_path)
+    assert not any("differ in number" in w for w in run.warnings)
+    assert {g.ranks for g in run.collectives} == {2}
+    assert {r.rank: r.waiting_s for r in run.ranks} == pytest.approx(
+        {0: 0.0, 1: 0.0, 2: 5e-3, 3: 0.0}
+    )
+    assert run.skew is not None
+    assert (run.skew.ranks[0].rank, run.skew.ranks[0].per_batch_s) == (3, pytest.approx(5e-3))
+    assert "rank 2 waits longest" in run.findings[0].evidence
+    assert "rank 3 causes 100 % of the lateness" in run.findings[0].evidence
+
+
+def test_a_fence_waits_for_the_last_rank(tmp_path: Path) -> None:
+    def step(thread: Thread, rank: int, i: int, at: int) -> None:
+        begin = at + (8 if rank == 0 else 2) * MS
+        thread.mpi("MPI_Put", begin - 2000, begin - 1000, source="other")
+        thread.mpi("MPI_Win_fence", begin, at + 9 * MS, source="other")
+
+    run = analyzed(builder_of(step), tmp_path)
+    (group,) = run.collectives
+    assert (group.name, group.bytes) == ("MPI_Win_fence", None)
+    assert run.findings[0].saving_s == pytest.approx(6e-3, rel=1e-2)
+    assert "rank 0 comes last" in run.findings[0].evidence
+    assert not any("no message" in w for w in run.warnings)
+
+
+def test_a_run_that_was_stopped_says_who_waited_then(tmp_path: Path) -> None:
+    """Rank 1 ends in step 10, in which the others wait until they are killed."""
+
+    def step(thread: Thread, rank: int, i: int, at: int) -> None:
+        if i < 10 or (i == 10 and rank != 1):
+            end = at + (MS if i < 10 else 900 * MS)
+            thread.mpi("MPI_Allreduce", at, end, 16)
+
+    run = analyzed(builder_of(step, finalize=False), tmp_path)
+    (said,) = [w for w in run.warnings if "MPI_Finalize" in w]
+    assert "ranks 0, 1, 2, 3 never came to MPI_Finalize" in said
+    assert "ranks 0, 2, 3 then waited in MPI_Allreduce, up to 900 ms, rank 1 did not" in said
+    assert run.batch.median.value == pytest.approx(10e-3, rel=1e-3)
+    assert run.collectives[0].waiting_s is not None  # matched, but for the last ones
