@@ -131,7 +131,7 @@ def _slowed(facts: Facts) -> str:
     """Say where times of the host are too long."""
     if not facts.sizes_recorded:
         return ""
-    return "; recording sizes slows the host down: compare with a recording without sizes"
+    return "; recording sizes slows the host down"
 
 
 def _small_kernels(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from perfmodel.analysis import sweeps
 from perfmodel.analysis.warnings import lacking
 from perfmodel.base.units import percent, si
@@ -16,12 +18,14 @@ from perfmodel.render.result import Block, Result
 from perfmodel.timing.copies import tells_devices
 
 if TYPE_CHECKING:
-    from perfmodel.analysis.result import Analysis, RunAnalysis
+    from perfmodel.analysis.result import Analysis, BatchSummary, RunAnalysis
     from perfmodel.analysis.steps import StepBreakdown
     from perfmodel.base.table import Table
 
 _LOST: Final = 0.01
 """Share of the GPU time in no step that is worth a line."""
+_LONGEST: Final = 200
+"""Letters of a message of Nsight Systems that are shown."""
 
 
 def result(analysis: Analysis) -> Result:
@@ -129,17 +133,12 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
             f"and the last step belongs to no step"
         )
     batch = run.batch
-    warm = (
-        f"{batch.warmup} warm-up batch{'es' * (batch.warmup > 1)} "
-        f"({si(batch.warmup_s, 's')}) excluded"
-        if batch.warmup
-        else "no warm-up batch found"
-    )
     long = found.facts.long if found else None
     mean = f", mean {si(batch.mean_s, 's', 4)}" if long else ""
     yield (
         f"batches    {_each(run)}, median {si(batch.median.value, 's', 4)} "
-        f"[{si(batch.median.low, 's', 4)}, {si(batch.median.high, 's', 4)}]{mean}; {warm}"
+        f"[{si(batch.median.low, 's', 4)}, {si(batch.median.high, 's', 4)}]{mean}; "
+        f"{_left_out(batch, found)}"
     )
     yield f"launches   95 % of other launches' medians: {tables.another_batch(run)}"
     if found is not None:
@@ -154,6 +153,18 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
         )
     for said in dict.fromkeys(d for t in run.traces for d in complaints(t)):
         yield f"nsys says  {said}"
+
+
+def _left_out(batch: BatchSummary, steps: StepBreakdown | None) -> str:
+    """Say which batches do not count; by the GPU's clock the last one has no end."""
+    warm = (
+        f"{batch.warmup} warm-up batch{'es' * (batch.warmup > 1)} ({si(batch.warmup_s, 's')})"
+        if batch.warmup
+        else ""
+    )
+    if steps is None or steps.seconds.shape[1] <= steps.warmup + steps.count:
+        return f"{warm} excluded" if warm else "no warm-up batch found"
+    return f"{warm} and the last excluded" if warm else "no warm-up batch found; the last excluded"
 
 
 def _each(run: RunAnalysis) -> str:
@@ -178,14 +189,19 @@ def _how_found(steps: StepBreakdown) -> str:
 
 
 def complaints(trace: Trace) -> list[str]:
-    """Warnings and errors of the collection itself, but for what the trace disproves."""
+    """Warnings and errors of the collection itself, but for what the trace disproves.
+
+    Long ones are cut: exceptions of Nsight Systems' own.
+    """
     disproved = [
+        "No OpenGL events",
         *(["No NVTX events"] if len(trace.ranges) else []),
         *(["No CUDA events"] if len(trace.ops) else []),
-        *(["No CUDA events", "CUDA profiling might"] if _on_the_cpu(trace) else []),
+        *(["No CUDA events"] if _on_the_cpu(trace) else []),
+        *(["CUDA profiling might"] if _on_the_cpu(trace) or _all_on_gpus(trace) else []),
     ]
     return [
-        d.text
+        d.text if len(d.text) <= _LONGEST else f"{d.text[: _LONGEST - 1]}…"
         for d in trace.diagnostics
         if d.severity in ("warning", "error") and not d.text.startswith(tuple(disproved))
     ]
@@ -194,6 +210,13 @@ def complaints(trace: Trace) -> list[str]:
 def _on_the_cpu(trace: Trace) -> bool:
     """Whether the run was not meant to use a GPU."""
     return read_mark(trace).get("backend") == "numpy" and len(trace.ops) == 0
+
+
+def _all_on_gpus(trace: Trace) -> bool:
+    """Whether every process that did something on the host did something on a GPU, too."""
+    threads = (trace.api.thread, trace.ranges.thread, trace.mpi.thread)
+    hosts = {p for thread in threads for p in np.unique(trace.thread_process[thread]).tolist()}
+    return hosts <= set(np.unique(trace.ops.process).tolist())
 
 
 def _findings(run: RunAnalysis) -> Iterator[str]:

@@ -12,6 +12,7 @@ from benchmarks.common.folders import PROGRAMS
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.program import Options
+from perfmodel.render.summary import what_ran
 
 
 @cache
@@ -67,3 +68,15 @@ def test_slower_kernels_are_told_from_more_kernels() -> None:
     assert late is not None
     assert late.rank == 1
     assert late.doing == "computing: about as many kernels take 2 times as long"
+
+
+def test_the_last_step_and_long_messages_of_nsys_are_said_in_a_line() -> None:
+    run, _ = analyzed("jax_two_gpus")
+    said = list(what_ran(run))
+    (batches,) = [line for line in said if line.startswith("batches")]
+    assert batches.startswith("batches    16 per rank")
+    assert batches.endswith("1 warm-up batch (44.2 ms) and the last excluded")
+    nsys = [line for line in said if line.startswith("nsys says")]
+    assert nsys
+    assert max(map(len, nsys)) < 220
+    assert not [line for line in nsys if "CUDA profiling" in line]  # all processes used a GPU
