@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from perfmodel.base.arrays import Int64, distinct_rows
+from perfmodel.base.arrays import Bool, Int64, distinct_rows
 from perfmodel.base.units import si
 from perfmodel.programs.kernels import categorize
 from perfmodel.programs.pytorch.calls import Calls, Kernels, OperatorCall, find_calls
@@ -162,16 +162,14 @@ def tabulate(trace: Trace, calls: Calls, placed: Placed) -> OperatorTimes:
     owner = calls.owner.copy()
     owner[outside] = len(calls.calls) + np.arange(len(outside))
     count = len(calls.calls) + len(outside)
-    talking = np.zeros(count, np.bool_)
-    talking[owner[sends]] = True
+    talking = _any(owner[sends], count)
     gpu_ns = lengths(owner, trace.ops.start_ns[op], trace.ops.end_ns[op], count)
     kernel = trace.ops.kind[op] == KERNEL
     first = np.full(count, len(op), np.int64)
     np.minimum.at(first, owner, np.arange(len(op)))
     distinct, alike = _distinct(calls.calls)
-    copied = np.zeros(count, np.bool_)
-    copied[owner[np.isin(trace.ops.copy_kind[op], _OVER_PCIE) & ~kernel]] = True
-    copied[owner[kernel]] = False
+    copies = np.isin(trace.ops.copy_kind[op], _OVER_PCIE) & ~kernel
+    copied = _any(owner[copies], count) & ~_any(owner[kernel], count)
     known: dict[int, int] = {}
     sent = 4 * alike + 2 * copied[: len(alike)] + talking[: len(alike)]
     key = np.array([known.setdefault(k, len(known)) for k in sent.tolist()], np.int64)
@@ -215,6 +213,13 @@ def tabulate(trace: Trace, calls: Calls, placed: Placed) -> OperatorTimes:
         causal=placed.causal,
         warnings=placed.warnings,
     )
+
+
+def _any(owner: Int64, count: int) -> Bool:
+    """Whether each of so many calls owns any."""
+    found = np.zeros(count, np.bool_)
+    found[owner] = True
+    return found
 
 
 def _distinct(calls: Sequence[OperatorCall]) -> tuple[list[OperatorCall], Int64]:
