@@ -100,6 +100,8 @@ class StepBreakdown:
         By rank, the largest cause first.
     facts : StepFacts
         The critical path, small kernels and late ranks.
+    inner : int
+        As `timing.steps.Steps.inner`.
     """
 
     label: str
@@ -117,6 +119,7 @@ class StepBreakdown:
     unattributed: float
     idle: tuple[IdleCause, ...]
     facts: StepFacts
+    inner: int
 
 
 def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> StepBreakdown:
@@ -161,6 +164,7 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
         kernels=kernels[:_TOP_KERNELS],
         collectives=nccl_groups(matched, window, [r for ranks in numbered for r in ranks]),
         unattributed=sum(r.lost_ns for r in reports) / launched if launched else 0.0,
+        inner=min(r.steps.inner for r in reports),
         idle=idle,
         facts=step_facts(
             reports,

@@ -182,7 +182,8 @@ def _how_found(steps: StepBreakdown) -> str:
     """Say what a step is, and how sure that is."""
     share = f"{percent(steps.confidence)} of the work is inside"
     if steps.found_by == "kernels":
-        return f"by the period of the sequence of operations; {share}"
+        again = f", each of which repeats a shorter one {steps.inner} times" * (steps.inner > 1)
+        return f"by the period of the sequence of operations{again}; {share}"
     if steps.found_by == "whole":
         return "nothing repeats: the whole recording is one step; name one with --batch-range"
     return f"ranges called {steps.label!r}; {share}"

@@ -19,7 +19,7 @@ from perfmodel.readers.trace import NO_NAME, PUSH_POP, GpuOps, Ranges, Trace, co
 from perfmodel.readers.trace import rows as select
 from perfmodel.timing.host_steps import extents, host_steps
 from perfmodel.timing.nesting import closed_ends
-from perfmodel.timing.period import pattern_of, repetitions_of
+from perfmodel.timing.period import pattern_of, period_of, repetitions_of
 from perfmodel.timing.projection import Joined, join_launches
 
 FoundBy = Literal["mark", "range", "kernels", "whole"]
@@ -45,6 +45,8 @@ BLOCKING: Final = (
     "cudaThreadSynchronize", "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
 )  # fmt: skip
 """CUDA calls that wait until the GPU has done what was launched."""
+_INNER: Final = 0.75
+"""Share of a step's operations that a shorter sequence in it repeats to be said."""
 _OFTEN: Final = 10
 _SOME: Final = 0.1
 """Set-up may be long: what repeats so often, and all the GPU's work while it goes on (without a GPU
@@ -106,6 +108,9 @@ class Steps:
         Host time.
     row : int64, shape (n,)
         Row of `Trace.ranges`, -1 for steps that are no ranges.
+    inner : int
+        How often a shorter sequence of operations repeats in each step of a sequence, if it is most
+        of the step: iterations of a solver that do the same but for a check now and then; else 1.
     """
 
     label: str
@@ -117,6 +122,7 @@ class Steps:
     start_ns: Int64
     end_ns: Int64
     row: Int64
+    inner: int = 1
 
     def __len__(self) -> int:
         return len(self.process)
@@ -520,17 +526,19 @@ def _periodic(trace: Trace, parts: Parts, work: _Work) -> Steps | None:
     columns = _launch_columns(parts) if work.on_gpu else _host_columns(trace)
     if not columns:
         return None
-    processes, threads, number, start, end = (
+    processes, threads, number, start, end, inner = (
         np.concatenate(column) for column in zip(*columns, strict=True)
     )
     share = work.inside(processes, start, end)
     row = np.full(len(processes), -1, np.int64)
-    found = Steps("", "kernels", share, processes, threads, number, start, end, row)
+    found = Steps(
+        "", "kernels", share, processes, threads, number, start, end, row, int(inner.min())
+    )
     return found if share >= _MOST or work.lasting(found) else None
 
 
 def _launch_columns(parts: Parts) -> list[tuple[Any, ...]]:
-    """Process, thread, number, start and end of the periods of every process's operations."""
+    """Process, thread, number, start, end and `inner` of the periods of every process's work."""
     columns: list[tuple[Any, ...]] = []
     for part, found in parts():
         order = np.lexsort((part.ops.start_ns[found.op], found.at_ns, found.process))
@@ -550,11 +558,13 @@ def _launch_columns(parts: Parts) -> list[tuple[Any, ...]]:
             end = np.full(repeats, _last_call(part, int(p)), np.int64)
             end[after < len(at_ns)] = at_ns[after[after < len(at_ns)]] - 1
             end = np.maximum(end, start)
+            again = period_of(codes[first[0] : first[0] + period], _INNER)
+            inner = again[2] if again else 1
             threads, counts = np.unique(found.thread[order[mine]], return_counts=True)
             columns.append((
                 np.full(repeats, p, np.int32),
                 np.full(repeats, threads[np.argmax(counts)], np.int32),
-                np.arange(repeats, dtype=np.int32), start, end,
+                np.arange(repeats, dtype=np.int32), start, end, np.full(repeats, inner),
             ))  # fmt: skip
         del part, found, order, process, op, at_ns, codes  # before the next one is made
     return columns
@@ -587,6 +597,7 @@ def _host_columns(trace: Trace) -> list[tuple[Any, ...]]:
         columns.append((
             np.full(count, one.process, np.int32), np.full(count, one.thread, np.int32),
             np.arange(count, dtype=np.int32), one.begin_ns[:-1], one.begin_ns[1:] - 1,
+            np.ones(count, np.int64),
         ))  # fmt: skip
     return columns
 

@@ -20,6 +20,7 @@ from perfmodel.readers import read
 from perfmodel.readers.nvtx import parse
 from perfmodel.readers.trace import NULL
 from perfmodel.render.analysis_json import analysis_document
+from perfmodel.render.summary import what_ran
 from perfmodel.timing.intervals import covered, lengths, union
 from perfmodel.timing.period import pattern_of, repetitions_of
 from perfmodel.timing.steps import Steps, find_steps
@@ -113,6 +114,23 @@ def test_without_ranges_the_sequence_of_kernels_repeats(tmp_path: Path) -> None:
     steps = found(builder, tmp_path)
     assert steps.found_by == "kernels"
     assert (steps.start_ns // MS).tolist() == [10, 20, 30, 40, 50]
+
+
+def test_a_step_of_equal_iterations_says_how_many(tmp_path: Path) -> None:
+    """A solver that checks its residual in every tenth iteration."""
+    builder = ReportBuilder()
+    thread = builder.thread()
+    builder.gpu()
+    for i in range(60):
+        launch(thread, "update", 10 * i, 10 * i, 10 * i + 5)
+        launch(thread, "exchange", 10 * i + 5, 10 * i + 5, 10 * i + 6)
+        if i % 10 == 9:
+            launch(thread, "residual", 10 * i + 7, 10 * i + 7, 10 * i + 8)
+    path = builder.write(tmp_path / "r.sqlite")
+    steps = find_steps(read(path))
+    assert (steps.found_by, len(steps), steps.inner) == ("kernels", 6, 10)
+    said = list(what_ran(analyze_reports([path], Options()).fitted))
+    assert any("each of which repeats a shorter one 10 times" in line for line in said)
 
 
 def test_parts_of_a_step_give_way_to_the_sequence_of_kernels(tmp_path: Path) -> None:
