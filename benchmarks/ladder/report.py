@@ -243,26 +243,6 @@ def floors(found: Cells) -> str:
     return written("floors", table=table(head, lines))
 
 
-def everything(found: Cells) -> str:
-    """Return all rows."""
-    parts = ["## All numbers\n"]
-    for key, rows in found.items():
-        parts.append(f"### p = {key[0]}, H = {key[1]}, B = {key[2]}, {key[3]}\n")
-        lines = []
-        for row in rows.values():
-            medians = ", ".join(microseconds(launch["median_s"]) for launch in launches(row))
-            error = "" if row["error"] is None else f"{row['error']:.1e}"
-            state = "" if sound(row) else ("**invalid**" if row["median_s"] is not None else "no")
-            lines.append((
-                row["rung"], microseconds(row["median_s"]), medians, ratio(row), of_each(row),
-                short(over_floor(row)), error, state,
-            ))  # fmt: skip
-        head = ("", "median, µs", "of each launch", "/ PyTorch", "of each launch", "/ floor",
-                "error", "")  # fmt: skip
-        parts.append(table(head, lines))
-    return "\n".join(parts)
-
-
 def runs(record: dict[str, Any]) -> str:
     """Return where and with what the rows were measured."""
     lines = []
@@ -312,7 +292,6 @@ def markdown(
         *filter(None, [cuda_aware(aware)]),
         floors(found),
         *filter(None, [compared, products(gemm), sweep(tiles)]),
-        everything(found),
     ])  # fmt: skip
 
 

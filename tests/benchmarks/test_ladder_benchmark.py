@@ -509,10 +509,8 @@ def test_the_document_says_what_the_rows_say() -> None:
     assert "- invalid: `parameters differ` (H = 512, B = 3000, fp32)" in text
     # 60 µs of cuBLAS at these shapes, 40 at the best rate: 20 of the 22.4 above the floor
     assert "| +22.4 | +20.0 | +2.4 |" in text
-    assert "| fused | 51.5 | 51.5 |" in text
     split = ladder_rows.merge(record(), RUN, [row("fused x3", 40e-6, place=18)])
     assert "| fused x3 41.2 | -18.8 |  |  |" in ladder_report.markdown(split), "not cuBLAS's"
-    assert "**invalid**" in text
     assert ladder_report.markdown(json.loads(json.dumps(record()))) == text
 
 
@@ -522,7 +520,7 @@ def test_the_register_kernel_s_row_says_what_loads_were_timed() -> None:
     section = ladder_report.markdown(slow, steps=steps).split("### register gemm")[1]
     section = section.partition("\n## ")[0].partition("\n### ")[0]
     assert "timed with loads of 4 bytes" in section
-    assert "touches 26.4 sectors, where tiles touch 4.00" in section
+    assert "touches 26.4 sectors (tiled: 4.00)" in section
     assert "| backward GEMM 3, 2048 x 784 x 6000, NN | 3140 | 2197 | 1308 |" in section
     assert "loads of 4 bytes" not in ladder_report.markdown(record(), steps=steps)
 
