@@ -244,6 +244,8 @@ GIVEN: Final = {
         "larger than 100 kB), otherwise 80 % of": "a limit of the code",
         "single precision takes 188 MB": "worked by hand",
         "to at least 60 % of them": "a limit of the code",
+        "a rank with 60 % of all lateness": "a limit of the code",
+        "if it is 5 % of a step above": "a limit of the code",
     },
     "machines": {
         "NVIDIA A100-SXM4-40GB": "a name",
