@@ -154,6 +154,7 @@ def _uncollected(trace: Trace, ranks: int, identity: Identity) -> Iterator[str]:
         )
     elif ranks > 1 and identity.uses_mpi:
         yield from _untraced_messages(trace)
+    yield from _doubtful_sizes(trace)
     if len(set(trace.ranks.values())) < len(trace.ranks):
         yield (
             f"{trace.source.name}: a rank is there more than once: the report holds several "
@@ -172,6 +173,20 @@ def _uncollected(trace: Trace, ranks: int, identity: Identity) -> Iterator[str]:
         yield (
             f"{trace.source.name}: {backwards} ranges or GPU operations end before they start: "
             f"the report is damaged; export it again"
+        )
+
+
+def _doubtful_sizes(trace: Trace) -> Iterator[str]:
+    """Say of which reductions the size is not known, and what it may be."""
+    mpi = trace.mpi
+    doubtful = (mpi.size_bytes == NULL) & (mpi.least_bytes != NULL)
+    if doubtful.any():
+        least = np.unique(mpi.least_bytes[doubtful])
+        sizes = ", ".join(si(float(size), "B") for size in least[:3].tolist())
+        yield (
+            f"{trace.source.name}: sizes of {int(doubtful.sum())} all-reduces are missing: from p "
+            f"ranks Nsight Systems records p times the buffer, with MPI_IN_PLACE p - 1 times, and "
+            f"not which; not in place they are {sizes}{' and others' if len(least) > 3 else ''}"
         )
 
 

@@ -13,7 +13,7 @@ from perfmodel.base.arrays import Bool
 from perfmodel.programs.findings import Actions
 from perfmodel.programs.identify import Identity
 from perfmodel.programs.program import UNNAMED_STEP, Options, Program
-from perfmodel.readers.trace import Trace
+from perfmodel.readers.trace import Trace, without_doubtful_sizes
 from perfmodel.readers.trace import rows as select
 from perfmodel.timing.intervals import lengths
 from perfmodel.timing.nesting import innermost, nest
@@ -264,7 +264,7 @@ class JaxProgram(Program):
         self, trace: Trace, options: Options, parts: Parts | None = None
     ) -> tuple[Trace, Steps]:
         """Return the trace with the ranges to show, and its steps, of what modules launch."""
-        own = self.own_ranges(trace)
+        own = self.own_ranges(without_doubtful_sizes(trace))
         found = find_module_steps(own, options.batch_label, executing(trace, parts))
         several = found.found_by == "range" and (found.row < 0).any()
         if several:  # the ranges that are made for them have the modules' name

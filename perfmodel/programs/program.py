@@ -12,7 +12,7 @@ from perfmodel.base.escape import printable
 from perfmodel.programs.findings import Actions, Facts, Finding, general
 from perfmodel.programs.identify import Identity, read_mark
 from perfmodel.programs.losses import find_losses
-from perfmodel.readers.trace import Trace
+from perfmodel.readers.trace import Trace, without_doubtful_sizes
 from perfmodel.timing.steps import Parts, Steps, find_steps, with_steps
 from perfmodel.workloads.work import Workload
 
@@ -237,7 +237,7 @@ class Program:
         Every step is a range of that trace, called `Steps.label`. `parts` have the operations and
         calls where the trace holds none.
         """
-        own = self.own_ranges(trace)
+        own = self.own_ranges(without_doubtful_sizes(trace))
         return with_steps(own, self.find(own, options.batch_label, parts), UNNAMED_STEP)
 
     def has_operators(self, trace: Trace, options: Options) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Arena, Int32, Int64, keep_freed
+from perfmodel.base.arrays import Arena, Bool, Int32, Int64, keep_freed
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.gpu import Gpu
 from perfmodel.readers.checks import stamp, unchanged
@@ -397,6 +397,10 @@ _P2P = ("MPI_Send", "MPI_Recv", "MPI_Isend", "MPI_Irecv", "MPI_Sendrecv", "MPI_S
 _START_WAIT = ("MPI_Start", "MPI_Wait", "MPI_Test")
 _ALL_REDUCE: Final = frozenset({"MPI_Allreduce", "MPI_Iallreduce", "MPI_Allreduce_c"})
 _BROADCAST: Final = frozenset({"MPI_Bcast", "MPI_Ibcast", "MPI_Bcast_c"})
+_SCATTER: Final = frozenset({"MPI_Scatter", "MPI_Iscatter", "MPI_Scatter_c"})
+_REDUCE: Final = frozenset({"MPI_Reduce", "MPI_Ireduce", "MPI_Reduce_c"})
+_EXCLUSIVE: Final = frozenset({"MPI_Exscan", "MPI_Iexscan"})
+_SCAN: Final = frozenset({"MPI_Scan", "MPI_Iscan"}) | _EXCLUSIVE
 _OTHER = ("MPI_Init", "MPI_Finalize", "MPI_Comm", "MPI_Abort")
 
 
@@ -444,8 +448,8 @@ def _read_mpi(db: Database, ids: Ids, strings: tuple[str, ...]) -> Mpi:
     members, group, own = _communicators(tid, handle, ranks, known, world)
     thread: Any = tid
     source = np.repeat(np.arange(len(MPI_TABLES), dtype=np.int8), [len(t["start"]) for t in tables])
-    sent = _message_bytes(name, strings, size, received, members)
-    calls = MpiCalls(start, end, thread, name, source, sent, group, own, peer, tag, request)
+    sent, least = _message_bytes(name, strings, size, received, members, own)
+    calls = MpiCalls(start, end, thread, name, source, sent, least, group, own, peer, tag, request)
     return Mpi(calls, ranks, world or None)
 
 
@@ -472,20 +476,63 @@ def _communicators(
 
 
 def _message_bytes(
-    name: Int32, strings: tuple[str, ...], size: Int64, received: Int64, members: Int64
-) -> Int64:
-    """Bytes of the buffer that every call handed to MPI.
+    name: Int32,
+    strings: tuple[str, ...],
+    size: Int64,
+    received: Int64,
+    members: Int64,
+    own: Int64,
+) -> tuple[Int64, Int64]:
+    """Bytes of the buffer that every call handed to MPI, and the least that they may be.
 
-    Nsight Systems records for an all-reduce among p ranks p - 1 times the buffer (none at p = 1)
-    and for a broadcast p times the buffer at the root, the buffer itself as received size; the
-    other calls' sizes are kept. Measured on reports of 1, 2 and 4 ranks of known messages.
+    Nsight Systems records for an all-reduce among p ranks p times the buffer, but p - 1 times where
+    it is reduced in place (none at p = 1); for a broadcast and a scatter p times the own part at
+    the root, the own part as received size; for a scan what ranks behind and before get; the other
+    calls' sizes are kept. Measured on reports of 1 to 4 ranks of known messages.
     """
-    used = np.array([s in _ALL_REDUCE for s in strings] + [False], np.bool_)[name]
-    whole = used & (members > 1) & (size != NULL)
-    factor = np.where(whole, members - 1, 1)
-    size = np.where(whole & (size % factor == 0), size // factor, size)
-    cast = np.array([s in _BROADCAST for s in strings] + [False], np.bool_)[name]
-    return np.where(cast & (received != NULL), received, size)
+
+    def called(names: frozenset[str]) -> Bool:
+        found: Bool = np.array([s in names for s in strings] + [False], np.bool_)[name]
+        return found
+
+    many = members > 1
+    others = np.maximum(members - 1, 1)
+    found, least = _reduced_bytes(size, members, called(_ALL_REDUCE) & many & (size != NULL))
+    found = np.where(called(_BROADCAST) & (received != NULL), received, found)
+    scattered = called(_SCATTER) & many
+    found = np.where(scattered, np.where(received == NULL, size // others, received), found)
+    rooted = called(_REDUCE) & (size == NULL) & (received != NULL) & many
+    found = np.where(rooted, received // others, found)
+    scan = called(_SCAN) & many & (own >= 0) & (own < members)
+    scanned = _scanned_bytes(size, received, members, own, called(_EXCLUSIVE))
+    found = np.where(scan, scanned, found)
+    return found, np.where(least == NULL, found, least)
+
+
+def _reduced_bytes(size: Int64, members: Int64, used: Bool) -> tuple[Int64, Int64]:
+    """Buffers of all-reduces, as if in place where that is open; and as if not, `NULL` elsewhere.
+
+    It is open where the recorded size is a multiple of both p and p - 1.
+    """
+    ranks = np.where(used, members, 2)
+    apart, in_place = (used & (size % p == 0) for p in (ranks, ranks - 1))
+    found = np.where(in_place, size // (ranks - 1), np.where(apart, size // ranks, size))
+    return found, np.where(apart & in_place, size // ranks, NULL)
+
+
+def _scanned_bytes(
+    size: Int64, received: Int64, members: Int64, own: Int64, exclusive: Bool
+) -> Int64:
+    """Buffers of scans: a rank sends to those behind it and receives from those before it.
+
+    To and from itself, too, where the scan is not in place, nor exclusive; in the middle of the
+    ranks that is open, and the size `NULL`.
+    """
+    sent, got = np.where(size == NULL, 0, size), np.where(received == NULL, 0, received)
+    behind, before = np.maximum(members - own, 1), own + 1
+    apart = ~exclusive & (sent // behind == got // before) & (sent > 0)
+    found = np.where(apart, sent // behind, (sent + got) // np.maximum(members - 1, 1))
+    return np.where((sent + got == 0) | (apart & (behind == before)), NULL, found)
 
 
 def _mpi_from_nvtx(nvtx: Nvtx, mpi: Mpi, strings: tuple[str, ...]) -> tuple[Mpi, tuple[str, ...]]:
@@ -502,7 +549,7 @@ def _mpi_from_nvtx(nvtx: Nvtx, mpi: Mpi, strings: tuple[str, ...]) -> tuple[Mpi,
     found = rows(found, (found.name >= 0) & np.array([*is_mpi, False])[found.name])
     source = np.array([_source(label) for label in nvtx.labels], np.int8)[found.name]
     name = found.name + np.int32(len(strings))
-    missing = [np.full(len(found), NULL)] * 6
+    missing = [np.full(len(found), NULL)] * 7
     calls = MpiCalls(found.start_ns, found.end_ns, found.thread, name, source, *missing)
     return replace(mpi, calls=calls, from_nvtx=True), (*strings, *nvtx.labels)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -184,7 +184,10 @@ class MpiCalls(Events):
     source : int8, shape (n,)
         Index into `MPI_SOURCES`.
     size_bytes : int64, shape (n,)
-        Bytes handed to MPI; `NULL` where the report does not record them.
+        Bytes handed to MPI; `NULL` where the report does not record them. Of an all-reduce as if
+        it were in place (MPI_IN_PLACE), where the report leaves that open.
+    least_bytes : int64, shape (n,)
+        The same, as if it were not in place; less than `size_bytes` where that is open.
     communicator : int64, shape (n,)
         A number that all its ranks share, 0 for MPI_COMM_WORLD; `NULL` where there is none.
     own, peer : int64, shape (n,)
@@ -201,6 +204,7 @@ class MpiCalls(Events):
     name: Int32
     source: Int8
     size_bytes: Int64
+    least_bytes: Int64
     communicator: Int64
     own: Int64
     peer: Int64
@@ -349,6 +353,15 @@ class Trace:
         if self.product_version == TORCH_PROFILER:
             return "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
         return "profile with --trace=cuda,nvtx,mpi"
+
+
+def without_doubtful_sizes(trace: Trace) -> Trace:
+    """Return the trace without sizes of all-reduces that may be in place or not."""
+    mpi = trace.mpi
+    doubtful = mpi.least_bytes != mpi.size_bytes
+    if not doubtful.any():
+        return trace
+    return replace(trace, mpi=replace(mpi, size_bytes=np.where(doubtful, NULL, mpi.size_bytes)))
 
 
 def rows(table: Any, index: Any) -> Any:

@@ -203,11 +203,11 @@ def _repeated(trace: Trace) -> Int64:
 def _codes(trace: Trace, calls: Int64, ranges: Int64) -> Iterator[Int64]:
     mpi = trace.mpi
     names = mpi.name.astype(np.int64)
-    columns = [names, mpi.size_bytes, mpi.communicator, mpi.peer, mpi.tag]
+    columns = [names, mpi.size_bytes, mpi.least_bytes, mpi.communicator, mpi.peer, mpi.tag]
     texts: dict[str, int] = {}
     called = [trace.range_labels[n] for n in trace.ranges.name[ranges].tolist()]
     label = np.array([texts.setdefault(pattern_of(t), len(texts)) for t in called], np.int64)
-    for count in (5, 3, 1):
+    for count in (6, 4, 1):
         table = np.column_stack([column[calls] for column in columns[:count]])
         code = np.unique(table, axis=0, return_inverse=True)[1].ravel().astype(np.int64)
         yield np.concatenate([code, label + code.max(initial=-1) + 1])

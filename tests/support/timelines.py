@@ -131,7 +131,7 @@ def make_trace(
         ranges=make_ranges(ranges, names),
         ops=make_ops(ops),
         api=make_api(calls),
-        mpi=MpiCalls(none, none, small, small, source, *[none] * 6),
+        mpi=MpiCalls(none, none, small, small, source, *[none] * 7),
         nccl=NcclRanges(none, small, none, none),
         marks=(),
         gpus=(),

@@ -119,6 +119,7 @@ def trace_of(ranges: Any, names: Any, calls: Any, ops: Any, copies: Any, message
         name=np.zeros(count, np.int32),
         source=np.zeros(count, np.int8),
         size_bytes=ints(size for _, size, _ in messages),
+        least_bytes=ints(size for _, size, _ in messages),
         communicator=np.full(count, NULL),
         own=np.full(count, NULL),
         peer=np.full(count, NULL),
