@@ -23,6 +23,7 @@ from perfmodel.analysis.steps import (
     StepBreakdown,
     break_down,
     on_step_clock,
+    unequal_steps,
 )
 from perfmodel.analysis.warnings import (
     check_collection,
@@ -318,6 +319,7 @@ def _join(
         *graph_notes(run, everything, workload.replay),
         *([f"{run.label}: {host.note()}"] if queued else []),
         *(f"{run.label}: {w}" for w in said),
+        *(f"{run.label}: {w}" for w in unequal_steps(steps if by_gpu else None)),
     )
     rows = range_rows(measured, counts, head, machine, peaks[""], peaks, workload.replay)
     analysis = RunAnalysis(

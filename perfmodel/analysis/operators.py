@@ -305,6 +305,12 @@ def _without_formula(computing: Sequence[OperatorRow]) -> Iterator[str]:
         return  # of operations that have no types, as XLA's, there are no formulas at all
     most = sorted(spent, key=lambda name: -spent[name])[:3]
     named = ", ".join(f"{name} ({percent(spent[name])})" for name in most)
+    if any(name.startswith("CompiledFunction") for name in most):
+        yield (
+            "CUDA graphs launch all that torch.compile(mode='reduce-overhead') made of a model at "
+            "once (CompiledFunction), so that no operator names the sizes of these kernels; "
+            "record with mode='default' to count them"
+        )
     yield (
         f"operators without a formula, or without recorded sizes, take "
         f"{percent(sum(spent.values()))} of the computing time, most {named}: FLOPs, bytes and MFU "

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Floats, Int64, distinct_positions
+from perfmodel.base.units import si
 from perfmodel.readers.trace import NULL
 from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.host_timeline import CAUSES, DEPENDENCY
@@ -343,6 +344,18 @@ def _idle(
                     longest = _longest(report.gaps, rows[cause == code], begins)
                     found.append(IdleCause(rank, CAUSES[code], share * idle_s, share, longest))
     return tuple(sorted(found, key=lambda cause: cause.rank))
+
+
+def unequal_steps(steps: StepBreakdown | None) -> tuple[str, ...]:
+    """Warn where the median step does not stand for all."""
+    long = steps.facts.long if steps else None
+    if long is None:
+        return ()
+    return (
+        f"{long.count} of {long.steps} steps take over {_SLOW:g} times the median "
+        f"{si(long.median_s, 's')}; the mean is {si(long.mean_s, 's')}: times, shares and savings "
+        f"are those of a median step, but for the finding about these steps",
+    )
 
 
 def _long_steps(

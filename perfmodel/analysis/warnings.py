@@ -112,13 +112,17 @@ def _pauses(label: str, reports: Sequence[StepReport]) -> Iterator[str]:
     """
     for report in reports:
         pauses = report.steps.long_pauses()
+        reason = (
+            "there are other operations, as of an evaluation; name the steps by NVTX ranges"
+            if report.steps.found_by == "kernels"
+            else "a step lacks its range, or there is other work, as an evaluation; put each in a "
+            "range of its own, or ask for other steps by --batch-range"
+        )
         for process, number, longer in pauses[:_PAUSES]:
             rank = report.rank_of.get(process, 0)
             yield (
                 f"{label}: rank {rank}: after step {number} ({report.steps.label!r}) "
-                f"{longer:.1f} steps' time is in no step, and counts as time of that step: a "
-                f"step lacks its range, or there is other work, as an evaluation; put each in a "
-                f"range of its own, or ask for other steps by --batch-range"
+                f"{longer:.1f} steps' time is in no step, and counts as time of that step: {reason}"
             )
         if len(pauses) > _PAUSES:
             yield f"{label}: there are {len(pauses) - _PAUSES} more such pauses"

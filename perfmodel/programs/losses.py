@@ -185,8 +185,7 @@ def _host(
             most -= steps.straggler_saving_s
         longest = f"; the longest gap is {si(gap.seconds, 's')}{where}" if gap else ""
         said = {
-            "blocking_sync": f"{facts.synchronizations:.0f} blocking calls per step "
-            f"({si(facts.synchronize_s, 's')} inside them, {call or 'a copy to the host'}); "
+            "blocking_sync": f"{_waits(facts, call)} per step; "
             f"the GPU idles {si(idle, 's')} right after them{longest}",
             "host_compute": f"the GPU idles {si(idle, 's')} per step while the host is outside "
             f"CUDA{longest}{_slowed(facts)}",
@@ -195,6 +194,22 @@ def _host(
             "pageable_copy": _copies(facts),
         }[kind]
         yield Finding(kind, title, most, said, _against(kind, where, call, actions))
+
+
+def _waits(facts: Facts, call: str) -> str:
+    """Count what waits for the GPU: blocking calls, and copies to the host."""
+    copies = [g for g in facts.copies if g.direction == "Device-to-Host"]
+    count, seconds = sum(g.count for g in copies), sum(g.seconds for g in copies)
+    found = []
+    if round(facts.synchronizations) or not round(count):
+        said, plural = f", {call}" if call else "", "s" * (round(facts.synchronizations) != 1)
+        found.append(
+            f"{facts.synchronizations:.0f} blocking call{plural} "
+            f"({si(facts.synchronize_s, 's')} inside them{said})"
+        )
+    if round(count):
+        found.append(f"{count:.0f} copies to the host ({si(seconds, 's')} on the GPU)")
+    return " and ".join(found)
 
 
 def _copies(facts: Facts) -> str:

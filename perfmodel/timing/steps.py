@@ -128,14 +128,15 @@ class Steps:
         return len(self.process)
 
     def long_pauses(self) -> tuple[tuple[int, int, float], ...]:
-        """Return where more than half a usual step lies between two steps that are ranges.
+        """Return where more than half a usual step lies between two steps.
 
         Process, number of the step before, and how many usual steps (medians of their beginnings'
-        distances) the pause is longer than a usual one. There a step may have no range.
+        distances) the pause is longer than a usual one. There a step may have no range, or other
+        operations.
         """
         found: list[tuple[int, int, float]] = []
         for p in np.unique(self.process).tolist():
-            mine = np.flatnonzero((self.process == p) & (self.row >= 0))
+            mine = np.flatnonzero(self.process == p)
             mine = mine[np.argsort(self.start_ns[mine], kind="stable")]
             if len(mine) < _PAUSED_OF:
                 continue

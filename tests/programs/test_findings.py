@@ -308,3 +308,18 @@ def test_a_rank_for_which_the_others_poll_is_named() -> None:
         replace(r, more_s=0.4e-3) if (r.range, r.rank) == ("step", 1) else r for r in times
     )
     assert not list(late_messages(replace(facts, ranges_by_rank=longer), Actions()))
+
+
+def test_a_rank_that_computes_longer_is_named_where_no_range_says_it() -> None:
+    """Of two ranks without ranges but the step, rank 1 computes 60 ms longer."""
+    times = tuple(RangeOfRank(rank, "step", "step", 0.12, rank * 1e-6, 0.0) for rank in (0, 1))
+    waits = (RankWaiting(1, 0.0, 60e-3, 60e-3), RankWaiting(0, 60e-3, 0.0, 0.0))
+    facts = replace(
+        QUIET, ranks=2, messages=PointToPoint((), waits, (), 0, ()), ranges_by_rank=times,
+        compute_s={0: 60e-3, 1: 119e-3},
+    )  # fmt: skip
+    (found,) = late_messages(facts, Actions())
+    assert found.saving_s == pytest.approx(59e-3)
+    assert "it computes 119 ms per batch, 59.0 ms more" in found.evidence
+    (unknown,) = late_messages(replace(facts, compute_s={}), Actions())
+    assert unknown.saving_s == pytest.approx(60e-3)

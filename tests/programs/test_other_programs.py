@@ -1,0 +1,131 @@
+"""Programs of other kinds than GPTs and ResNets: an LSTM, a GAN, CuPy on several streams."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.common.folders import PROGRAMS
+from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.analysis.operators import OperatorRow
+from perfmodel.analysis.result import RunAnalysis
+from perfmodel.programs.program import Options
+from support.build_report import ReportBuilder
+from support.build_thread import Thread
+
+MS = 1_000_000
+
+
+@cache
+def analyzed(name: str) -> RunAnalysis:
+    return analyze_reports([PROGRAMS / f"{name}.sqlite.xz"], Options()).fitted
+
+
+def truth(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((PROGRAMS / f"{name}.truth.json").read_text())
+    return found
+
+
+def operators(name: str) -> tuple[OperatorRow, ...]:
+    work = analyzed(name).work
+    assert work is not None
+    return work.operators
+
+
+def test_flops_of_recurrent_layers_are_those_of_their_matrices() -> None:
+    said, work = truth("lstm_shapes"), analyzed("lstm_shapes").work
+    assert work is not None
+    cells = {r.phase: r.flops for r in work.operators if "_cudnn_rnn" in r.name}
+    assert cells == {
+        "forward": said["rnn_flops_by_hand"] / 3, "backward": said["rnn_flops_by_hand"] * 2 / 3,
+    }  # fmt: skip
+    assert work.flops == said["rnn_flops_by_hand"] + said["flop_counter_total"]
+    assert work.modelled > 0.99
+
+
+def test_flops_of_two_networks_and_transposed_convolutions_equal_the_counters() -> None:
+    work = analyzed("gan_shapes").work
+    assert work is not None
+    assert work.flops == truth("gan_shapes")["flop_counter_total"]
+    assert work.modelled > 0.99
+
+
+def test_copies_from_the_host_stand_against_the_link() -> None:
+    (copy,) = (r for r in operators("gan_shapes") if r.name == "aten::copy_" and r.bound == "link")
+    assert copy.bytes == 2 * 128 * 3 * 64 * 64 * 4
+    assert copy.of_ceiling == pytest.approx(copy.bytes / 2 / 64e9 / copy.gpu_s)
+    assert all(r.bound != "link" for r in operators("lstm_shapes"))
+
+
+@pytest.mark.parametrize("name", ["lstm_shapes", "gan_shapes", "cupy_streams"])
+def test_steps_without_ranges_take_as_long_as_by_the_programs_clock(name: str) -> None:
+    run, said = analyzed(name), truth(name)
+    assert run.steps is not None
+    assert run.steps.found_by == "kernels"
+    assert run.batch.median.value == pytest.approx(said["step_s_profiled"], rel=0.03)
+    assert abs(run.batch.count + run.batch.warmup + 1 - said["steps"]) <= 2
+
+
+def test_parts_on_several_streams_are_no_steps() -> None:
+    """Six parts overlap until the host waits: the step lasts until then."""
+    run, said = analyzed("cupy_streams"), truth("cupy_streams")
+    (rank,) = run.ranks
+    assert run.steps is not None
+    assert sum(g.bytes for g in run.copies) == said["bytes_copied"]
+    assert rank.gpu_busy_s is not None
+    assert rank.gpu_busy_s <= (rank.batch_s or 0.0)
+    spent = {c.category for c in run.steps.categories if c.kernel_s > 1e-5}
+    assert spent == {"GEMM", "FFT", "copy", "element-wise", "other"}
+
+
+def test_recording_sizes_is_said_to_slow_the_host() -> None:
+    (said,) = (w for w in analyzed("gan_shapes").warnings if "slows the host" in w)
+    assert "838 operators per step" in said
+    assert not any("slows the host" in w for w in analyzed("cupy_streams").warnings)
+
+
+# --- steps of unequal length
+
+
+def uneven(tmp_path: Path, slow_ms: int) -> Path:
+    """Sixteen steps of 10 ms; before each fourth the host is `slow_ms` longer in range `load`."""
+    builder = ReportBuilder()
+    thread = builder.thread()
+    builder.gpu()
+    at = 0
+    for k in range(16):
+        spent = slow_ms if k % 4 == 3 else 1
+        thread.range("step", at, at + (spent + 8) * MS)
+        thread.range("load", at + 1000, at + spent * MS)
+        _busy(thread, at + spent * MS)
+        at += (spent + 9) * MS
+    return builder.write(tmp_path / "r.sqlite")
+
+
+def _busy(thread: Thread, at: int) -> None:
+    for i in range(4):
+        called = at + i * 2 * MS
+        thread.kernel("work", (called, called + 1000), (called + 5000, called + 2 * MS))
+
+
+def test_long_steps_are_found_with_what_they_cost_in_the_mean(tmp_path: Path) -> None:
+    run = analyze_reports([uneven(tmp_path, 61)], Options()).fitted
+    found = run.findings[0]
+    assert found.kind == "host_compute"
+    assert found.title.startswith("3 of 14 steps") or found.title.startswith("4 of 14 steps")
+    assert "'load'" in found.evidence
+    count = int(found.title.split()[0])
+    assert found.saving_s == pytest.approx(count * 60e-3 / 14, rel=0.02)
+    assert found.saving_s > run.batch.median.value
+    assert run.batch.share(found.saving_s) == pytest.approx(found.saving_s / run.batch.mean_s)
+    assert any("times the median" in w for w in run.warnings)
+
+
+def test_steps_of_about_one_length_have_no_long_ones(tmp_path: Path) -> None:
+    run = analyze_reports([uneven(tmp_path, 4)], Options()).fitted
+    assert not any("take much longer" in f.title for f in run.findings)
+    assert not any("times the median" in w for w in run.warnings)
