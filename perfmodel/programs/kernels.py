@@ -13,7 +13,7 @@ from perfmodel.readers.trace import GRAPH, KERNEL, MEMCPY, MEMSET, GpuOps
 
 CATEGORIES: Final = (
     "GEMM", "attention", "convolution", "normalization", "softmax and loss", "element-wise",
-    "reduction", "optimizer", "embedding", "sort and scan", "FFT", "copy", "memset",
+    "reduction", "optimizer", "gather and scatter", "sort and scan", "FFT", "copy", "memset",
     "communication", "graph", "other",
 )  # fmt: skip
 """Codes of `categorize` are positions in this tuple."""
@@ -36,7 +36,7 @@ _RULES: Final = (
     ("FFT", r"(?:^|[\W_])fft|cufft"),
     ("softmax and loss", r"softmax|nll_?loss|cross_?entropy|_loss|logsumexp"),
     (
-        "embedding",
+        "gather and scatter",
         r"embedding|sum_and_scatter|compute_grad_weight|segment_offset|partials_per_segment"
         r"|num_of_partial_segments|index_?(?:select|put|add|elementwise|func)|indexing_backward"
         r"|gather_kernel|scatter",
