@@ -1,18 +1,21 @@
 """Adds launches that were timed elsewhere to the ladder's results.
 
-    python -m benchmarks.ladder.join FILE ...
+    python -m benchmarks.ladder.join FILE ... [--replace RUNG ...]
 
-Each FILE was written by `python -m benchmarks.ladder --out FILE`.
+Each FILE was written by `python -m benchmarks.ladder --out FILE`. With --replace only the rows of
+these rungs are taken, such as those whose kernel was changed, and the earlier launches of these
+rows are dropped.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import folders, results
-from benchmarks.ladder.rows import launches, merge
+from benchmarks.ladder.rows import KEY, launches, merge
 
 
 def join(record: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
@@ -30,14 +33,27 @@ def join(record: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
+def replaced(
+    record: dict[str, Any], others: Sequence[dict[str, Any]], rungs: Sequence[str]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the record without the rows of the rungs that the others time, and only these of them."""
+    kept = [{**o, "rows": [r for r in o["rows"] if r["rung"] in rungs]} for o in others]
+    timed = {tuple(row[k] for k in KEY) for other in kept for row in other["rows"]}
+    rows = [row for row in record["rows"] if tuple(row[k] for k in KEY) not in timed]
+    return {**record, "rows": rows}, kept
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--out", type=Path, default=folders.RESULTS / "ladder.json")
+    parser.add_argument("--replace", nargs="+", metavar="RUNG", help="take these rungs' rows only")
     args = parser.parse_args()
-    record = results.read(args.out)
-    for file in args.files:
-        record = join(record, results.read(file))
+    record, others = results.read(args.out), [results.read(file) for file in args.files]
+    if args.replace:
+        record, others = replaced(record, others, args.replace)
+    for other in others:
+        record = join(record, other)
     results.write(args.out, record, digits=6)
     print(f"{args.out}: {len(record['runs'])} launches, {len(record['rows'])} rows")
 
