@@ -36,7 +36,7 @@ def join(record: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 def replaced(
     record: dict[str, Any], others: Sequence[dict[str, Any]], rungs: Sequence[str]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the record without the rows of the rungs that the others time, and only these of them."""
+    """Return the record without the rungs' rows that others time, and of these only such rows."""
     kept = [{**o, "rows": [r for r in o["rows"] if r["rung"] in rungs]} for o in others]
     timed = {tuple(row[k] for k in KEY) for other in kept for row in other["rows"]}
     rows = [row for row in record["rows"] if tuple(row[k] for k in KEY) not in timed]

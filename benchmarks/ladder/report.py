@@ -152,9 +152,13 @@ def earlier(rung: Rung, rows: dict[str, Row]) -> Row | None:
 
 
 def rung_section(
-    rung: Rung, found: Cells, ranks: int, steps: dict[str, Any] | None = None
+    rung: Rung, found: Cells, ranks: int, steps: dict[str, Any] | None = None,
+    gemm: dict[str, Any] | None = None,
 ) -> str:  # fmt: skip
-    """Return what a rung changes and removes, and its numbers; `steps` are those of the kernels."""
+    """Return what a rung changes and removes, and its numbers.
+
+    `steps` and `gemm` are what benchmarks.gemm.steps and benchmarks.gemm measured.
+    """
     lines, reasons = [], dict[str, list[str]]()
     for key, rows in found.items():
         row = rows.get(rung.name)
@@ -189,8 +193,8 @@ def rung_section(
             "above it, µs")  # fmt: skip
     text += table(head, lines)
     bullets = "".join(f"- {why} ({'; '.join(where)})\n" for why, where in reasons.items())
-    if steps is not None and rung.settings.get("gemm") == "register":
-        bullets += "\n" + wide_loads(steps)
+    if steps and gemm and rung.settings.get("gemm") == "register":
+        bullets += "\n" + wide_loads(steps, gemm)
     return text + ("\n" if lines and reasons else "") + bullets + "\n"
 
 
@@ -280,7 +284,7 @@ def markdown(
     found = cells(record)
     ours = {key: row for key, rows in found.items() if (row := best(rows))}
     ranks = main_ranks(found)
-    sections = [rung_section(rung, found, ranks, steps) for rung in RUNGS]
+    sections = [rung_section(rung, found, ranks, steps, gemm) for rung in RUNGS]
     return "\n".join([
         written("introduction"),
         f"![Microseconds per batch by optimization step, {ranks} ranks](images/ladder.png)\n",

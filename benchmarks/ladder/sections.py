@@ -32,8 +32,8 @@ def products(gemm: dict[str, Any] | None) -> str:
     )  # fmt: skip
 
 
-def wide_loads(steps: dict[str, Any]) -> str:
-    """Return why the register kernel lost, and what loads of 16 bytes changed of it."""
+def wide_loads(steps: dict[str, Any], gemm: dict[str, Any]) -> str:
+    """Return what loads of 16 bytes gain the register kernel, and which GEMMs it still loses."""
     timed = {
         (r["kernel"], r["what"], r["m"], r["n"], r["k"], r["transposes"]): r["median_s"]
         for r in steps["time"]["rows"]
@@ -49,10 +49,21 @@ def wide_loads(steps: dict[str, Any]) -> str:
         for key in timed if key[0] == "wide loads"
     ]  # fmt: skip
     head = ("GEMM, m x n x k", "tiled, µs", "4 bytes a load, µs", "16 bytes a load, µs")
+    hidden, columns = 512, 1500
+    batch = {
+        (r["kernel"], f"{r['what']}, {r['m']} x {r['n']} x {r['k']}"): r["median_s"]
+        for r in gemm["rows"]
+        if (r["H"], r["B_per_rank"], r["dtype"]) == (hidden, columns, "float32")
+    }
+    of_batch = [
+        (name, *(microseconds(batch[kernel, name]) for kernel in ("tiled", "register")))
+        for kernel, name in batch if kernel == "register"
+    ]  # fmt: skip
     return written(
         "wide loads", register=sectors["register"], tiled=sectors["tiled"],
         date=steps["time"]["date"][:10], device=steps["time"]["device"],
-        table=table(head, lines).strip(),
+        table=table(head, lines).strip(), H=hidden, columns=columns,
+        batch=table(("GEMM, m x n x k", "tiled, µs", "register, µs"), of_batch).strip(),
     )  # fmt: skip
 
 

@@ -514,15 +514,36 @@ def test_the_document_says_what_the_rows_say() -> None:
     assert ladder_report.markdown(json.loads(json.dumps(record()))) == text
 
 
-def test_the_register_kernel_s_row_says_what_loads_were_timed() -> None:
-    steps = json.loads((RESULTS / "gemm_steps.json").read_text())
+def test_the_register_kernel_s_row_says_what_wide_loads_gain_and_what_they_do_not() -> None:
+    steps, gemm = (
+        json.loads((RESULTS / f"{name}.json").read_text()) for name in ("gemm_steps", "gemm")
+    )
     slow = ladder_rows.merge(record(), RUN, [row("register gemm", 90e-6, place=12)])
-    section = ladder_report.markdown(slow, steps=steps).split("### register gemm")[1]
+    section = ladder_report.markdown(slow, gemm, steps=steps).split("### register gemm")[1]
     section = section.partition("\n## ")[0].partition("\n### ")[0]
-    assert "timed with loads of 4 bytes" in section
     assert "touches 26.4 sectors (tiled: 4.00)" in section
     assert "| backward GEMM 3, 2048 x 784 x 6000, NN | 3140 | 2197 | 1308 |" in section
-    assert "loads of 4 bytes" not in ladder_report.markdown(record(), steps=steps)
+    alone = {
+        line.split(",")[0].removeprefix("| "): [float(n) for n in line.split("|")[2:4]]
+        for line in section.splitlines() if " x 1500" in line or " 512 x 784 x 1500" in line
+    }  # fmt: skip
+    assert {name for name, (tiled, register) in alone.items() if register < tiled} == {
+        "forward GEMM 1", "backward GEMM 3"
+    }, "those with ten rows or columns are slower by registers"  # fmt: skip
+    assert len(alone) == 5
+    assert "16 bytes at a time" not in ladder_report.markdown(record(), gemm, steps=steps)
+
+
+def test_rows_of_a_changed_kernel_take_the_place_of_their_earlier_launches() -> None:
+    record, again = launched(80e-6, 90e-6), launched(70e-6)
+    other = {**again["rows"][0], "rung": "graph"}
+    again["rows"].append(other)
+    kept, (only,) = ladder_join.replaced(record, [again], ["nccl"])
+    assert [row["rung"] for row in only["rows"]] == ["nccl"]
+    joined = ladder_join.join(kept, only)
+    assert [row["median_s"] for row in joined["rows"]] == [70e-6]
+    same, _ = ladder_join.replaced(record, [again], ["graph"])
+    assert same["rows"] == record["rows"], "what the files do not time stays"
 
 
 def test_products_alone_show_our_fastest_kernel_beside_cublas() -> None:
