@@ -169,13 +169,9 @@ def _left_out(batch: BatchSummary, steps: StepBreakdown | None) -> str:
 
 def _each(run: RunAnalysis) -> str:
     """How many batches count of every rank, which processes of several programs do not share."""
-    counts = [rank.batches for rank in run.ranks if rank.batches]
-    few = min(counts, default=run.batch.count)
-    return (
-        f"{run.batch.count} per rank"
-        if few == run.batch.count
-        else (f"{few} to {run.batch.count} per rank")
-    )
+    counts = [run.batch.count, *(rank.batches for rank in run.ranks if rank.batches)]
+    few, most = min(counts), max(counts)
+    return f"{few} per rank" if few == most else f"{few} to {most} per rank"
 
 
 def _how_found(steps: StepBreakdown) -> str:

@@ -17,6 +17,13 @@ _PARTED: Final = 0.75
 """Share of a sequence that repetitions hold at least where others than the first break them."""
 _SURELY: Final = 10
 """So often only steps repeat until the recording ends, however long set-up was before."""
+_STEADY: Final = 4
+"""So many codes that take turns are a step's, whatever else differs."""
+_REGULAR: Final = 0.8
+"""Of their length at most the rest is beyond twice the usual one: layers have other parts of a step
+between them."""
+_GROUPS, _MOST_STEADY = 5, 200
+"""Groups of codes that occur equally often that are looked at, the largest first; codes of one."""
 _MOST_PERIOD: Final = 200_000
 _MOST_CODES, _FEW_CODES, _MOST_LAGS, _MOST_TRIED = 400, 8, 64, 100
 """Codes looked at for a period; those of them that may occur several times in one, and how often;
@@ -33,23 +40,51 @@ def pattern_of(name: str) -> str:
     return _DIGITS.sub("*", name)
 
 
-def repetitions_of(codes: Int64) -> tuple[Int64, int] | None:
-    """Find what a sequence repeats: where each repetition begins, and its length.
+def repetitions_of(codes: Int64) -> tuple[Int64, Int64] | None:
+    """Find what a sequence repeats: where each repetition begins, and what comes after it.
 
     What repeats without a break may occur elsewhere, too, such as before and after a validation.
     Together the repetitions are at least half of the sequence, or, where breaks part them, three
     quarters: less could be the layers of a network. After a long set-up, such as a compiler's
-    search for the fastest kernels, they may be less if they go on until the end.
+    search for the fastest kernels, they may be less if they go on until the end. Where the data
+    decide what is launched, such as by a mixture of experts, only what is in every repetition once
+    is looked at.
     """
     cut = period_of(codes, least=0.0)
     if cut is None:
-        return None
+        return _by_steady_codes(codes)
     first, period, repeats = cut
     everywhere = _occurrences(codes, first + period * np.arange(repeats), period)
     count, held = len(codes), period * len(everywhere)
     lasts = repeats >= _SURELY and first + period * (repeats + 1) > count
     if period * repeats >= count / 2 or held >= _PARTED * count or lasts:
-        return everywhere, period
+        return everywhere, everywhere + period
+    return _by_steady_codes(codes)
+
+
+def _by_steady_codes(codes: Int64) -> tuple[Int64, Int64] | None:
+    """Repetitions by codes that occur equally often, most of them in turns.
+
+    One of them begins a repetition: that after which most others come before it comes again.
+    Repetitions are at least half of the sequence, and most of about one length.
+    """
+    _, inverse, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    times, kinds = np.unique(counts[counts >= _LEAST_REPEATS], return_counts=True)
+    order = np.argsort(inverse, kind="stable")
+    places = np.split(order, np.cumsum(counts)[:-1])
+    for i in np.argsort(-kinds, kind="stable")[:_GROUPS].tolist():
+        at = np.array([places[c] for c in np.flatnonzero(counts == times[i])[:_MOST_STEADY]])
+        after = np.column_stack([at[:, 1:], np.full(len(at), len(codes))])
+        turns = [int(((first < at) & (at < last)).all(axis=1).sum())
+                 for first, last in zip(at, after, strict=True)]  # fmt: skip
+        best = int(np.argmax(turns))
+        begins = at[best]
+        lengths = np.diff(begins)
+        usual = int(np.median(lengths))
+        regular = np.minimum(lengths, 2 * usual).sum() >= _REGULAR * lengths.sum()
+        most = lengths.sum() + usual >= len(codes) / 2
+        if turns[best] + 1 >= max(_STEADY, len(at) / 2) and regular and most:
+            return begins, np.append(begins[1:], min(int(begins[-1]) + usual, len(codes)))
     return None
 
 

@@ -553,13 +553,12 @@ def _launch_columns(parts: Parts) -> list[tuple[Any, ...]]:
             if _overlap(part.ops, op[mine], cut):
                 at_ns, codes = _with_waits(part, int(p), at_ns, codes)
                 cut = repetitions_of(codes) or cut
-            first, period = cut
-            repeats = len(first)
-            start, after = at_ns[first], first + period
+            first, after = cut
+            repeats, start = len(first), at_ns[first]
             end = np.full(repeats, _last_call(part, int(p)), np.int64)
             end[after < len(at_ns)] = at_ns[after[after < len(at_ns)]] - 1
             end = np.maximum(end, start)
-            again = period_of(codes[first[0] : first[0] + period], _INNER)
+            again = period_of(codes[first[0] : after[0]], _INNER)
             inner = again[2] if again else 1
             threads, counts = np.unique(found.thread[order[mine]], return_counts=True)
             columns.append((
@@ -571,11 +570,12 @@ def _launch_columns(parts: Parts) -> list[tuple[Any, ...]]:
     return columns
 
 
-def _overlap(ops: GpuOps, op: Int64, cut: tuple[Int64, int]) -> bool:
+def _overlap(ops: GpuOps, op: Int64, cut: tuple[Int64, Int64]) -> bool:
     """Whether what repeats runs beside the next of its kind, as parts of a step on streams do."""
-    first, period = cut
-    every = op[first[:, None] + np.arange(period)]
-    start, end = ops.start_ns[every].min(axis=1), ops.end_ns[every].max(axis=1)
+    edges = np.column_stack(cut).ravel()
+    none = np.iinfo(np.int64)
+    start = np.minimum.reduceat(np.append(ops.start_ns[op], none.max), edges)[::2]
+    end = np.maximum.reduceat(np.append(ops.end_ns[op], none.min), edges)[::2]
     beside = end[:-1] - start[1:]
     return bool(np.median(beside) > _BESIDE * np.median(np.diff(start)))
 

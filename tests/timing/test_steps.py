@@ -200,7 +200,9 @@ def test_a_repeated_sequence_has_a_period_that_repeats(
     if len(pattern) * repeats < len(codes) / 2:
         return
     assert cut is not None
-    first, period = cut
+    first, after = cut
+    period = int(after[0] - first[0])
+    assert (after - first == period).all()
     assert len(first) >= 3
     assert (np.diff(first) >= period).all()
     inside = codes[first[:, None] + np.arange(period)]
@@ -213,10 +215,10 @@ def test_steps_before_and_after_a_validation_are_steps() -> None:
     epoch = train * 12 + validate * 3
     found = repetitions_of(np.array([8, 8, *epoch * 2], np.int64))
     assert found is not None
-    first, period = found
-    assert period == len(train)
+    first, after = found
+    assert (after - first == len(train)).all()
     assert len(first) == 24
-    pauses = np.flatnonzero(np.diff(first) != period)
+    pauses = np.flatnonzero(np.diff(first) != len(train))
     assert np.diff(first)[pauses].tolist() == [len(train) + 3 * len(validate)]
 
 
@@ -232,8 +234,22 @@ def test_steps_follow_a_long_setup() -> None:
     found = repetitions_of(np.concatenate([setup, steps, [0, 1]]))
     assert found is not None
     assert found[0].tolist() == list(range(2002, 2050, 4))  # until the recording ends
-    assert found[1] == 4
+    assert (found[1] - found[0] == 4).all()
     assert repetitions_of(np.concatenate([steps, setup])) is None
+
+
+def test_steps_of_which_the_data_decide_what_they_launch() -> None:
+    """Of a mixture of experts every step launches other GEMMs, so many as experts have tokens."""
+    rng = np.random.default_rng(0)
+    steps = [[0, 1, *rng.integers(10, 20, rng.integers(5, 30)), 2, 3, 4, 5] for _ in range(8)]
+    begins = np.cumsum([0, *map(len, steps)])
+    found = repetitions_of(np.array([7, 7, *np.concatenate(steps)], np.int64))
+    assert found is not None
+    assert found[0].tolist() == (begins[:-1] + 2).tolist()
+    assert found[1][:-1].tolist() == (begins[1:-1] + 2).tolist()
+    assert found[1][-1] <= begins[-1] + 2
+    shuffled = rng.permutation(np.concatenate(steps))
+    assert repetitions_of(shuffled) is None
 
 
 @pytest.mark.parametrize("named", [True, False])
