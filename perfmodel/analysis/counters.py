@@ -462,7 +462,7 @@ def _of_flops(one: Compared) -> tuple[str, ...]:
         said.append("as many operations as the formulas count")
     elif 0 < extra <= _PADDING:
         said.append(
-            f"{percent(extra, 2)} more operations than needed: tiles that stick out of the "
+            f"{percent(extra, 2)} more operations than needed: tiles that extend beyond the "
             f"matrices are computed whole"
         )
     elif extra > _PADDING and (tensor or any("gemm" in name for name in one.counted.kernels)):
@@ -489,7 +489,7 @@ def _of_bytes(one: Compared) -> tuple[str, ...]:
     if ratio is not None and ratio < 1 - _SMALL:
         said.append(
             f"DRAM moved {percent(1 - ratio)} less than operands and results are: results stay in "
-            f"L2 until they are pushed out"
+            f"L2 until they are evicted"
         )
     if ratio is not None and ratio > 1 + _SMALL:
         said.append(

@@ -219,9 +219,9 @@ def _link(groups: list[CollectiveGroup], ranks: int, label: str) -> tuple[Link, 
         sent = sum(g.count * cost("all-reduce", g.bytes or 0, ranks).sent_bytes for g in groups)
         spent = sum(g.count * s for g, s in zip(groups, seconds, strict=True))
     note = (
-        f"{label}: the times of its all-reduces do not part alpha from beta, so alpha is unknown "
-        "and beta takes all of them; give the report of a data parallel run first, or --rate "
-        "alpha=..."
+        f"{label}: the times of its all-reduces do not determine alpha and beta, so alpha is "
+        "unknown and beta takes all of them; give the report of a data parallel run first, or "
+        "--rate alpha=..."
     )
     return Link(0.0, spent / sent), (note,)
 

@@ -367,10 +367,12 @@ def _long_steps(
         for lane, rank in enumerate(numbers):
             step_ns = report.times.step_ns[lane, window]
             known = step_ns[step_ns >= 0]
-            usual = float(np.median(known)) if len(known) >= _FEW else np.inf
+            if report.times.device[lane] < 0 or len(known) < _FEW:
+                continue
+            usual = float(np.median(known))
             long = step_ns > _SLOW * usual
             longer = step_ns[long] - usual
-            if report.times.device[lane] < 0 or longer.sum() < _UNEQUAL * usual * len(known):
+            if longer.sum() < _UNEQUAL * usual * len(known):
                 continue
             rows = report.gaps.rows_of(lane, window)
             cause = report.gaps.cause[rows].astype(np.int64)

@@ -117,10 +117,10 @@ def _pauses(label: str, reports: Sequence[StepReport]) -> Iterator[str]:
     for report in reports:
         pauses = report.steps.long_pauses()
         reason = (
-            "there are other operations, as of an evaluation; name the steps by NVTX ranges"
+            "there are other operations, such as an evaluation's; name the steps by NVTX ranges"
             if report.steps.found_by == "kernels"
-            else "a step lacks its range, or there is other work, as an evaluation; put each in a "
-            "range of its own, or ask for other steps by --batch-range"
+            else "a step lacks its range, or there is other work, such as an evaluation; put each "
+            "in a range of its own, or name other steps with --batch-range"
         )
         for process, number, longer in pauses[:_PAUSES]:
             rank = report.rank_of.get(process, 0)
@@ -207,9 +207,9 @@ def _untraced_messages(trace: Trace) -> Iterator[str]:
         )
     elif (trace.mpi.source == MPI_SOURCES.index("other")).all() and not _one_sided(trace):
         yield (
-            f"{trace.source.name}: of MPI only calls such as MPI_Init were recorded, no message; "
-            f"if there are some, they are functions for large counts (MPI_Allreduce_c), as mpi4py "
-            f"calls of MPICH, and this Nsight Systems does not trace them: take Open MPI 4"
+            f"{trace.source.name}: only MPI calls such as MPI_Init were recorded, no messages; if "
+            f"the program sends messages, it calls functions for large counts (MPI_Allreduce_c), "
+            f"as mpi4py does with MPICH, which this Nsight Systems does not trace: use Open MPI 4"
         )
 
 
@@ -247,7 +247,7 @@ def _stopped(label: str, traces: Sequence[Trace]) -> Iterator[str]:
         left = sorted(set(stopped) - set(stuck))
         said += f", rank {left[0]} did not: see why it ended" if len(left) == 1 else ""
     yield (
-        f"{label}: rank{_listed(stopped)} never came to MPI_Finalize: the run or the recording was "
+        f"{label}: rank{_listed(stopped)} never reached MPI_Finalize: the run or the recording was "
         f"cut short, and last calls may be missing{said}"
     )
 

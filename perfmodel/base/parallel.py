@@ -261,7 +261,7 @@ def _check_workers(client: Client, address: str) -> None:
         client.wait_for_workers(1, timeout=_PATIENCE_S)
     except (OSError, TimeoutError) as error:
         raise PerfmodelError(
-            f"--scheduler {address}: no worker came within {_PATIENCE_S} s; start some with: "
+            f"--scheduler {address}: no worker connected within {_PATIENCE_S} s; start some with: "
             f"dask worker {address}"
         ) from error
     try:

@@ -97,7 +97,7 @@ def analyzed(
     if came := sorted(_beside(reports) - before):
         more = ", ..." if len(came) > _SHOWN else ""
         warn(
-            f"{len(came)} more report{'s' * (len(came) > 1)} came while this ran: "
+            f"{len(came)} more report{'s' * (len(came) > 1)} added while this ran: "
             f"{', '.join(map(str, came[:_SHOWN]))}{more}; analyze again with them"
         )
     if found.not_kept:

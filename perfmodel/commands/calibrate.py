@@ -86,8 +86,8 @@ def _observed(traces: Sequence[Any], options: dict[str, Any]) -> tuple[list[Any]
     found = [program.observe(run, chosen) for run in time_runs(traces, chosen)]
     if len(gpus) > 1:
         warn(
-            f"reports of {len(gpus)} kinds of GPU, {', '.join(gpus)}: one model for all of them "
-            f"predicts none; calibrate for each apart"
+            f"reports of {len(gpus)} kinds of GPU, {', '.join(gpus)}: a model of all of them "
+            f"predicts none of them; calibrate each separately"
         )
     return _distinct(found), ", ".join(gpus)
 

@@ -92,7 +92,7 @@ def _samples(
         with staged_folder(out) as stage:  # before anything else can fail
             (stage / _SAMPLES).write_text(to_csv(series), encoding="utf-8", newline="")
     if code:
-        warn(f"the command ended with {code}; what was sampled counts all the same")
+        warn(f"the command ended with exit code {code}; its samples are used")
     return series, code
 
 

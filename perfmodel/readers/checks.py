@@ -53,8 +53,8 @@ def stamp(file: Path) -> tuple[int, ...]:
 def changed(path: Path) -> ReportError:
     """Return what to say of a report whose `stamp` was another when reading began."""
     return ReportError(
-        f"{path}: the file changed while it was read: the export is still running or somebody "
-        f"wrote to it; wait for it, and run this again"
+        f"{path}: the file changed while it was read: the export is still running or another "
+        f"process wrote to it; wait until it is finished, and run this again"
     )
 
 
@@ -134,7 +134,7 @@ def check_file(file: Path, path: Path) -> None:
         beside = Path(f"{file.resolve()}{suffix}")
         if beside.exists() and beside.stat().st_size > 0:
             raise ReportError(
-                f"{path}: an unfinished transaction lies beside it ({beside.name}): the export is "
+                f"{path}: it has an unfinished transaction ({beside.name}): the export is "
                 f"still running or was interrupted; wait for it, or export it again with: {EXPORT}"
             )
     _check_sum(file, path)

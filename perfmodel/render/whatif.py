@@ -126,7 +126,7 @@ FREE: Final = (
 
 def free_table(answer: Answer) -> Table:
     """Amdahl's bound by link and unit."""
-    note = "what runs beside it then shows: hidden time saves nothing"
+    note = "what ran at the same time remains: hidden time saves nothing"
     return Table.of("If one link or unit took no time (Amdahl)", answer.free, FREE, [note])
 
 

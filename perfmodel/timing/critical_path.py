@@ -594,18 +594,23 @@ def _launching(graph: StepGraph, group: Int64) -> Int64:
 
 
 def _others(start: Int64, end: Int64, stream: Int32, late: Int64) -> tuple[Int64, Int64]:
-    """Operation of another stream whose end let one begin that nothing else held up."""
+    """Operation of another stream whose end let one begin that nothing else held up.
+
+    It ended just before; or, where an operation was much later than all else explains, it was
+    launched before that one, and ended in the later half of that time.
+    """
     other, lag = np.full(len(start), -1, np.int64), np.zeros(len(start), np.int64)
     order = np.argsort(end, kind="stable")
     ended, whose = end[order], stream[order]
     rest = np.flatnonzero(late > 0)
     back = np.searchsorted(ended, start[rest], side="right") - 1
     for _ in range(_LOOK_BACK):
-        near = (back >= 0) & (start[rest] - ended[back] <= _NEAR_NS)
-        rest, back = rest[near], back[near]
-        found = whose[back] != stream[rest]
+        since = start[rest] - ended[back]
+        near = (back >= 0) & (since <= np.maximum(late[rest] // 2, _NEAR_NS))
+        rest, back, since = rest[near], back[near], since[near]
+        found = (whose[back] != stream[rest]) & ((since <= _NEAR_NS) | (order[back] < rest))
         other[rest[found]] = order[back[found]]
-        lag[rest[found]] = start[rest[found]] - ended[back[found]]
+        lag[rest[found]] = since[found]
         rest, back = rest[~found], back[~found] - 1
     return other, lag
 

@@ -157,7 +157,7 @@ def test_a_run_that_was_stopped_says_who_waited_then(tmp_path: Path) -> None:
 
     run = analyzed(builder_of(step, finalize=False), tmp_path)
     (said,) = [w for w in run.warnings if "MPI_Finalize" in w]
-    assert "ranks 0, 1, 2, 3 never came to MPI_Finalize" in said
+    assert "ranks 0, 1, 2, 3 never reached MPI_Finalize" in said
     assert "ranks 0, 2, 3 then waited in MPI_Allreduce, up to 900 ms, rank 1 did not" in said
     assert run.batch.median.value == pytest.approx(10e-3, rel=1e-3)
     assert run.collectives[0].waiting_s is not None  # matched, but for the last ones

@@ -92,6 +92,31 @@ def test_one_step_is_from_its_first_operation_to_the_end_of_its_last() -> None:
     assert path == pytest.approx({kind: us * 1e-6 for kind, us in kinds.items()})
 
 
+def test_what_waits_for_another_stream_may_begin_some_time_after_it() -> None:
+    """All is queued at once; on two streams in turn, 1,000 µs, 50 until the next, 40, 10 more."""
+    calls = 2 * STEPS
+    edges = np.arange(2 * calls + 1) * 10 * US
+    long = 1000 * US + np.arange(STEPS) * 1100 * US
+    start = np.column_stack([long, long + 1050 * US]).ravel()
+    queued = StepGraph(
+        host_edge_ns=edges,
+        host_kind=np.tile([LAUNCH, HOST], calls).astype(np.int8),
+        host_call=np.tile([True, False], calls),
+        host_drains=np.zeros(2 * calls, np.bool_),
+        op_start_ns=start,
+        op_end_ns=start + np.tile([1000, 40], STEPS) * US,
+        op_stream=np.tile([0, 1], STEPS).astype(np.int32),
+        op_step=np.repeat(np.arange(STEPS), 2).astype(np.int32),
+        op_call=np.arange(0, 2 * calls, 2).astype(np.int32),
+        op_kind=np.full(calls, KERNEL_OP, np.int8),
+        op_small=np.full(calls, -1, np.int32),
+    )
+    found = Replay([queued], [0], [np.full(calls, -1)])
+    assert found.step_s(Change()) == pytest.approx(1100e-6)
+    assert found.critical_path(Change()) == pytest.approx({"kernel": 1040e-6, "dependency": 60e-6})
+    assert found.step_s(Change(free=frozenset(["kernel"]))) == pytest.approx(60e-6)
+
+
 def test_a_collective_ends_after_its_last_rank() -> None:
     """The second rank works 40 µs longer, and comes 40 µs later: that is what decides a step."""
     early = graph(150, 20, 140, COMMUNICATION_OP)

@@ -718,7 +718,7 @@ def _warnings(before: Side, after: Side, machines: bool, options: CompareOptions
     other = "; ".join(str(d) for d in found if d.workload)
     if other:
         said.append(
-            f"the sides do not compute the same ({other}): this is no before and after of one "
+            f"the sides do not compute the same ({other}): the comparison is not of one "
             f"change; compare runs of one workload"
         )
     counts = len(before.launches), len(after.launches)
@@ -737,7 +737,7 @@ def _warnings(before: Side, after: Side, machines: bool, options: CompareOptions
             said.append(f"{problem.format('before' if has[1] else 'after')}; {advice}")
     if machines:
         said.append(
-            "the sides ran on different GPUs, which is a difference of its own: machines are "
-            "assumed to differ more than launches do; run both sides on one machine"
+            "the sides ran on different GPUs: machines are assumed to differ more than launches "
+            "do; run both sides on one machine"
         )
     return said
