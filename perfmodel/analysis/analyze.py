@@ -32,6 +32,7 @@ from perfmodel.analysis.warnings import (
     lacking,
     same_devices,
     unattributed,
+    untraced,
 )
 from perfmodel.base.errors import ModelError, PerfmodelError, SchemaError, WorkloadError
 from perfmodel.base.parallel import Engine, all_failed, attempt_reports
@@ -443,11 +444,15 @@ def _collectives(
     else:
         on_gpu, gpu_waiting = steps.collectives, _nccl_waiting(steps)
     messages = messages_of(run, excluded)
+    without = batch_s[:, excluded:].copy()
+    for i, rank in enumerate(run.ranks):
+        waited = messages.by_batch.get(rank, ()) if messages else ()
+        without[i, : len(waited)] -= waited
     return _Collected(
         (*groups, *on_gpu),
         waiting if groups else None,
         gpu_waiting if on_gpu else None,
-        skew_of(matched, run.ranks, batch_s[:, excluded:], excluded),
+        skew_of(matched, run.ranks, without, excluded),
         messages,
         (*matched.warnings, *(messages.warnings if messages else ())),
     )
@@ -550,9 +555,8 @@ def _rank_rows(
     waiting = collected.waiting or collected.gpu_waiting
     gpus = gpu_of_rank(run)
     if by_gpu and steps:
-        on_host = dict(zip(run.ranks, waiting.waiting_s or (), strict=False)) if waiting else {}
-        for one in collected.messages.ranks if collected.messages else ():
-            on_host[one.rank] = on_host.get(one.rank, 0.0) + one.waiting_s
+        on_host = _waiting_on_host(run.ranks, collected)
+        unseen = len(run.ranks) > 1 and untraced(run.traces)
         return tuple(
             RankRow(
                 rank=r.rank,
@@ -564,6 +568,8 @@ def _rank_rows(
                 waiting_s=r.waiting_s if steps.collectives else on_host.get(r.rank, r.waiting_s),
                 **_parts(r),
             )
+            if not unseen
+            else RankRow(r.rank, None, r.batches, r.batch_s, None, None, None)
             for r in steps.ranks
         )
     parts = {r.rank: _parts(r) for r in reversed(steps.ranks)} if steps else {}
@@ -580,6 +586,20 @@ def _rank_rows(
         )
         for i, (rank, host) in enumerate(zip(run.ranks, head.seconds["host"], strict=True))
     )
+
+
+def _waiting_on_host(ranks: Sequence[int], collected: _Collected) -> dict[int, float]:
+    """Median over batches of every rank's waiting in MPI's collectives and messages."""
+    waiting, messages = collected.waiting, collected.messages
+    found: dict[int, float] = {}
+    for i, rank in enumerate(ranks):
+        parts = [messages.by_batch[rank]] if messages and rank in messages.by_batch else []
+        if waiting and waiting.waiting_s is not None and waiting.by_batch is not None:
+            parts.append(waiting.by_batch[i])
+        if parts:
+            count = min(len(part) for part in parts)
+            found[rank] = float(np.median(np.sum([part[:count] for part in parts], axis=0)))
+    return found
 
 
 def _parts(step: RankStep) -> dict[str, float | None]:

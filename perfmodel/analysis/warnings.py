@@ -162,6 +162,12 @@ def _uncollected(trace: Trace, ranks: int, identity: Identity) -> Iterator[str]:
         )
     elif ranks > 1 and identity.uses_mpi:
         yield from _untraced_messages(trace)
+    elif ranks > 1 and untraced([trace]):
+        yield (
+            f"{trace.source.name}: no MPI call was recorded: if the processes are ranks of an MPI "
+            f"job, what they compute, communicate and wait is missing; profile with "
+            f"--trace=nvtx,mpi --mpi-impl=openmpi (or mpich)"
+        )
     yield from _doubtful_sizes(trace)
     if len(set(trace.ranks.values())) < len(trace.ranks):
         yield (
@@ -196,6 +202,14 @@ def _doubtful_sizes(trace: Trace) -> Iterator[str]:
             f"ranks Nsight Systems records p times the buffer, with MPI_IN_PLACE p - 1 times, and "
             f"not which; not in place they are {sizes}{' and others' if len(least) > 3 else ''}"
         )
+
+
+def untraced(traces: Sequence[Trace]) -> bool:
+    """Whether nothing but ranges was recorded, so that processes may communicate unseen."""
+    return all(
+        len(t.mpi) == t.op_count == 0 and "CUPTI_ACTIVITY_KIND_RUNTIME" not in t.tables
+        for t in traces
+    )
 
 
 def _untraced_messages(trace: Trace) -> Iterator[str]:

@@ -613,6 +613,13 @@ def _unseen_waiting(facts: Facts, actions: Actions) -> Iterator[Finding]:
     slow = max(facts.ranges_by_rank, key=lambda r: (r.more_s, len(r.path)), default=None)
     if slow is None or slow.more_s < _UNEQUAL * facts.batch.value:
         return
+    seen = (
+        max(facts.waiting.waiting_s, default=0.0)
+        if facts.waiting and facts.waiting.waiting_s
+        else 0.0
+    )
+    if seen > slow.more_s / 2:  # in collectives
+        return
     whole = min(facts.ranges_by_rank, key=lambda r: len(r.path)).path
     steps = [r.more_s for r in facts.ranges_by_rank if r.path == whole and r.rank == slow.rank]
     if slow.path == whole or max(steps, default=0.0) > slow.more_s / 2:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 SHOWN: Final = 10
 """Ranks that the terminal lists; files and JSON have them all."""
 SHOWN_RANGES: Final = 80
+SHOWN_COLLECTIVES: Final = 20
 """Ranges that the terminal lists, as many as a figure has room for."""
 ALL: Final = "with --out or --json"
 """Where the rows are that the terminal does not show."""
@@ -431,6 +432,22 @@ def collectives(run: RunAnalysis) -> Table:
     return Table.of(title, run.collectives, COLLECTIVES, notes)
 
 
+def collectives_text(run: RunAnalysis, most: int = SHOWN_COLLECTIVES) -> Table:
+    """The collectives with most time: there may be as many sizes as calls."""
+    return _shortened(collectives(run), most)
+
+
+def _shortened(table: Table, most: int) -> Table:
+    left = len(table.rows) - most
+    if left <= 0:
+        return table
+    note = (
+        f"the {most} sizes with most time; {left:,} more rows are left out: "
+        f"perfmodel analyze --out or --json has all"
+    )
+    return replace(table, rows=table.rows[:most], notes=(*table.notes, note))
+
+
 RANKS: Final = (
     Column("rank", "Rank", "int"),
     Column("gpu", "GPU", "int"),
@@ -505,6 +522,11 @@ COLLECTIVE_SKEW: Final = (
 )
 
 
+def collective_skew_text(run: RunAnalysis, most: int = SHOWN_COLLECTIVES) -> Table:
+    """The collectives with most skew."""
+    return _shortened(collective_skew(run), most)
+
+
 def collective_skew(run: RunAnalysis) -> Table:
     """Collectives by name and size: from the first rank's arrival to the last one's."""
     found = run.skew.collectives if run.skew else ()
@@ -532,7 +554,8 @@ def stragglers_text(run: RunAnalysis) -> Table:
     """The same for the terminal: those that cost most, and what to know of them all."""
     skew = run.skew
     late = [rank for rank in (skew.ranks if skew else ()) if rank.last]
-    title = f"Who comes last to {skew.count if skew else 0} collectives"
+    count = skew.count if skew else 0
+    title = f"Who comes last to {count} collective{'s' * (count != 1)}"
     notes = _skew_notes(skew, len(run.traces)) if skew else ()
     return Table.of(title, late, STRAGGLERS, notes).first(SHOWN, ALL)
 

@@ -7,6 +7,7 @@ is left then, in the order in which it was sent.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -34,7 +35,8 @@ Members = Mapping[tuple[int, int], int]
 class End:
     """One end of a message: when it was posted, and the call in which its rank was blocked, in ns.
 
-    `peer` is -1 for a message of any source, `tag` `NULL` for any.
+    `peer` is -1 for a message of any source, `tag` `NULL` for any; `batch` is the number, of those
+    that count, in which the rank was blocked.
     """
 
     rank: int
@@ -46,6 +48,7 @@ class End:
     begin: int
     end: int
     size: int
+    batch: int = 0
 
 
 Message = tuple[End, End]
@@ -109,6 +112,7 @@ def ends_of(
                 End(
                     rank, members.get((group, peer), peer), group, int(calls.tag[row]), receives,
                     start + shift_ns, begin + shift_ns, end + shift_ns, int(calls.size_bytes[row]),
+                    bisect_right(window, begin, hi=len(window) - 1) - 1,
                 )
                 for receives in ways
             )  # fmt: skip

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -82,6 +82,8 @@ class PointToPoint:
         Sends and receives without the other end, such as of ranks without a report.
     warnings : tuple of str
         About the clocks of the reports.
+    by_batch : mapping of int to float64 array
+        Waiting in s of every rank by batch that counts.
     """
 
     pairs: tuple[Pair, ...]
@@ -89,6 +91,7 @@ class PointToPoint:
     chains: tuple[Chain, ...]
     unmatched: int
     warnings: tuple[str, ...] = ()
+    by_batch: Mapping[int, Floats] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,15 @@ def point_to_point(
         _chains(by_peer, float(waiting.sum()), batches),
         len(ends) - 2 * len(matched),
         said,
+        _by_batch(waits, begins),
     )
+
+
+def _by_batch(waits: Sequence[_Wait], begins: Mapping[int, Sequence[int]]) -> dict[int, Floats]:
+    found = {rank: np.zeros(max(len(starts) - 1, 0)) for rank, starts in begins.items()}
+    for wait in waits:
+        found[wait.rank][wait.batch] += wait.waiting * 1e-9
+    return found
 
 
 def _chains(
@@ -237,6 +248,7 @@ class _Wait:
     peer: int
     ready: int
     message: tuple[int, int]  # sender and receiver
+    batch: int
 
     @property
     def waiting(self) -> int:
@@ -255,7 +267,7 @@ def _waits(matched: Sequence[Message]) -> list[_Wait]:
             wait = found.get(key)
             if wait is None or there.posted > wait.ready:
                 message = sender.rank, receiver.rank
-                found[key] = _Wait(*key, there.rank, there.posted, message)
+                found[key] = _Wait(*key, there.rank, there.posted, message, here.batch)
     return sorted(found.values(), key=lambda w: w.end)
 
 

@@ -43,7 +43,7 @@ class RankSkew:
 
     Lateness is the time from the middle rank's arrival (of two: the earlier one's) to its own:
     what it makes a usual rank wait. `per_batch_s` adds it up. Percentiles are None for a rank that
-    never was last. `busy_s` is the median of its batches without its waiting in collectives.
+    never was last. `busy_s` is the median of its batches without its waiting for other ranks.
     """
 
     rank: int
@@ -94,7 +94,7 @@ def skew_of(matched: Matched, ranks: Sequence[int], batch_s: Floats, warmup: int
     matched : Matched
     ranks : sequence of int
     batch_s : array, shape (ranks, batches)
-        Host time of every batch after the warm-up.
+        Host time of every batch after the warm-up, without waiting for messages.
     warmup : int
         Leading batches that are left out.
     """

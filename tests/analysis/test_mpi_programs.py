@@ -10,6 +10,7 @@ import pytest
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.program import Options
+from perfmodel.render import tables
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
 
@@ -161,3 +162,68 @@ def test_a_run_that_was_stopped_says_who_waited_then(tmp_path: Path) -> None:
     assert "ranks 0, 2, 3 then waited in MPI_Allreduce, up to 900 ms, rank 1 did not" in said
     assert run.batch.median.value == pytest.approx(10e-3, rel=1e-3)
     assert run.collectives[0].waiting_s is not None  # matched, but for the last ones
+
+
+def test_processes_without_mpi_calls_have_no_communication_but_a_warning(tmp_path: Path) -> None:
+    builder = ReportBuilder()
+    for rank in range(2):
+        thread = builder.thread(100 + rank, rank=rank)
+        for i in range(6):
+            thread.range(f"step {i}", 10 * i * MS, (10 * i + 9) * MS)
+    run = analyzed(builder, tmp_path)
+    assert run.batch.median.value == pytest.approx(9e-3)
+    for row in run.ranks:
+        assert (row.compute_s, row.communication_s, row.waiting_s) == (None, None, None)
+    (said,) = [w for w in run.warnings if "no MPI call was recorded" in w]
+    assert "--trace=nvtx,mpi" in said
+
+
+def test_waiting_of_a_rank_is_its_median_step_s(tmp_path: Path) -> None:
+    """Rank 1 sends 3 ms late, but in one step 8: a mean would be more than the rank is in MPI."""
+
+    def step(thread: Thread, rank: int, i: int, at: int) -> None:
+        late = (8 if i == 10 else 3) * MS if rank == 1 else 0
+        if rank == 1:
+            thread.mpi("MPI_Send", at + late, at + late + 1000, 64, "p2p", remoteRank=0, tag=0)
+        if rank == 0:
+            end = at + (8 if i == 10 else 3) * MS
+            thread.mpi("MPI_Recv", at, end, 64, "p2p", remoteRank=1, tag=0)
+        thread.mpi("MPI_Barrier", at + 9 * MS - 1000, at + 9 * MS)
+
+    run = analyzed(builder_of(step), tmp_path)
+    waiting = {r.rank: r.waiting_s for r in run.ranks}
+    assert waiting[0] == pytest.approx(3e-3, rel=1e-3)
+    assert run.ranks[0].communication_s == pytest.approx(3.001e-3, rel=1e-3)
+    assert run.skew is not None
+    busy = {r.rank: r.busy_s for r in run.skew.ranks}
+    assert busy[0] == pytest.approx(7e-3, rel=1e-2)
+
+
+def test_waiting_in_collectives_is_not_said_to_be_unseen(tmp_path: Path) -> None:
+    """Some messages, and a reduction in which all wait for rank 1, which is longer in `work`."""
+
+    def step(thread: Thread, rank: int, i: int, at: int) -> None:
+        late = (6 if rank == 1 else 2) * MS
+        thread.range("work", at, at + late)
+        thread.mpi("MPI_Allreduce", at + late, at + 7 * MS, 16)
+        if rank == 0:
+            thread.mpi("MPI_Isend", at + 8 * MS, at + 8 * MS + 1, 8, "p2p", remoteRank=1, tag=0)
+        if rank == 1:
+            thread.mpi("MPI_Recv", at + 8 * MS, at + 8 * MS + 2, 8, "p2p", remoteRank=0, tag=0)
+
+    run = analyzed(builder_of(step), tmp_path)
+    assert [f.title for f in run.findings] == ["ranks wait for each other"]
+    assert "4.00 ms longer in 'work'" in run.findings[0].evidence
+
+
+def test_the_text_has_the_collectives_with_most_time(tmp_path: Path) -> None:
+    def step(thread: Thread, rank: int, i: int, at: int) -> None:
+        thread.mpi("MPI_Barrier", at, at + MS)
+        thread.mpi("MPI_Gatherv", at + 2 * MS, at + 2 * MS + 10 * i, 8 + i)
+
+    run = analyzed(builder_of(step), tmp_path)
+    assert len(run.collectives) == STEPS  # Barrier and 20 sizes behind the warm-up
+    shown = tables.collectives_text(run, 5)
+    assert len(shown.rows) == 5
+    assert shown.rows[0][0] == "MPI_Barrier"
+    assert f"{STEPS - 5} more rows are left out" in shown.notes[-1]

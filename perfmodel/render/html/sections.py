@@ -79,7 +79,7 @@ def breakdown(run: RunAnalysis) -> Iterator[Block]:
     if run.copies:
         yield grid(tables.copies(run))
     if run.collectives:
-        yield grid(tables.collectives(run))
+        yield grid(tables.collectives_text(run))
     elif len(run.ranks) > 1 and run.identity.uses_mpi and run.messages is None:
         yield Notice(
             "No collective was recorded in the ranges of the batches.",
@@ -101,7 +101,7 @@ def ranks(run: RunAnalysis) -> Iterator[Block]:
         yield Words("", ("No rank, GPU or host is slower than the others.",))
     yield _of_ranks(_every_rank(run))
     if run.skew is not None:
-        yield grid(tables.collective_skew(run))
+        yield grid(tables.collective_skew_text(run))
         yield _of_ranks(tables.stragglers(run))
 
 
