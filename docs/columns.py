@@ -69,7 +69,7 @@ may come at the end. A test compares this page with what the commands print.
 A name ends in its unit: `_s`, `_ns`, `_bytes`, `_flops`, `_bytes_per_s`, `_flops_per_s`. Numbers
 are in base units, shares are fractions of one; what is missing is empty in CSV and null in JSON.
 `level` is a row's depth in a tree. In JSON lines every row also has `table`, the table's heading.
-The columns of `perfmodel stats` are those of `nsys stats`. Behind a name stands its heading.
+The columns of `perfmodel stats` are those of `nsys stats`. Each name is followed by its heading.
 """
 
 
