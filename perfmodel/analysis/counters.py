@@ -167,7 +167,7 @@ class Counted:
 
     @property
     def flops(self) -> float | None:
-        """All operations that were counted; at least so many if some were not (`uncounted`)."""
+        """All counted operations; a lower bound if some were not counted (`uncounted`)."""
         known = [v for v in self.flops_by_unit.values() if v is not None]
         return sum(known) if known else None
 

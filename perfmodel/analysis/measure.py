@@ -81,7 +81,7 @@ class Launch:
     settings : mapping of str to str
         What the run gives that changes the time of a batch, by the program's names.
     seconds : array, shape (ranks, batches)
-        Batches behind the warm-up; shape (1, epochs) from a record: means over epochs.
+        Batches after the warm-up; shape (1, epochs) from a record: means over epochs.
     program : Program
     split : Split or None
         None from a record, and where the report cannot say.
@@ -120,7 +120,7 @@ def launches_of(
     by_time: bool = True,
     progress: Progress = lambda _: None,
 ) -> tuple[Launch, ...]:
-    """Measure the launches of some reports; those of the ranks of one launch are put together.
+    """Measure the launches of some reports; those of the ranks of one launch are joined.
 
     Raises
     ------
@@ -204,7 +204,7 @@ def launch_of_record(path: Path) -> Launch:
 
 
 def split_of(run: Run, warmup: int) -> Split:
-    """Split the batches behind the warm-up into computing, communication, copies and idle time.
+    """Split the batches after the warm-up into computing, communication, copies and idle time.
 
     Kernels, MPI calls and copies are laid on the report's one timeline; a moment counts for the
     first of these that goes on. Means over ranks and the middle half of their batches by length:

@@ -410,7 +410,7 @@ class _Counted:
     l2: float | None = 0.0
 
     def add(self, calls: float, one: CountedOperator | None) -> None:
-        """Add so many calls."""
+        """Add calls."""
         read, written = (one.dram_read_bytes, one.dram_write_bytes) if one else (None, None)
         both = None if read is None or written is None else read + written
         l2 = one.l2_bytes if one else None

@@ -58,7 +58,7 @@ class Outlier:
 
 
 def hosts_of(run: Run) -> dict[int, str]:
-    """Name of every rank's host, as far as the reports tell."""
+    """Name of every rank's host, if the reports have it."""
     pairs = zip(run.traces, run.rank_of, strict=True)
     return {rank: t.host for t, ranks in pairs if t.host for rank in ranks.values()}
 
@@ -71,7 +71,7 @@ def own_seconds(rank: RankRow) -> float | None:
 
 
 def find_outliers(ranks: Sequence[RankRow], hosts: Mapping[int, str]) -> tuple[Outlier, ...]:
-    """Find the hosts, GPUs and single ranks that are slower than their likes; the slowest first.
+    """Find the hosts, GPUs and single ranks that are slower than the others; the slowest first.
 
     A rank is not named again on a host or GPU that is an outlier itself.
     """
@@ -117,7 +117,7 @@ def _together(
 def _groups(
     kind: Kind, member: Mapping[int, str], measure: str, seconds: Mapping[int, float]
 ) -> Iterator[Outlier]:
-    """Groups of ranks whose median stands out among those of all groups."""
+    """Groups of ranks whose median is an outlier among those of all groups."""
     ranks: dict[str, list[int]] = {}
     for rank, name in member.items():
         if rank in seconds:
@@ -142,10 +142,10 @@ def _slow(values: Floats, usual: float) -> np.ndarray[tuple[int, ...], np.dtype[
 
 
 def least_score(count: int) -> float:
-    """Modified z-score (Iglewicz and Hoaglin 1993) that an outlier of so many has at least.
+    """Least modified z-score (Iglewicz and Hoaglin 1993) of an outlier among `count` values.
 
     That of the normal distribution for `_ALARM` shared by all (Bonferroni), raised by 10 / count
-    for what few values tell of their spread: simulated normal samples of 4 to 1,024 values have a
+    because few values determine their spread badly: simulated normal samples of 4 to 1,024 values have a
     higher one in 1 to 2 % of the cases.
     """
     from statistics import NormalDist  # few jobs need it

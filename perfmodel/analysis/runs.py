@@ -33,7 +33,7 @@ _SUFFIXES: Final = re.compile(
 )
 """Ends of the names of reports, which labels leave out."""
 _LARGE_BYTES: Final = 1 << 25
-"""Reports of so many bytes are measured one process after the other."""
+"""Reports of this many bytes or more are measured one process after the other."""
 _SLACK_NS: Final = 10**9
 """Reports of one run overlap in time, but for what the clocks of its hosts differ by."""
 

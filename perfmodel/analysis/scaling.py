@@ -286,7 +286,7 @@ _LIBRARIES: Final = {"mpi_allreduce": "MPI", "nccl_allreduce": "NCCL"}
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """All-reduces of one size over so many ranks.
+    """All-reduces of one size over `ranks` ranks.
 
     Attributes
     ----------

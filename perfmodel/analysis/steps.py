@@ -347,7 +347,7 @@ def _idle(
 
 
 def unequal_steps(steps: StepBreakdown | None) -> tuple[str, ...]:
-    """Warn where the median step does not stand for all."""
+    """Warn where the median step does not represent all."""
     long = steps.facts.long if steps else None
     if long is None:
         return ()

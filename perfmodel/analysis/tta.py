@@ -124,7 +124,7 @@ def ratio(
 
 
 def permutation(before: Sequence[Moment], after: Sequence[Moment]) -> float | None:
-    """Return p of all ways to deal the runs out to the sides; None beyond `MOST_SPLITS` of them.
+    """Return p over all permutations of the runs; None beyond `MOST_SPLITS` of them.
 
     Every run scores +1 for each run that it is surely later than and -1 for each that it is surely
     earlier than; a run that ended without the target is later than one that reached it by

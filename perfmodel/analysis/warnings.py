@@ -24,7 +24,7 @@ from perfmodel.workloads.work import Counts
 _PAUSES: Final = 3
 _SHOWN: Final = 8
 _STUCK: Final = 3
-"""A rank that is in its last call for so many usual times from call to call waits there."""
+"""A rank waits in its last call if it is in it for this many usual times between calls."""
 
 
 def gpu_of_rank(run: Run) -> dict[int, int]:
@@ -144,7 +144,7 @@ def _whole_graphs(traces: Sequence[Trace]) -> Iterator[str]:
 
 
 def _uncollected(trace: Trace, ranks: int, identity: Identity) -> Iterator[str]:
-    """What one report of a run of so many ranks lacks, or holds amiss."""
+    """What one report of a run of these ranks lacks, or has wrong."""
     for view in sorted(trace.views):
         yield (
             f"{trace.source.name}: {view} is a view, which perfmodel does not read: its rows "

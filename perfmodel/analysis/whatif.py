@@ -568,7 +568,7 @@ def _warnings(model: Model | None, found: Evidence) -> tuple[str, ...]:
 
 
 _NEAR: Final = 1.05
-"""A roof at most so many times the measured rate needs no explanation."""
+"""A roof of at most this many times the measured rate needs no explanation."""
 
 
 def words(said: WhatIf) -> Iterator[str]:

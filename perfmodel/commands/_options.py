@@ -23,7 +23,7 @@ FORMATS: Final = ("text", "csv", "json", "jsonl", "markdown", "latex")
 SILENT: Final = "perfmodel.commands.silent"
 """Where a command's context keeps whether --quiet was given."""
 COMPLETING: Final = "_PERFMODEL_COMPLETE"
-"""What a shell's script sets to tell the program that it is asked to complete; click's name."""
+"""Environment variable with which a shell's script asks for completions; click's name."""
 
 _STDIN: Final = "perfmodel.commands.stdin"
 _BLOCK: Final = 1 << 20
@@ -48,8 +48,8 @@ _Command = Callable[..., Any]
 def files(incomplete: str, suffixes: tuple[str, ...]) -> list[CompletionItem[str]]:
     """Offer files with these suffixes and folders; the shell's own choice where there are none.
 
-    A shell adds a blank behind what it completes, also behind a folder: folders alone are left to
-    the shell, which knows better.
+    A shell adds a blank after what it completes, also after a folder: if there are only folders,
+    the shell completes them itself.
     """
     folder, beginning = os.path.split(incomplete)
     try:
@@ -112,7 +112,7 @@ class Input(click.Path):
     """A file to read, or `-`: standard input, which is copied to a temporary file first.
 
     A report is read at many places at once, which a pipe does not allow. The temporary file is
-    called ``stdin`` with the suffix that its content asks for, and goes when the command ends.
+    called ``stdin`` with the suffix of its content, and is deleted when the command ends.
 
     Parameters
     ----------
@@ -474,7 +474,7 @@ def engine_of(options: dict[str, Any]) -> Engine:
 
 
 def chosen(options: dict[str, Any]) -> Options:
-    """What a command's options say of how to analyze; those that it lacks are at their default."""
+    """How to analyze, from a command's options; missing ones have their default."""
     from perfmodel.programs.program import Options
     from perfmodel.workloads.spec import load
 

@@ -79,7 +79,7 @@ def analyzed(
 ) -> Analysis:
     """Read and analyze reports with the values of `_options.analysis`; warn.
 
-    All of every report is kept, or of the first ones, for who looks further into them.
+    All of every report is kept, or of the first ones, if the caller reads more of them.
     """
     from perfmodel.analysis.analyze import analyze_reports
 

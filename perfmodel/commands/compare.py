@@ -12,7 +12,7 @@ from perfmodel.commands import _options
 from perfmodel.commands._output import Progress, emit, write
 
 _EXIT_CODES = {False: 0, True: 7, None: 8}
-"""Of the gate: not slower, slower, too noisy to tell."""
+"""Of the gate: not slower, slower, too noisy to decide."""
 
 
 class _Percent(click.FloatRange):

@@ -15,7 +15,7 @@ _SAMPLES = "samples.csv"
 
 
 class _Samples(click.Command):
-    """Takes what stands behind `--` as a command, and leaves its options alone."""
+    """Takes all arguments after `--` as a command, and does not parse its options."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)

@@ -93,7 +93,7 @@ def estimate(observations: Sequence[Observation], refit: Refit, most: int = MOST
 def _missed(
     group: Sequence[Observation], refit: Refit, others: Sequence[Observation]
 ) -> _Missed | None:
-    """Predict one configuration without its own runs; None where the others do not tell it."""
+    """Predict one configuration without its own runs; None if the others do not determine it."""
     try:
         said = predict(refit(others), group[0].case)
     except ModelError:
@@ -140,7 +140,7 @@ def _noise_by_phase(missed: Sequence[_Missed]) -> dict[str, float]:
 def shrunk(found: Mapping[str, tuple[float, int]]) -> dict[str, float]:
     """Shrink standard deviations with their degrees of freedom to their common geometric mean.
 
-    A deviation that few degrees of freedom tell is moved most; logarithms, because limits differ by
+    A deviation with few degrees of freedom is moved most; logarithms, because limits differ by
     factors.
     """
     known = [(max(sd, _LEAST), free) for sd, free in found.values() if free > 0]
@@ -156,13 +156,13 @@ def shrunk(found: Mapping[str, tuple[float, int]]) -> dict[str, float]:
 
 @cache
 def medians(count: int) -> Floats:
-    """Simulate medians of so many launches, in standard deviations of a normal distribution."""
+    """Simulate medians of n launches, in standard deviations of a normal distribution."""
     draws = np.random.default_rng(213).standard_normal((_DRAWS, count))
     return np.asarray(np.median(draws, axis=1))
 
 
 def median_sd(count: int) -> float:
-    """Return the standard deviation of the median of so many launches, in theirs (0.2 %)."""
+    """Return the standard deviation of the median of n launches, in theirs (to 0.2 %)."""
     return float(np.sqrt(np.mean(medians(count) ** 2)))
 
 
@@ -190,7 +190,7 @@ def calibrate(
     observations : sequence of Observation
         One per launch; launches of one configuration are resampled together.
     machine : str
-        What it was measured on, for people.
+        What it was measured on, as a text.
     untraced : mapping of str to float, optional
         Median batch of the same configurations without Nsight Systems, in seconds, by report.
     alone : Alone, optional
@@ -314,7 +314,7 @@ def _derived(
 
     Where that is the GPU, the gaps between its kernels; where it is a host that queues, the wait
     for the slowest rank. What kernels take hardly changes from launch to launch, so that the
-    launches of a configuration share it; where none tells it, the terms do.
+    launches of a configuration share it; if none has it, the terms give it.
     """
     rows: _Rows = {}
     for group in grouped(observations):
@@ -342,7 +342,7 @@ def _derived(
 
 
 def _computed(group: Sequence[Observation], gap: str, others: Sequence[str]) -> float | None:
-    """Median time of a batch's kernels over the launches that tell it."""
+    """Median time of a batch's kernels over the launches that have it."""
     found = []
     for o in group:
         if gap in o.parts:

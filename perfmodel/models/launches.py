@@ -265,7 +265,7 @@ def effect(
     noise : float
         Relative standard deviation between launches.
     machines : bool
-        Whether the sides ran on different machines, which is a difference of its own.
+        Whether the two sides ran on different machines, whose difference is added.
     """
     sides = (before, after)
     value = float(np.mean([m.log for m in after]) - np.mean([m.log for m in before]))

@@ -75,7 +75,7 @@ def symbols_of(model: OperatorModel) -> list[dict[str, Any]]:
 
 
 def _options(texts: Sequence[str]) -> str:
-    """One product, or all that the reports cannot tell apart."""
+    """One product, or all that are equal in the reports."""
     return texts[0] if len(texts) == 1 else f"({' or '.join(texts[:3])})"
 
 

@@ -62,7 +62,7 @@ def gustafson(ranks: int, serial: float) -> float:
 
 
 def karp_flatt(speedup: float, ranks: int) -> float:
-    """Return e = (1/S - 1/p) / (1 - 1/p), the serial fraction that one speed-up tells [K].
+    """Return e = (1/S - 1/p) / (1 - 1/p), the serial fraction from one speed-up [K].
 
     Where e grows with p, the loss is not a serial share but overhead that grows with the ranks;
     above 1 the ranks are slower than one, below 0 faster than p of them.
@@ -82,7 +82,7 @@ def karp_flatt(speedup: float, ranks: int) -> float:
 
 
 def weak_fraction(speedup: float, ranks: int) -> float:
-    """Return (p - S) / (p - 1), the s of Gustafson's law that one scaled speed-up tells [G].
+    """Return (p - S) / (p - 1), the s of Gustafson's law from one scaled speed-up [G].
 
     Raises
     ------
@@ -106,11 +106,11 @@ class Fit:
     ----------
     law : {'Amdahl', 'Gustafson'}
     serial : float
-        s, not held to 0 to 1: outside the law does not describe the run.
+        s, not limited to 0 to 1: outside, the law does not describe the run.
     low, high : float or None
         95 % interval by resampling, None where one number a point was given.
     misfit : float or None
-        Largest relative error of the law's speed-ups; None for one point, which it always meets.
+        Largest relative error of the law's speed-ups; None for one point, which it always fits.
     """
 
     law: Law

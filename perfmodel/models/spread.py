@@ -153,7 +153,7 @@ def cv_interval(cv: float, n: int, level: float = LEVEL) -> tuple[float, float |
 
 
 MOST_DEALT: Final = 200_000
-"""Ways to deal values out to two samples that are all tried; ten to each are 184,756."""
+"""Permutations of values over two samples that are all tried; ten in each are 184,756."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +167,8 @@ class CvTest:
     z, p_miller : float
         Of Miller's asymptotic test.
     p_permutation : float or None
-        Of the logarithm of the ratio over all ways to deal the values, each over its sample's mean,
-        out to the two samples: no distribution is assumed. None beyond `MOST_DEALT` ways.
+        Of the logarithm of the ratio over all permutations of the values, each over its sample's
+        mean, over the two samples: no distribution is assumed. None beyond `MOST_DEALT` ways.
     """
 
     ratio: float

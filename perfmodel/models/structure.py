@@ -19,7 +19,7 @@ _ANCHORS: Final = ("gemm", "attention")
 _SHORTEST: Final = 4
 """Calls, or sizes of a list, of a layer at least."""
 MOST_LAYERS: Final = 2000
-"""Of a prediction: a step of so many is put down and timed within some seconds."""
+"""Most calls of a predicted step: so many are listed and timed within some seconds."""
 _OFF: Final = 2
 """Repetitions may be so many fewer than layers, where the first or last of them differ."""
 
@@ -68,9 +68,9 @@ def runs_of(tokens: Sequence[object], least: int = 2) -> tuple[Run, ...]:
 
 
 def grown(run: Run, more: int) -> list[int]:
-    """Which of the recorded repetitions stands for each of `count + more`.
+    """Which of the recorded repetitions is used for each of `count + more`.
 
-    The first and the last stand for themselves, those between take turns.
+    The first and the last are used once; those between take turns.
 
     >>> grown(Run(0, 4, 4), 3)
     [0, 1, 2, 1, 2, 1, 3]
@@ -132,7 +132,7 @@ class Structure:
         return [(self.step.calls[i], sizes[i]) for i in self._order(more)]
 
     def _order(self, more: int) -> list[int]:
-        """The order of calls with so many more layers: what follows an anchor belongs to it."""
+        """The order of calls with `more` layers added: what follows an anchor belongs to it."""
         order = self.step.order
         anchor = [self.step.calls[i].kind in _ANCHORS for i in order]
         begins = [0, *(i for i, yes in enumerate(anchor) if yes and i), len(order)]
@@ -267,7 +267,7 @@ def _usual(
 
 
 def _short(call: RecordedCall, step: RecordedStep, depth: str) -> tuple[Size, ...]:
-    """Sizes with the layers of a long list put together."""
+    """Sizes, with the layers of a long list joined."""
     return tuple(call.sizes[i] for i in _kept(call, step, depth))
 
 

@@ -62,9 +62,9 @@ class Term:
 
     @property
     def parts(self) -> int:
-        """How much it takes to say it: symbols, squares, divisions, a factor that is not small.
+        """Number of its parts: symbols, squares, divisions, a factor that is not small.
 
-        A number alone is as much as two.
+        A number alone counts as two.
         """
         if not self.powers:
             return _NUMBER_PARTS
@@ -81,7 +81,7 @@ class Term:
 def terms_of(numbers: Sequence[int], values: Sequence[Mapping[str, int]]) -> tuple[Term, ...]:
     """Products that have these numbers at these values, the simplest first.
 
-    Those that take more than one part more to say than the simplest are left out.
+    Those with two or more parts more than the simplest are left out.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def value_at(terms: Sequence[Term], values: Mapping[str, int], what: str) -> int
     Raises
     ------
     ModelError
-        If products that the reports cannot tell apart differ there: names them, and what to do.
+        If products that are equal in all reports differ there: names them, and what to do.
     """
     numbers = {term.at(values) for term in terms}
     if len(numbers) > 1:

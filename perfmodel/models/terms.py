@@ -25,10 +25,10 @@ Route = Literal["blocking", "queued", "replayed"]
 """How the host and the GPU take turns: the host waits for the GPU, queues, or replays a graph."""
 
 BETWEEN: Final = "between ranges"
-"""Phase of what lies between the ranges of a batch."""
+"""Phase of the time between the ranges of a batch."""
 
 DERIVED: Final = ("gaps", "slowest rank")
-"""Parts that no clock tells: what is left of a batch beyond the side that limits it."""
+"""Parts without a clock: the rest of a batch beyond the side that limits it."""
 
 AHEAD: Final = 1.1
 """A GPU that takes longer than this many times the host's own time is what the batch waits for."""
@@ -145,7 +145,7 @@ class Case(ABC):
 
     @property
     def label(self) -> str:
-        """A short name for people: the sizes."""
+        """A short name: the sizes."""
         return " ".join(f"{k}={v}" for k, v in self.sizes.items() if k not in ("D", "C"))
 
     @property
@@ -181,7 +181,7 @@ class Observation:
     batch_s : float
         Median host time of a batch; to the end of its GPU work where the host only queues.
     parts : mapping of str to float
-        Seconds by `Part.key`, of the parts that the report tells.
+        Seconds by `Part.key`, of the parts that the report has.
     phases : mapping of str to float
         Seconds by NVTX range along the critical path: of the rank that reaches the all-reduce
         last, without the ranges inside.
@@ -236,7 +236,7 @@ def interpolate(rows: Iterable[tuple[int, int, float]], h: float, k: float) -> f
 ROUNDS: Final = 20
 _SETTLED: Final = 1e-5
 _HUBER: Final = 1.5
-"""Residuals beyond so many standard deviations count linearly: 96 % efficient on Gaussian noise."""
+"""Standard deviations beyond which residuals count linearly: 96 % efficient on Gaussian noise."""
 _LEAST_SCALE: Final = 0.003
 """Relative noise that no clock of a report is below."""
 _SAME_DIRECTION: Final = 1e-6
@@ -376,7 +376,7 @@ class Term:
     largest : array, shape (k,)
         Largest amount of the runs it was fitted on.
     space : array, shape (r, k)
-        Directions of amounts / largest that the runs tell apart.
+        Directions of amounts / largest that the runs separate.
     runs : tuple of str
         Reports it was fitted on.
     microbenchmarks : tuple of str
@@ -398,7 +398,7 @@ class Term:
         return np.array([amounts.get(name, 0.0) for name in self.amounts])
 
     def seconds(self, amounts: Mapping[str, float]) -> float:
-        """Return the time of so much work."""
+        """Return the time of these amounts of work."""
         return float(self.vector(amounts) @ self.coefficients)
 
     def variance(self, amounts: Mapping[str, float]) -> float:
@@ -407,7 +407,7 @@ class Term:
         return max(float(x @ self.covariance @ x), 0.0)
 
     def identifiable(self, amounts: Mapping[str, float]) -> bool:
-        """Whether the runs tell the time of these amounts, whatever they leave open."""
+        """Whether the runs determine the time of these amounts, though not every coefficient."""
         scaled = self.vector(amounts) / np.where(self.largest > 0, self.largest, 1.0)
         if ((self.largest <= 0) & (self.vector(amounts) > 0)).any():
             return False
@@ -422,7 +422,7 @@ class Microbenchmark:
     Attributes
     ----------
     source : str
-        File and series, for people.
+        File and series, as a text.
     key : str
         Of the part (`Part.key`).
     rows : tuple of (mapping of str to float, float)
@@ -524,7 +524,7 @@ def _table(
 def _covariance(table: _Table, found: Fitted, one: float, resamples: int) -> Floats:
     """Bootstrap over configurations; a microbenchmark is off by as much as batches differ from it.
 
-    One configuration alone tells its own time only, to the noise of its launches (`one`).
+    One configuration alone determines only its own time, to the noise of its launches (`one`).
     """
     count = len(found.coefficients)
     if not resamples:

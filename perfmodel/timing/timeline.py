@@ -67,7 +67,7 @@ def clocks_differ(run: Run) -> bool:
 
 
 def median_batch(run: Run, warmup: int | None = None) -> int:
-    """Return the batch behind the warm-up whose slowest rank took the median time.
+    """Return the batch after the warm-up whose slowest rank took the median time.
 
     Of an even number of batches, the shorter of the two in the middle; of equal ones the first.
     The last step of a GPU is only taken if there is no other: nothing marks its end.

@@ -131,7 +131,7 @@ class Gate:
         Limits of after / before of the batch, of which each is missed with 5 %.
     slower : bool or None
         True if `low` is beyond the limit, False if `high` is within it, else None: the noise is
-        too large to tell.
+        too large to decide.
     rows : tuple of Row
         Ranges, links and kernels that certainly gained time, the largest first.
     """
@@ -250,7 +250,7 @@ def align(before: Launches, after: Launches) -> tuple[Launches, Launches]:
 
 
 def _rooted(launch: Launch, root: str) -> Launch:
-    """Call the batch, in which all ranges lie, as given."""
+    """Name the batch, which contains all ranges, as given."""
     series = {(g, (root, *p[1:]) if g == "range" else p): s for (g, p), s in launch.series.items()}
     return replace(launch, series=series)
 
@@ -286,7 +286,7 @@ def order(before: Launches, after: Launches) -> list[Key]:
 
 
 def _inside(key: Key, other: Key) -> bool:
-    """Whether `key` is the range that `other` lies in, or lies in that range, too."""
+    """Whether `key` is the range around `other`, or is in that range, too."""
     parent = other[1][:-1]
     return key[1][: len(parent)] == parent and (bool(parent) or key[1] == other[1][:1])
 
@@ -448,7 +448,7 @@ def compare_traces(
     Parameters
     ----------
     before, after : sequence of Trace
-        Reports of the ranks of one launch are put together.
+        Reports of the ranks of one launch are joined.
     options : CompareOptions, optional
     progress : callable, optional
         Called with a run's label before it is measured.

@@ -161,7 +161,7 @@ class Series:
     seconds : array, shape (batches,)
         Of the slowest rank: the others wait for it. NaN in batches that lack it.
     noise : {'host', 'collective', 'waiting', 'kernel'}
-        What makes launches differ: 'kernel' also stands for batches that the GPU limits.
+        What makes launches differ: 'kernel' also for batches that the GPU limits.
     """
 
     seconds: Floats
