@@ -22,8 +22,9 @@ _STEADY: Final = 4
 _REGULAR: Final = 0.8
 """Of their length at most the rest is beyond twice the usual one: layers have other parts of a step
 between them."""
-_GROUPS, _MOST_STEADY = 5, 200
-"""Groups of codes that occur equally often that are looked at, the largest first; codes of one."""
+_GROUPS, _MOST_STEADY, _MOST_COMPARED = 5, 200, 50_000_000
+"""Groups of codes that occur equally often that are looked at, the largest first; codes of one; and
+how many places are compared to choose the first of them."""
 _MOST_PERIOD: Final = 200_000
 _MOST_CODES, _FEW_CODES, _MOST_LAGS, _MOST_TRIED = 400, 8, 64, 100
 """Codes looked at for a period; those of them that may occur several times in one, and how often;
@@ -75,8 +76,9 @@ def _by_steady_codes(codes: Int64) -> tuple[Int64, Int64] | None:
     for i in np.argsort(-kinds, kind="stable")[:_GROUPS].tolist():
         at = np.array([places[c] for c in np.flatnonzero(counts == times[i])[:_MOST_STEADY]])
         after = np.column_stack([at[:, 1:], np.full(len(at), len(codes))])
+        tried = slice(max(_MOST_COMPARED // at.size, 1))
         turns = [int(((first < at) & (at < last)).all(axis=1).sum())
-                 for first, last in zip(at, after, strict=True)]  # fmt: skip
+                 for first, last in zip(at[tried], after[tried], strict=True)]  # fmt: skip
         best = int(np.argmax(turns))
         begins = at[best]
         lengths = np.diff(begins)
