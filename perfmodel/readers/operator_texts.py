@@ -26,9 +26,8 @@ _CUT: Final = re.compile(
 )
 _EMPTY: Final = re.compile(r"= (?:,|$)|\(,")
 _SEQ, _OP = (int.from_bytes(text, "big", signed=True) for text in (b", seq = ", b", op_id "))
-_EQUALS: Final = int.from_bytes(b"= ", "big")
 _DIGITS: Final = 18
-_COMMA, _OPEN, _ZERO = b",(0"
+_EQUALS, _SPACE, _OPEN, _ZERO = b"= (0"
 
 
 def places(text: str) -> int:
@@ -65,20 +64,20 @@ class OperatorTexts(Texts):
         if len(inside) == 0:
             return self._known(data, at, size)
         start, end, value, which = (a[inside] for a in (start, end, value, which))
-        edge = np.zeros(len(data), np.int8)
-        edge[start], edge[end] = 1, -1
+        kept = np.diff(np.column_stack([start, end]).ravel(), prepend=0, append=len(data))
+        between = np.repeat(np.arange(len(kept)) % 2 == 0, kept)
         removed = np.concatenate([[0], np.cumsum(end - start)])
         count = np.bincount(which, minlength=len(at))
         shorter = size - np.bincount(which, end - start, len(at)).astype(np.int64)
         code = self._known(
-            data[np.cumsum(edge, dtype=np.int8) == 0],
+            data[between],
             at - removed[np.searchsorted(start, at)],
             shorter,
         )
         whole = np.flatnonzero(np.array(self._places)[code] != count)
         code[whole] = self._known(data, at[whole], size[whole])
-        kept = np.flatnonzero(np.isin(which, whole, invert=True))
-        self._numbers.append(value[kept[np.argsort(which[kept], kind="stable")]])
+        cut = np.flatnonzero(np.isin(which, whole, invert=True)) if len(whole) else slice(None)
+        self._numbers.append(value[cut][np.argsort(which[cut], kind="stable")])
         return code
 
     def _known(self, data: Bytes, at: Int64, size: Int64) -> Int64:
@@ -102,13 +101,10 @@ def _numbers(data: Bytes) -> tuple[Int64, Int64, Int64]:
 
     Those of more digits than an integer holds, and those that begin with 0, are none.
     """
-    comma = np.flatnonzero(data[:-16] == _COMMA)
-    word = words(data, comma)
-    named = comma[word == _OP]
-    named = named[words(data, named + 8) >> 48 == _EQUALS]
-    start = np.concatenate(
-        [comma[word == _SEQ] + 8, named + 10, np.flatnonzero(data[:-16] == _OPEN) + 1]
-    )
+    equals = np.flatnonzero(data[8:-16] == _EQUALS) + 8
+    equals = equals[data[equals + 1] == _SPACE]
+    named = (words(data, equals - 6) == _SEQ) | (words(data, equals - 8) == _OP)
+    start = np.concatenate([equals[named] + 2, np.flatnonzero(data[:-16] == _OPEN) + 1])
     digit = data[start].astype(np.int64) - _ZERO
     start = np.sort(start[(digit > 0) & (digit < 10)])
     end, value = start.copy(), np.zeros(len(start), np.int64)

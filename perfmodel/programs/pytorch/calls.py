@@ -309,8 +309,9 @@ class _Graph:
         self.names, self.tree, self.kernels, self.nodes = names, tree, kernels, nodes
         self.given = dtype
         kernel = kernels.kind == KERNEL
-        product = np.array([multiplies(name) for name in kernels.strings] + [False], np.bool_)
-        order = np.lexsort((kernels.duration_ns, product[kernels.name], kernel, owner))
+        used, which = np.unique(kernels.name, return_inverse=True)
+        product = np.array([c >= 0 and multiplies(kernels.strings[c]) for c in used], np.bool_)
+        order = np.lexsort((kernels.duration_ns, product[which], kernel, owner))
         self._mine = order[np.searchsorted(owner[order], 0) :]
         self._bounds = np.searchsorted(owner[self._mine], np.arange(len(nodes) + 1)).tolist()
         copied = np.where((kernels.kind == MEMCPY) & (owner >= 0), np.maximum(kernels.bytes, 0), 0)

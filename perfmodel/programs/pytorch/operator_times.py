@@ -18,7 +18,7 @@ from perfmodel.programs.pytorch.ranges import SIZES
 from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.readers.trace import KERNEL, Trace
 from perfmodel.timing.intervals import lengths
-from perfmodel.timing.nesting import Nesting, innermost, nest
+from perfmodel.timing.nesting import Nesting, innermost, last_moment, nest
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
 from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.steps import launched
@@ -116,19 +116,33 @@ def find(
     trace: Trace, steps: StepReport, dtype: str | None = None, *, causal: bool = False
 ) -> Found | None:
     """Find the calls of operators in the steps of a report; None if its ranges name no sizes."""
-    names = parse(trace.range_labels, cut=trace.numbers is not None)
+    names = parse((*trace.range_labels, ""), cut=trace.numbers is not None)  # NO_NAME is the last
     if all(sizes is None for sizes in names.sizes):
         return None
-    inside = steps.times.ops
+    op = steps.times.ops.op
     found = launched(trace)
-    at = np.searchsorted(found.op, inside.op)
-    nesting = nest(trace.ranges, len(trace.threads))
-    node = innermost(nesting, found.thread[at], found.at_ns[at], found.at_ns[at])
-    tree, kernels = _tree(trace, nesting), _kernels(trace, node, inside.op)
-    calls = find_calls(names, tree, kernels, dtype, causal=causal)
+    at = np.searchsorted(found.op, op)
+    process, thread, at_ns = found.process[at], found.thread[at], found.at_ns[at]
+    del found, at
+    calls: list[OperatorCall] = []
+    owner = np.full(len(op), -1, np.int64)
+    phase, module = (np.empty(len(op), object) for _ in range(2))
+    of_range = trace.thread_process[trace.ranges.thread]
+    last_ns = last_moment(trace.ranges)
+    for one in np.unique(process).tolist():  # operators are numbered by process
+        mine = np.flatnonzero(process == one)
+        rows = np.flatnonzero((of_range == one) & ~trace.ranges.other_thread)
+        nesting = nest(trace.ranges, len(trace.threads), rows, last_ns)
+        node = innermost(nesting, thread[mine], at_ns[mine], at_ns[mine])
+        tree = _tree(trace, nesting)
+        del nesting
+        its = find_calls(names, tree, _kernels(trace, node, op[mine]), dtype, causal=causal)
+        owner[mine] = np.where(its.owner >= 0, its.owner + len(calls), -1)
+        calls += its.calls
+        phase[mine], module[mine] = its.phase, its.module
     unread = names.unread
     said = (f"sizes of {unread} operators cannot be read: not counted",) if unread else ()
-    return Found(calls, said)
+    return Found(Calls(tuple(calls), owner, tuple(phase.tolist()), tuple(module.tolist())), said)
 
 
 def _tree(trace: Trace, nesting: Nesting) -> Tree:
