@@ -20,7 +20,7 @@ from perfmodel.base.errors import SchemaError
 from perfmodel.base.gpu import Gpu
 from perfmodel.readers.checks import stamp, unchanged
 from perfmodel.readers.codes import Codes, Ids, factorize
-from perfmodel.readers.nvtx import MPI_DOMAIN, PROCESS_BITS, Nvtx, read_nvtx
+from perfmodel.readers.nvtx import MPI_DOMAIN, Nvtx, read_nvtx
 from perfmodel.readers.operator_texts import OperatorTexts
 from perfmodel.readers.packed import EventsByProcess, Split, numbered, rows_of_report
 from perfmodel.readers.pages import Texts, Unsupported, as_text
@@ -32,6 +32,7 @@ from perfmodel.readers.trace import (
     MEMSET,
     MPI_SOURCES,
     NULL,
+    PROCESS_BITS,
     ApiCalls,
     Diagnostic,
     GpuOps,
@@ -229,30 +230,9 @@ def _read_ops(
             ops = _gpu_ops(kind, rows, ids)
             return replace(ops, process=processes.of(np.asarray(ops.process)))
 
-        tables.append(_parts(db, table, [c for c in columns if c in have], made, partial(into, at)))
+        found = [c for c in columns if c in have]
+        tables.append(db.collect(table, found, made, partial(into, at)))
     return tables
-
-
-def _parts(
-    db: Database,
-    table: str,
-    columns: list[str],
-    made: Callable[[dict[str, Int64]], Any],
-    into: Callable[[], Any],
-    needed: Sequence[str] = (),
-) -> Any:
-    """Collect tables of some events at a time, of all where they are odd or there are none."""
-    found = into()
-    try:
-        chosen = found.chosen if isinstance(found, InWindow) else None
-        chunks = db.event_chunks(table, columns, needed=needed, open_ends=False, chosen=chosen)
-        for rows, _ in chunks:
-            found.append(made(rows))
-    except (Unsupported, SchemaError):
-        found = into()
-    if not len(found):
-        found.append(made(db.read_events(table, columns, needed=needed, open_ends=False)))
-    return found
 
 
 def _gpu_ops(kind: int, rows: dict[str, Int64], ids: Ids) -> GpuOps:
@@ -277,7 +257,7 @@ def _read_api(
         calls = _api_calls(rows, ids)
         return replace(calls, thread=threads.of(np.asarray(calls.thread)))
 
-    return _parts(db, API_TABLE, columns, made, into, needed)
+    return db.collect(API_TABLE, columns, made, into, needed)
 
 
 def _api_calls(rows: dict[str, Int64], ids: Ids) -> ApiCalls:

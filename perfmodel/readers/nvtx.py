@@ -13,11 +13,12 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from perfmodel.base.arrays import Int32, Int64
+from perfmodel.base.arrays import Arena, Bool, Int32, Int64
 from perfmodel.readers.codes import Ids, factorize
+from perfmodel.readers.packed import Packed
 from perfmodel.readers.pages import Texts
 from perfmodel.readers.sqlite import Database
-from perfmodel.readers.trace import NO_NAME, NULL, NcclRanges, NcclRank, Ranges
+from perfmodel.readers.trace import NO_NAME, NULL, PROCESS_BITS, NcclRanges, NcclRank, Ranges
 
 _TABLE: Final = "NVTX_EVENTS"
 PAYLOAD_SIZE: Final = "Message size [bytes]"
@@ -31,11 +32,7 @@ _LARGEST_MESSAGE: Final = 2**48
 
 
 def read_payloads(
-    db: Database,
-    registered: Int32 | None,
-    strings: Sequence[str],
-    start_ns: Int64,
-    tid: Int64,
+    db: Database, events: _Events, ids: Ids, strings: Sequence[str]
 ) -> tuple[NcclRanges, tuple[NcclRank, ...]]:
     """Read the payloads, which only exports with ``--include-json true`` hold.
 
@@ -43,10 +40,10 @@ def read_payloads(
 
     Parameters
     ----------
-    registered, strings
-        The report's strings and the code of every row's, -1 for none: a payload may be one of them.
-    start_ns, tid : int64, shape (rows,)
-        Columns of NVTX_EVENTS, in row order.
+    events : _Events
+        Of NVTX_EVENTS.
+    ids, strings
+        The report's strings: a payload may be one of them.
 
     Returns
     -------
@@ -56,19 +53,21 @@ def read_payloads(
         Of communicators that were made while it was recorded.
     """
     code, texts, _ = db.read_text(_TABLE, "jsonText")
-    if not texts and registered is not None:
-        code, texts = registered, list(strings)
-    if len(code) != len(start_ns):
-        none = np.empty(0, np.int64)
-        return NcclRanges(none, none.astype(np.int32), none, none), ()
+    if not texts and "jsonTextId" in db.columns(_TABLE):
+        code, texts = ids.codes(events.column("jsonTextId")), list(strings)
     used = np.unique(code[code >= 0])
     said = {c: parsed for c in used.tolist() if (parsed := parse(texts[c])) is not None}
+    if len(code) != len(events) or not said:
+        none = np.empty(0, np.int64)
+        return NcclRanges(none, none.astype(np.int32), none, none), ()
     members = (parse_rank(texts[c]) for c in said)
     rows = np.flatnonzero(np.isin(code, np.array([*said], np.int64)))
-    rows = rows[np.lexsort((start_ns[rows], tid[rows]))]
+    start_ns, tid = (events.column(name)[rows] for name in ("start", "globalTid"))
+    order = np.lexsort((start_ns, tid))
+    rows, start_ns, tid = rows[order], start_ns[order], tid[order]
     pairs = np.array([said[c] for c in code[rows].tolist()], np.int64).reshape(-1, 2)
-    thread: Any = tid[rows]
-    ranges = NcclRanges(start_ns[rows], thread, pairs[:, 0], pairs[:, 1])
+    thread: Any = tid
+    ranges = NcclRanges(start_ns, thread, pairs[:, 0], pairs[:, 1])
     return ranges, tuple(sorted({member for member in members if member is not None}))
 
 
@@ -128,7 +127,6 @@ def _communicator(said: dict[str, Any]) -> int:
 
 
 MPI_DOMAIN: Final = "MPI"
-PROCESS_BITS: Final = ~0xFFFFFF
 _MARKS = (34, 65)
 _THREAD_NAME = 39
 _PUSH_POP = (59, 70)
@@ -168,43 +166,71 @@ def read_nvtx(
     needed = ["eventType", "globalTid"]
     columns = [*needed, "endGlobalTid", "textId", "domainId"]
     columns += [c for c in ("jsonTextId",) if c in db.columns(table)]
-    events = db.read_events(table, columns, needed=needed, open_ends=True)
-    kind = events.pop("eventType")
     inline, inline_texts, numbered = db.read_text(table, "text", kind_of_texts)
-    text = ids.codes(events.pop("textId"))
-    registered = ids.codes(events.pop("jsonTextId")) if "jsonTextId" in events else None
+    events: _Events = db.collect(table, columns, dict, _Events, needed, open_ends=True)
+    ranges, others, chosen = events.ranges.column, events.others.column, events.are_ranges
+    few = ~chosen
+    payloads, nccl_ranks = read_payloads(db, events, ids, strings)
+    text = ids.codes(events.column("textId"))
     if len(inline_texts):
         text = np.where(text >= 0, text, np.where(inline >= 0, inline + len(strings), NO_NAME))
     texts = (*strings, *inline_texts)
     del inline
     number, numbers = numbered or (np.broadcast_to(np.int64(0), text.shape), None)
-    start, end, tid = events["start"], events["end"], events["globalTid"]
-    last = int(max(start.max(), end.max())) if len(start) else None
-
-    payloads, nccl_ranks = read_payloads(db, registered, strings, start, tid)
-    chosen = np.isin(kind, (*_PUSH_POP, *_START_END))
-    domain_of = _domains(kind, start, tid, events["domainId"], text, texts)
-    few = ~chosen
+    number, said, text = number[chosen], text[few], text[chosen]
+    kind, began, whose = (others(name) for name in ("eventType", "start", "globalTid"))
+    domain_of = _domains(kind, began, whose, others("domainId"), said, texts)
     names, labels, domains, name = _names(
-        tid[chosen], events["domainId"][chosen], text[chosen], texts, domain_of
+        ranges("globalTid"), ranges("domainId"), text, texts, domain_of
     )
-    thread: Any = tid[chosen]
-    style = np.isin(kind[chosen], _START_END).astype(np.int8)
-    other_thread = events["endGlobalTid"][chosen] != NULL
+    style = np.isin(ranges("eventType"), _START_END).astype(np.int8)
+    start, end = ranges("start"), ranges("end")
+    times = (start, end, began, others("end"))
+    last = max(int(column.max(initial=NULL)) for column in times)
+    thread: Any = ranges("globalTid")
     return Nvtx(
-        ranges=Ranges(
-            start[chosen], end[chosen], thread, name, style, other_thread, number[chosen]
-        ),
+        ranges=Ranges(start, end, thread, name, style, ranges("endGlobalTid") != NULL, number),
         names=names,
         labels=labels,
         domains=domains,
-        marks=_marks(kind[few], start[few], tid[few], text[few], texts),
-        ranks=_ranks(kind[few], tid[few], text[few], texts),
-        last_ns=last,
+        marks=_marks(kind, began, whose, said, texts),
+        ranks=_ranks(kind, whose, said, texts),
+        last_ns=last if len(chosen) else None,
         payloads=payloads,
         nccl_ranks=nccl_ranks,
         numbers=numbers,
     )
+
+
+class _Events:
+    """Rows of NVTX_EVENTS, added some at a time: ranges and others, packed."""
+
+    def __init__(self) -> None:
+        arena = Arena(np.uint8)
+        self.ranges, self.others = Packed(arena), Packed(arena)
+        self._are_ranges: list[Bool] = []
+
+    def __len__(self) -> int:
+        return len(self.ranges) + len(self.others)
+
+    def append(self, rows: dict[str, Int64]) -> None:
+        """Add rows."""
+        chosen = np.isin(rows["eventType"], (*_PUSH_POP, *_START_END))
+        for table, mine in ((self.ranges, chosen), (self.others, ~chosen)):
+            table.append({name: values[mine] for name, values in rows.items()})
+        self._are_ranges.append(chosen)
+
+    @property
+    def are_ranges(self) -> Bool:
+        """Which rows are ranges."""
+        return np.concatenate(self._are_ranges)
+
+    def column(self, name: str) -> Int64:
+        """Return a column of all rows."""
+        chosen = self.are_ranges
+        found = np.empty(len(chosen), np.int64)
+        found[chosen], found[~chosen] = self.ranges.column(name), self.others.column(name)
+        return found
 
 
 def _domains(

@@ -77,7 +77,9 @@ class OperatorTexts(Texts):
         whole = np.flatnonzero(np.array(self._places)[code] != count)
         code[whole] = self._known(data, at[whole], size[whole])
         cut = np.flatnonzero(np.isin(which, whole, invert=True)) if len(whole) else slice(None)
-        self._numbers.append(value[cut][np.argsort(which[cut], kind="stable")])
+        value = value[cut][np.argsort(which[cut], kind="stable")]
+        small = value.max(initial=0) < 1 << 32
+        self._numbers.append(value.astype(np.uint32) if small else value)
         return code
 
     def _known(self, data: Bytes, at: Int64, size: Int64) -> Int64:
@@ -90,10 +92,11 @@ class OperatorTexts(Texts):
         """Return the numbers that were cut out; None if none were."""
         if not self._numbers:
             return None
-        held = np.array([*self._places, 0], np.int64)[codes]
         numbers = np.concatenate(self._numbers)
+        held = np.array([*self._places, 0], np.int32 if len(numbers) < 1 << 31 else np.int64)[codes]
+        first = np.cumsum(held, dtype=held.dtype)
         refuse(held.sum() != len(numbers), "texts as they are without their numbers")
-        return np.cumsum(held) - held, numbers
+        return np.subtract(first, held, out=first), numbers
 
 
 def _numbers(data: Bytes) -> tuple[Int64, Int64, Int64]:

@@ -10,8 +10,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Arena, Int64
 from perfmodel.readers.codes import Codes, split_rows
-from perfmodel.readers.nvtx import PROCESS_BITS
-from perfmodel.readers.trace import NULL, ApiCalls, GpuOps, Trace, join, rows
+from perfmodel.readers.trace import NULL, PROCESS_BITS, ApiCalls, GpuOps, Trace, join, rows
 from perfmodel.readers.window import Chunks
 
 _NARROW: Final = tuple((np.iinfo(kind).max, kind) for kind in (np.uint8, np.uint16, np.uint32))
@@ -65,18 +64,22 @@ class Packed:
 
     def columns(self) -> dict[str, Any]:
         """Return all rows as they were."""
-        found = {name: np.empty(len(self), kind) for name, kind in self._types.items()}
+        return {name: self.column(name) for name in self._types}
+
+    def column(self, name: str) -> Any:
+        """Return one column of all rows."""
+        found = np.empty(len(self), self._types[name])
         begin = 0
         for count, packed in self._parts:
-            for name, (first, low, above) in packed.items():
-                place = found[name][begin : begin + count]
-                values = place if first is None else place[1:]
-                values[:] = low
-                if above is not None:
-                    np.add(values, above, out=values, casting="unsafe")
-                if first is not None:
-                    place[0] = first
-                    np.cumsum(place, out=place)
+            first, low, above = packed[name]
+            place = found[begin : begin + count]
+            values = place if first is None else place[1:]
+            values[:] = low
+            if above is not None:
+                np.add(values, above, out=values, casting="unsafe")
+            if first is not None:
+                place[0] = first
+                np.cumsum(place, out=place)
             begin += count
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -221,6 +221,35 @@ class Database:
                 found.setdefault(name, np.full(len(arrays[0]), NULL))
             self._check_times(table, found, open_ends=open_ends)
             yield found, size
+
+    def collect(
+        self,
+        table: str,
+        columns: Sequence[str],
+        made: Callable[[dict[str, Int64]], Any],
+        into: Callable[[], Any],
+        needed: Sequence[str] = (),
+        *,
+        open_ends: bool = False,
+    ) -> Any:
+        """Append what is made of some events at a time, of all where they are odd or there are none.
+
+        Of its chunks only those that it has `chosen`, where what it is appended to has.
+        """
+        found = into()
+        try:
+            chosen = getattr(found, "chosen", None)
+            chunks = self.event_chunks(
+                table, columns, needed=needed, open_ends=open_ends, chosen=chosen
+            )
+            for rows, _ in chunks:
+                found.append(made(rows))
+        except (Unsupported, SchemaError):
+            found = into()
+        if not len(found):
+            rows = self.read_events(table, columns, needed=needed, open_ends=open_ends)
+            found.append(made(rows))
+        return found
 
     def _check_events(self, table: str, needed: Sequence[str]) -> None:
         absent = {"start", "end", *needed}.difference(self.columns(table))

@@ -20,6 +20,9 @@ T = TypeVar("T")
 NULL: Final = int(np.iinfo(np.int64).min)
 """Stands for SQL NULL in an int64 column: an end never written, a size not recorded."""
 
+PROCESS_BITS: Final = ~0xFFFFFF
+"""Of a serialized thread id, those of its process."""
+
 NO_NAME: Final = -1
 """Stands for a missing string in a column of string codes."""
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Arena, Bool, Int32, Int64
 from perfmodel.readers.codes import factorize, split_rows
-from perfmodel.readers.nvtx import PROCESS_BITS
-from perfmodel.readers.trace import NULL, ApiCalls, GpuOps, Trace
+from perfmodel.readers.trace import NULL, PROCESS_BITS, ApiCalls, GpuOps, Trace
 from perfmodel.timing.intervals import extents
 from perfmodel.timing.nesting import Nesting, enclosing, innermost, start_keys
 
