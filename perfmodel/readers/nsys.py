@@ -23,7 +23,7 @@ from perfmodel.readers.codes import Codes, Ids, factorize
 from perfmodel.readers.nvtx import MPI_DOMAIN, Nvtx, read_nvtx
 from perfmodel.readers.operator_texts import OperatorTexts
 from perfmodel.readers.packed import EventsByProcess, Split, numbered, rows_of_report
-from perfmodel.readers.pages import Texts, Unsupported, as_text
+from perfmodel.readers.pages import Texts, as_text
 from perfmodel.readers.sqlite import Database
 from perfmodel.readers.trace import (
     GRAPH,

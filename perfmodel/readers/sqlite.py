@@ -232,7 +232,7 @@ class Database:
         *,
         open_ends: bool = False,
     ) -> Any:
-        """Append what is made of some events at a time, of all where they are odd or there are none.
+        """Append what is made of events, some at a time; of all where they are odd, or none are.
 
         Of its chunks only those that it has `chosen`, where what it is appended to has.
         """

@@ -18,14 +18,13 @@ from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.tree import EVALUATE, Tree, find_modules
 
 
-def modules_of(ranges: list[tuple[str, int]], process: list[int] | None = None) -> list[str]:
+def modules_of(ranges: list[tuple[str, int]]) -> list[str]:
     """Modules of ranges, each a label and its parent, in the order of their start."""
     names = parse([label for label, _ in ranges])
     count = len(ranges)
     tree = Tree(
         np.arange(count),
         np.array([parent for _, parent in ranges], np.int64),
-        np.array(process or [0] * count, np.int64),
         np.arange(count),
     )
     found = find_modules(names, tree)
@@ -64,9 +63,7 @@ def test_what_the_engine_does_after_a_function_belongs_to_its_module() -> None:
     assert modules_of([*FORWARD, *backward(8, 8), after])[-1] == "Net.down"
 
 
-def test_a_number_of_another_process_or_of_no_forward_ties_nothing() -> None:
-    ranges = [*FORWARD, *backward(8, 8)]
-    assert modules_of(ranges, [0] * 8 + [1] * 3) == [*IN_FORWARD, "", "", ""]
+def test_a_number_of_no_forward_ties_nothing() -> None:
     assert modules_of([*FORWARD, *backward(6, 8)]) == [*IN_FORWARD, "", "", ""]
 
 

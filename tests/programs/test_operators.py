@@ -410,7 +410,7 @@ def test_a_backward_of_a_convolution_that_names_one_argument_is_not_counted() ->
 
 def test_copies_of_impossible_sizes_are_bounded() -> None:
     names = parse(["aten::copy_, op_id = 1, sizes = [[4], [4]]"])
-    tree = Tree(np.arange(1), np.full(1, -1), np.zeros(1, np.int64), np.arange(1))
+    tree = Tree(np.arange(1), np.full(1, -1), np.arange(1))
     kernels = Kernels(
         np.zeros(9, np.int64), np.full(9, -1, np.int32), np.full(9, MEMCPY, np.int8),
         np.full(9, 1000), np.full(9, 2**61), [],
@@ -566,7 +566,6 @@ def calls_of(ranges: list[tuple[str, int]], launches: list[int]) -> list[tuple[s
     tree = Tree(
         np.arange(len(ranges)),
         np.array([parent for _, parent in ranges], np.int64),
-        np.zeros(len(ranges), np.int64),
         np.arange(len(ranges)),
     )
     kernels = Kernels(

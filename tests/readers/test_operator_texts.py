@@ -57,7 +57,7 @@ def test_names_say_the_same_without_their_numbers(texts: list[str | None]) -> No
     at = np.array(known, np.int64)
     none = np.zeros(len(at), np.int64)
     label = np.arange(len(at))
-    tree = Tree(label, none, none, none, None, None if first is None else first[at], numbers)
+    tree = Tree(label, none, none, None, None if first is None else first[at], numbers)
     assert short.name == whole.name
     assert short.sizes == whole.sizes
     assert short.unread == whole.unread

@@ -129,7 +129,7 @@ def _counted(labels: list[str], draw: Draws) -> None:
     if any(n < 0 for sizes in names.sizes for size in sizes or () for n in size):
         raise AssertionError("a size below 0")
     parent = np.array([draw.randrange(-1, i) if i else -1 for i in range(count)], np.int64)
-    tree = Tree(np.arange(count), parent, np.zeros(count, np.int64), np.arange(count))
+    tree = Tree(np.arange(count), parent, np.arange(count))
     many = draw.randrange(1, 9)
     kernels = Kernels(
         np.array([draw.randrange(-1, count) for _ in range(many)], np.int64),

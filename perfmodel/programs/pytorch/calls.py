@@ -271,14 +271,12 @@ def _phases(names: OperatorNames, tree: Tree) -> Int64:
 
 def _before_optimizer(mine: Int64, tree: Tree) -> Bool:
     """Whether of the ranges with a phase the last before each is backward, the next optimizer."""
-    found = np.zeros(len(mine), np.bool_)
-    for process in np.unique(tree.process):
-        here = np.flatnonzero(tree.process == process)
-        marked = here[mine[here] >= 0]
-        marked = marked[np.argsort(tree.start_ns[marked], kind="stable")]
-        phase = np.concatenate([[-1], mine[marked], [-1]])
-        at = np.searchsorted(tree.start_ns[marked], tree.start_ns[here], side="right")
-        found[here] = (phase[at] == 1) & (phase[at + 1] == 2)
+    marked = np.flatnonzero(mine >= 0)
+    marked = marked[np.argsort(tree.start_ns[marked], kind="stable")]
+    phase = np.concatenate([[-1], mine[marked], [-1]])
+    between: Bool = (phase[:-1] == 1) & (phase[1:] == 2)
+    at = np.searchsorted(tree.start_ns[marked], tree.start_ns, side="right")
+    found: Bool = between[at]
     return found
 
 
@@ -317,19 +315,19 @@ class _Graph:
         copied = np.where((kernels.kind == MEMCPY) & (owner >= 0), np.maximum(kernels.bytes, 0), 0)
         copied = np.bincount(np.maximum(owner, 0), copied, len(nodes))
         self._copied = np.minimum(copied, 2.0**62).astype(np.int64)
-        self._main, main = np.unique(self._main_names(), return_inverse=True)
-        of_name = [
-            kernel_types(kernels.strings[int(c)]) if c >= 0 else KernelTypes() for c in self._main
-        ]
-        self._main = main
-        self._types = [of_name[c] for c in main.tolist()]
+        used, self._main = np.unique(self._main_names(), return_inverse=True)
+        types = [kernel_types(kernels.strings[c]) if c >= 0 else KernelTypes() for c in used]
+        self._types = [types[c] for c in self._main.tolist()]
         self._made = np.array(  # type of what the call at a range wrote; -1 where nothing says it
-            [_code(t.result or t.dtype) for t in of_name], np.int8
-        )[main]
-        self._at = np.full(len(tree.parent), -1, np.int64)
-        self._at[nodes] = np.arange(len(nodes))
+            [_code(t.result or t.dtype) for t in types], np.int8
+        )[self._main]
+        self._at = np.full(len(tree.parent), -1, np.int32)
+        self._at[nodes] = np.arange(len(nodes), dtype=np.int32)
         self._op = tree.numbered(names.op_id[tree.label])
-        self._seq = tree.numbered(names.seq[tree.label])
+
+    @cached_property
+    def _seq(self) -> Int64:
+        return self.tree.numbered(self.names.seq[self.tree.label])
 
     def _main_names(self) -> Int64:
         """Of every call the name of its longest kernel, -1 if it launched none.
@@ -341,24 +339,23 @@ class _Graph:
         return np.where(kernel, self.kernels.name[last], -1).astype(np.int64)
 
     @cached_property
-    def _by_op(self) -> tuple[Int64, Int64, Int64]:
-        """Distinct op_ids; codes of process and op_id, ascending, and the last range of each."""
+    def _by_op(self) -> tuple[Int64, Int64]:
+        """Distinct op_ids, ascending, and the last range that has each."""
         at = np.flatnonzero(self._op >= 0)
-        ids, code = np.unique(self._op[at], return_inverse=True)
-        key = self.tree.process[at] * len(ids) + code
-        order = np.argsort(key, kind="stable")
-        last = np.flatnonzero(np.diff(key[order], append=-1))
-        return ids, key[order[last]], at[order[last]]
+        op = self._op[at]
+        if (np.diff(op) <= 0).any():
+            order = np.argsort(op, kind="stable")
+            order = order[np.flatnonzero(np.diff(op[order], append=-1))]
+            at, op = at[order], op[order]
+        return op, at
 
-    def _node_of(self, process: Int64, op: Int64) -> Int64:
+    def _node_of(self, op: Int64) -> Int64:
         """Return the ranges of some op_ids, -1 where none has it."""
-        ids, keys, nodes = self._by_op
+        ids, nodes = self._by_op
         if len(ids) == 0:
             return np.full(len(op), -1)
-        code = np.minimum(np.searchsorted(ids, op), len(ids) - 1)
-        key = process * len(ids) + code
-        at = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
-        return np.where((ids[code] == op) & (keys[at] == key), nodes[at], -1)
+        at = np.minimum(np.searchsorted(ids, op), len(ids) - 1)
+        return np.where(ids[at] == op, nodes[at], -1)
 
     def _inputs(self, node: Int64) -> _Inputs:
         """Return what made the arguments of some ranges."""
@@ -396,44 +393,40 @@ class _Graph:
         return found
 
     @cached_property
-    def _consumed(self) -> dict[tuple[int, int, int], list[Size]]:
-        """Sizes in which consumers see an output, by process, op_id and output.
+    def _consumed(self) -> dict[tuple[int, int], list[Size]]:
+        """Sizes in which consumers see an output, by op_id and output.
 
         Of the outputs of operators whose own sizes do not say it.
         """
         asked = [
             n for n in self.nodes.tolist() if self.names.name[self.tree.label[n]].startswith(_ASKED)
         ]
-        wanted: set[tuple[int, int]] = set()
+        wanted: set[int] = set()
         for node in asked:
             for n in (node, *self._wrappers(node)):
-                op = int(self._op[n])
-                if op >= 0:
-                    wanted.add((int(self.tree.process[n]), op))
-        found: dict[tuple[int, int, int], list[Size]] = {}
+                if self._op[n] >= 0:
+                    wanted.add(int(self._op[n]))
+        found: dict[tuple[int, int], list[Size]] = {}
         if not wanted:
             return found
-        ops = np.array(sorted({op for _, op in wanted}), np.int64)
+        ops = np.array(sorted(wanted), np.int64)
         using = np.flatnonzero(self._first_recorded[self.tree.label] >= 0)
         for begin in range(0, len(using), _BLOCK):
             node = using[begin : begin + _BLOCK]
             made = self._inputs(node)
             hit = np.flatnonzero((made.output >= 0) & np.isin(made.op, ops))
-            users = node[made.of[hit]]
-            columns = (self.tree.process[users], made.op[hit], made.output[hit],
-                       self.tree.label[users], made.place[hit])  # fmt: skip
-            for process, op, output, label, place in zip(
-                *(c.tolist() for c in columns), strict=True
-            ):
-                sizes = self.names.sizes[label] or ()
-                if (process, op) in wanted and place < len(sizes) and sizes[place]:
-                    found.setdefault((process, op, output), []).append(sizes[place])
+            label = self.tree.label[node[made.of[hit]]]
+            columns = (made.op[hit], made.output[hit], label, made.place[hit])
+            for op, output, user, place in zip(*(c.tolist() for c in columns), strict=True):
+                sizes = self.names.sizes[user] or ()
+                if place < len(sizes) and sizes[place]:
+                    found.setdefault((op, output), []).append(sizes[place])
         return found
 
     @cached_property
-    def _backward_of(self) -> dict[tuple[int, int], Size]:
-        """Sizes of results' gradients of convolutions, by process and the forward's seq."""
-        found: dict[tuple[int, int], Size] = {}
+    def _backward_of(self) -> dict[int, Size]:
+        """Sizes of results' gradients of convolutions, by the forward's seq."""
+        found: dict[int, Size] = {}
         for node in self.nodes.tolist():
             label = int(self.tree.label[node])
             sizes = self.names.sizes[label]
@@ -441,21 +434,20 @@ class _Graph:
                 continue
             seq = self._forward_seq(node)
             if seq >= 0:
-                found[int(self.tree.process[node]), seq] = sizes[0]
+                found[seq] = sizes[0]
         return found
 
     @cached_property
-    def _gradients(self) -> dict[tuple[int, int, str], Size]:
-        """Sizes of results' gradients, by process, the forward's seq and name: autograd's."""
+    def _gradients(self) -> dict[tuple[int, str], Size]:
+        """Sizes of results' gradients, by the forward's seq and name: autograd's."""
         functions = [_FUNCTION.fullmatch(n) if s else None for n, s in _pairs(self.names)]
         chosen = np.array([f is not None for f in functions], np.bool_)
-        found: dict[tuple[int, int, str], Size] = {}
+        found: dict[tuple[int, str], Size] = {}
         for node in np.flatnonzero(chosen[self.tree.label]).tolist():
             label = int(self.tree.label[node])
             function, sizes = functions[label], self.names.sizes[label]
             if function and sizes:
-                seq = int(self._seq[node])
-                found[int(self.tree.process[node]), seq, function[1].lower()] = sizes[0]
+                found[int(self._seq[node]), function[1].lower()] = sizes[0]
         return found
 
     def _forward_seq(self, node: int) -> int:
@@ -466,9 +458,9 @@ class _Graph:
         return int(self._seq[above]) if above >= 0 else -1
 
     @cached_property
-    def _transposed(self) -> dict[tuple[int, int], bool]:
-        """Whether convolutions are transposed, by process and seq."""
-        found: dict[tuple[int, int], bool] = {}
+    def _transposed(self) -> dict[int, bool]:
+        """Whether convolutions are transposed, by seq."""
+        found: dict[int, bool] = {}
         for node in self.nodes.tolist():
             name = self.names.name[self.tree.label[node]]
             if "conv" not in name or "backward" in name:
@@ -476,7 +468,7 @@ class _Graph:
             for n in (node, *self._wrappers(node)):
                 seq = int(self._seq[n])
                 if seq >= 0:
-                    found[int(self.tree.process[node]), seq] = "transpose" in name
+                    found[seq] = "transpose" in name
         return found
 
     def _wrappers(self, node: int) -> list[int]:
@@ -493,10 +485,9 @@ class _Graph:
 
     def _outputs(self, node: int, output: int) -> list[Size]:
         """Sizes in which consumers see an output of an operator, or of what returns it."""
-        process = int(self.tree.process[node])
         found: list[Size] = []
         for n in (node, *self._wrappers(node)):
-            found += self._consumed.get((process, int(self._op[n]), output), [])
+            found += self._consumed.get((int(self._op[n]), output), [])
         return found
 
     # --- types
@@ -545,7 +536,7 @@ class _Graph:
             left, here = left[said < 0], here[said < 0]
             child = self._last_child[here]
             op, made = self._first_made(here)
-            at = self._node_of(self.tree.process[here], op)
+            at = self._node_of(op)
             at = np.where((op >= 0) & (at < here), at, -1)
             inside = child >= 0
             node[left] = np.where(inside, child, at)
@@ -564,9 +555,8 @@ class _Graph:
     def _argument_types(self) -> list[bytes]:
         """Of every call codes of its arguments' types, as far as what made them says any."""
         made = self._inputs(self.nodes)
-        node = self.nodes[made.of]
-        at = self._node_of(self.tree.process[node], made.op)
-        known = np.flatnonzero((made.output >= 0) & (at >= 0) & (at < node))
+        at = self._node_of(made.op)
+        known = np.flatnonzero((made.output >= 0) & (at >= 0) & (at < self.nodes[made.of]))
         code = np.full(len(at), -1, np.int8)
         code[known] = self.dtypes_of(at[known], made.output[known])
         ends = np.searchsorted(made.of, np.arange(len(self.nodes) + 1)).tolist()
@@ -615,8 +605,7 @@ class _Graph:
         wanted, transposed = (True, True), None
         if name == "aten::convolution_backward":
             wanted = self._wanted(node, sizes)
-            process = int(self.tree.process[node])
-            transposed = self._transposed.get((process, self._forward_seq(node)))
+            transposed = self._transposed.get(self._forward_seq(node))
         kernels = self._joined(i) if name in _BY_KERNELS else ""
         return self._result(node, name, sizes), wanted, transposed, kernels
 
@@ -695,8 +684,7 @@ class _Graph:
         node, op : int64 arrays, shape (n,)
             Who asks, and the op_id of the operator.
         """
-        process, before = self.tree.process[node], node.copy()
-        at = self._node_of(process, op)
+        before, at = node.copy(), self._node_of(op)
         found = np.full(len(at), -1)
         left = np.arange(len(at))
         for _ in range(_MOST_STEPS):
@@ -708,7 +696,7 @@ class _Graph:
             left, here = left[found[left] < 0], here[found[left] < 0]
             child = self._last_child[here]
             made, _ = self._first_made(here)
-            other = np.where(made >= 0, self._node_of(process[left], made), -1)
+            other = np.where(made >= 0, self._node_of(made), -1)
             before[left] = np.where(child >= 0, before[left], here)
             at[left] = np.where(child >= 0, child, other)
         return found
@@ -791,10 +779,9 @@ class _Graph:
             return None
         if "conv" in name and len(sizes) > 1:
             x, w = sizes[:2]
-            process = int(self.tree.process[node])
             for n in (node, *self._wrappers(node)):
                 seq = int(self._seq[n])
-                size = self._backward_of.get((process, seq)) if seq >= 0 else None
+                size = self._backward_of.get(seq) if seq >= 0 else None
                 if size and (is_convolved(size, x, w) or "transpose" in name):
                     return size
             seen = self._outputs(node, 0)
@@ -804,11 +791,10 @@ class _Graph:
 
     def _gradient(self, node: int) -> Size | None:
         """Size of the gradient of an operator's result, where its backward was recorded."""
-        process = int(self.tree.process[node])
         for n in (node, *self._wrappers(node)):
             label = int(self.tree.label[n])
             name = self.names.name[label].removeprefix("aten::").replace("_", "")
-            size = self._gradients.get((process, int(self._seq[n]), name.lower()))
+            size = self._gradients.get((int(self._seq[n]), name.lower()))
             if size:
                 return size
         return None

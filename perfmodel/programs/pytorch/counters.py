@@ -65,8 +65,7 @@ def counted_calls(launches: Sequence[Launch], dtype: str | None = None) -> tuple
         )
     count = len(label)
     tree = Tree(
-        np.array(label, np.int64), np.array(parent, np.int64), np.zeros(count, np.int64),
-        np.arange(count),
+        np.array(label, np.int64), np.array(parent, np.int64), np.arange(count),
     )  # fmt: skip
     found = find_calls(names, tree, _kernels(launches, node), dtype)
     inside = found.owner >= 0

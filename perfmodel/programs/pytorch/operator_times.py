@@ -147,11 +147,10 @@ def find(
 
 def _tree(trace: Trace, nesting: Nesting) -> Tree:
     return Tree(
-        trace.ranges.name[nesting.row].astype(np.int64),
+        trace.ranges.name[nesting.row],
         nesting.parent,
-        trace.thread_process[nesting.thread].astype(np.int64),
         nesting.start_ns,
-        nesting.thread.astype(np.int64),
+        nesting.thread,
         trace.ranges.number[nesting.row],
         trace.numbers,
     )

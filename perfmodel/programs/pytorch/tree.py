@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int64
+from perfmodel.base.arrays import Bool, Int32, Int64
 from perfmodel.programs.pytorch.annotate import MODULE
 from perfmodel.programs.pytorch.names import OperatorNames
 
@@ -21,29 +21,26 @@ EVALUATE: Final = "autograd::engine::evaluate_function"
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Ranges and what each is inside of, an outer one before its inner ones.
+    """Ranges of a process and what each is inside of, an outer one before its inner ones.
 
     Attributes
     ----------
-    label : int64, shape (n,)
+    label : int32, shape (n,)
         Row of `OperatorNames`.
     parent : int64, shape (n,)
         -1 for the outermost.
-    process : int64, shape (n,)
-        In which `op_id`s are unique.
     start_ns : int64, shape (n,)
-    thread : int64, shape (n,), or None
+    thread : int32, shape (n,), or None
         Of the program; None where it is not known.
-    number, numbers : int64 arrays, or None
+    number, numbers : integer arrays, or None
         Where the numbers that were cut out of each one's name begin, and the numbers; None where
         none were.
     """
 
-    label: Int64
+    label: Int32 | Int64
     parent: Int64
-    process: Int64
     start_ns: Int64
-    thread: Int64 | None = None
+    thread: Int32 | Int64 | None = None
     number: Int64 | None = None
     numbers: Int64 | None = None
 
@@ -115,11 +112,11 @@ def _tied(number: Int64, tree: Tree, forward: Int64, backward: Int64) -> Int64:
         return np.full(len(backward), -1, np.int64)
     both = np.concatenate([forward, backward])
     is_forward = np.arange(len(both)) < len(forward)
-    seq, process = number[both], tree.process[both]
-    order = np.lexsort((is_forward, tree.start_ns[both], seq, process))
+    seq = number[both]
+    order = np.lexsort((is_forward, tree.start_ns[both], seq))
     last = np.maximum.accumulate(np.where(is_forward[order], np.arange(len(both)), -1))
     found = np.where(last >= 0, order[last], 0)
-    same = (last >= 0) & (seq[found] == seq[order]) & (process[found] == process[order])
+    same = (last >= 0) & (seq[found] == seq[order])
     of_both = np.empty(len(both), np.int64)
     of_both[order] = np.where(same, both[found], -1)
     return of_both[len(forward) :]
