@@ -358,6 +358,17 @@ class Trace:
         return "profile with --trace=cuda,nvtx,mpi"
 
 
+def distinct_calls(mpi: MpiCalls) -> Int64:
+    """Return the first row of every MPI call: MPI_Waitall has one for every request."""
+    if len(mpi) == 0:
+        return np.empty(0, np.int64)
+    order = np.lexsort((mpi.name, mpi.start_ns, mpi.thread))  # stable: the first row comes first
+    same = np.ones(len(mpi) - 1, np.bool_)
+    for column in (mpi.thread, mpi.start_ns, mpi.name):
+        same &= column[order][1:] == column[order][:-1]
+    return np.sort(order[np.concatenate([[True], ~same])]).astype(np.int64)
+
+
 def without_doubtful_sizes(trace: Trace) -> Trace:
     """Return the trace without sizes of all-reduces that may be in place or not."""
     mpi = trace.mpi

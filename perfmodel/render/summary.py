@@ -55,7 +55,8 @@ def _blocks(analysis: Analysis) -> Iterator[Block]:
     if len(analysis.runs) > 1:
         yield tables.sweep_text(analysis)
         yield from sweeps.trends(analysis.runs)
-        yield f"Details of {run.label}, which fits the roofline:"
+        fits = ", which fits the roofline" if run.roofline is not None else ""
+        yield f"Details of {run.label}{fits}:"
     yield list(what_ran(run))
     if not run.workload.ranges and run.steps is not None:  # no FLOPs are known
         yield tables.step_parts(run)

@@ -17,9 +17,17 @@ from perfmodel.base.arrays import Bool, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.units import si
 from perfmodel.readers.nvtx import MPI_DOMAIN
-from perfmodel.readers.trace import COPY_KINDS, KERNEL, MEMCPY, NULL, OP_KINDS, Trace
+from perfmodel.readers.trace import (
+    COPY_KINDS,
+    KERNEL,
+    MEMCPY,
+    NULL,
+    OP_KINDS,
+    Trace,
+    distinct_calls,
+)
 from perfmodel.readers.window import overlaps
-from perfmodel.timing.collectives import COLLECTIVE, is_nccl
+from perfmodel.timing.collectives import COLLECTIVE, Calls, arrivals, is_nccl, match_rows
 from perfmodel.timing.cuda_graphs import shortened
 from perfmodel.timing.host_timeline import CAUSES
 from perfmodel.timing.nccl import match_kernels
@@ -484,25 +492,37 @@ def _mpi_numbers(run: Run) -> list[dict[int, tuple[int, int]]]:
 
     Empty where the ranks differ.
     """
-    found: list[dict[int, int]] = []
-    names = []
-    last: dict[int, int] = {}
-    for trace, rank_of, clock in zip(run.traces, run.rank_of, clocks(run), strict=True):
+    calls: list[Calls] = []
+    where: list[tuple[int, Int64]] = []
+    for i, (trace, rank_of, clock) in enumerate(
+        zip(run.traces, run.rank_of, clocks(run), strict=True)
+    ):
         mpi = trace.mpi
-        numbers: dict[int, int] = {}
         process = trace.thread_process[mpi.thread]
         done = (mpi.source == COLLECTIVE) & (mpi.end_ns != NULL)
         for index, rank in rank_of.items():
             if rank in run.ranks:
                 rows = np.flatnonzero(done & (process == index))
                 rows = rows[np.argsort(mpi.start_ns[rows], kind="stable")]
-                names.append(tuple(_string(trace, code) for code in mpi.name[rows].tolist()))
-                numbers |= {row: n for n, row in enumerate(rows.tolist())}
-                for n, start in enumerate((mpi.start_ns[rows] + clock).tolist()):
-                    last[n] = max(last.get(n, start), start)
-        found.append(numbers)
-    same = len(names) > 1 and len(set(names)) == 1
-    return [{row: (n, last[n]) for row, n in numbers.items()} if same else {} for numbers in found]
+                names = tuple(_string(trace, code) for code in mpi.name[rows].tolist())
+                start, end = mpi.start_ns[rows] + clock, mpi.end_ns[rows] + clock
+                shared = mpi.communicator[rows]
+                calls.append(Calls(names, mpi.size_bytes[rows], start, end, rows, shared))
+                where.append((i, rows))
+    found: list[dict[int, tuple[int, int]]] = [{} for _ in run.traces]
+    first = 0
+    instances = match_rows(calls) or ()
+    arrival = arrivals(calls, instances)
+    for one in instances:
+        for member, at in zip(one.members.tolist(), one.rows, strict=True):
+            i, rows = where[member]
+            last = arrival[member][at].tolist()
+            found[i] |= {
+                row: (first + n, come)
+                for n, (row, come) in enumerate(zip(rows[at].tolist(), last, strict=True))
+            }
+        first += one.rows.shape[1]
+    return found
 
 
 def _nccl_numbers(run: Run) -> list[dict[tuple[int, int, int], tuple[int, int, int]]]:
@@ -573,7 +593,8 @@ def _calls(part: _Part, kind: str) -> Iterator[tuple[Track, Bar]]:
     trace, mpi = part.trace, part.trace.mpi
     table, more = (mpi, mpi.size_bytes) if kind == "mpi" else (trace.api, trace.api.correlation)
     ends = np.where(table.end_ns == NULL, part.last_ns, table.end_ns)
-    at = np.flatnonzero(part.inside(table.start_ns, ends))
+    rows = distinct_calls(mpi) if kind == "mpi" else np.arange(len(table))
+    at = rows[part.inside(table.start_ns[rows], ends[rows])]
     columns = (table.thread, table.name, table.start_ns, ends, more)
     for row, thread, name, start, end, number in zip(
         at.tolist(), *(c[at].tolist() for c in columns), strict=True

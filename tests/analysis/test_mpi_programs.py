@@ -10,7 +10,9 @@ import pytest
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.program import Options
+from perfmodel.readers.trace import distinct_calls
 from perfmodel.render import tables
+from perfmodel.timing.timeline import select, window_of
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
 
@@ -227,3 +229,17 @@ def test_the_text_has_the_collectives_with_most_time(tmp_path: Path) -> None:
     assert len(shown.rows) == 5
     assert shown.rows[0][0] == "MPI_Barrier"
     assert f"{STEPS - 5} more rows are left out" in shown.notes[-1]
+
+
+def test_a_call_for_several_requests_is_one_call(tmp_path: Path) -> None:
+    def step(thread: Thread, rank: int, i: int, at: int) -> None:
+        for request in range(3):
+            thread.mpi("MPI_Waitall", at, at + MS, source="start-wait", requestHandle=request)
+        thread.mpi("MPI_Barrier", at + 2 * MS, at + 3 * MS)
+
+    path = builder_of(step).write(tmp_path / "r.sqlite")
+    run = analyze_reports([path], Options({}), whole=True).fitted
+    assert len(distinct_calls(run.traces[0].mpi)) == RANKS * (2 * STEPS + 2)
+    lanes = select(run.measured, window_of(run.measured, range(5, 6)))
+    assert len([lane for lane in lanes if lane.name == "MPI"]) == RANKS
+    assert not any("(2)" in lane.name for lane in lanes)

@@ -18,7 +18,7 @@ from perfmodel.base.units import si
 from perfmodel.machines.machine import Machine
 from perfmodel.models.predict import Prediction
 from perfmodel.programs.identify import MARK_KEY
-from perfmodel.readers.trace import Trace
+from perfmodel.readers.trace import Trace, distinct_calls
 from perfmodel.render import messages, operators, summary, tables, whatif
 from perfmodel.render import predict as predictions
 from perfmodel.render.html.blocks import (
@@ -391,15 +391,22 @@ def provenance(runs: Sequence[RunAnalysis]) -> Iterator[Block]:
         return lambda t: count(t) if t.whole or t.left_out else None
 
     traces = [trace for run in runs for trace in run.traces]
+    made = {
+        id(trace): int((report.steps.row < 0).sum())
+        for run in runs
+        for trace, report in zip(run.traces, run.measured.steps, strict=False)
+    }
     columns = (
         Column("report", "Report", of="source.name"),
         Column("nsys", "Nsight Systems", of="product_version"),
         Column("schema", "Schema", of="schema_version"),
         Column("ranks", "Ranks", of=lambda t: ", ".join(map(str, sorted(ranks_of(t).values())))),
         Column("recorded", "Recorded (UTC)", of=_recorded),
-        Column("ranges", "NVTX ranges", "int", of=rows(lambda t: len(t.ranges))),
+        Column(
+            "ranges", "NVTX ranges", "int", of=rows(lambda t: len(t.ranges) - made.get(id(t), 0))
+        ),
         Column("ops", "GPU operations", "int", of=rows(lambda t: t.op_count)),
-        Column("mpi", "MPI calls", "int", of=rows(lambda t: len(t.mpi))),
+        Column("mpi", "MPI calls", "int", of=rows(lambda t: len(distinct_calls(t.mpi)))),
     )
     note = f"made by perfmodel {perfmodel.__version__}; the same reports give the same page"
     yield _of_ranks(Table.of("Reports", traces, columns, [note]))
