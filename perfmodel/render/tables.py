@@ -688,8 +688,15 @@ def sweep(analysis: Analysis) -> Table:
 
 
 def sweep_text(analysis: Analysis) -> Table:
-    """The same for the terminal: symbols that are equal in all runs move into the title."""
+    """The same for the terminal: symbols that are equal in all runs move into the title.
+
+    Columns that no run has a value for, such as rates without formulas, are left out.
+    """
     table = sweep(analysis)
+    empty = [
+        c.key for c, *values in zip(table.columns, *table.rows, strict=True) if not any(values)
+    ]
+    table = table.without(*empty)
     same = {
         column.key: values[0]
         for column, *values in zip(table.columns, *table.rows, strict=True)

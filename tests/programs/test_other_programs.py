@@ -14,6 +14,7 @@ from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.operators import OperatorRow
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.program import Options
+from perfmodel.render.tables import sweep_text
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
 
@@ -129,3 +130,9 @@ def test_steps_of_about_one_length_have_no_long_ones(tmp_path: Path) -> None:
     run = analyze_reports([uneven(tmp_path, 4)], Options()).fitted
     assert not any("take much longer" in f.title for f in run.findings)
     assert not any("times the median" in w for w in run.warnings)
+
+
+def test_a_table_of_runs_without_formulas_has_no_empty_columns() -> None:
+    paths = [PROGRAMS / f"{name}.sqlite.xz" for name in ("gan_shapes", "cupy_streams")]
+    table = sweep_text(analyze_reports(paths, Options()))
+    assert [column.key for column in table.columns] == ["run", "batch_s"]
