@@ -54,7 +54,7 @@ KINDS: Final = (
     "many_small_kernels", "memory_bound", "kernel_below_ceiling", "waiting_mpi",
     "host_reduction", "input_copy", "shared_gpu",
 )  # fmt: skip
-"""What findings are about; the last three are of MPI programs and of the trainer."""
+"""What findings are about; the three before the last are of MPI programs and of the trainer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ _LATE: Final = 0.03
 def find_losses(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:
     """Find what the steps lose."""
     yield from shared_gpus(facts)
+    yield from _interrupted(facts, steps)
     late = _straggler(steps)
     yield from _late_rank(facts, steps, actions)
     yield from _long_steps(steps, actions)
@@ -59,6 +60,23 @@ def find_losses(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fi
     yield from late_messages(facts, actions)
     if facts.waiting is not None:
         yield from waiting_ranks(facts, actions)
+
+
+def _interrupted(facts: Facts, steps: StepFacts) -> Iterator[Finding]:
+    """GPUs on which a process that was not recorded takes turns."""
+    known = {rank for ranks in facts.shared_gpus.values() for rank in ranks}
+    for one in steps.interrupted:
+        if one.rank not in known:
+            yield Finding(
+                "shared_gpu",
+                f"another process uses the GPU of rank {one.rank}",
+                one.seconds,
+                f"{one.count:.1f} kernels per step take {si(one.each_s, 's')} longer than the same "
+                f"kernels of other steps, whatever they do: a time slice of another process, "
+                f"which has its turn meanwhile",
+                "find the other process (nvidia-smi), and give each program a GPU of its own "
+                "(CUDA_VISIBLE_DEVICES)",
+            )
 
 
 def _straggler(steps: StepFacts) -> Straggler | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +22,9 @@ _WORTH: Final = 0.005
 _SMALL_MESSAGES: Final = 20
 _OFTEN: Final = 0.6
 """A rank that is last in this share of the collectives holds the others up."""
+_EQUAL_STEPS, _INTERRUPTIONS, _SLICE_NS, _ALIKE = 3, 3, 1_000_000, 0.1
+"""Kernels are compared in so many equal steps; so many that take longer by more than a short time
+slice and by about as much each (quartiles this share of the median apart) were interrupted."""
 _AS_MANY: Final = 0.2
 _SLOWER: Final = 1.25
 """Kernels are slower if the number differs by less than the first, and each takes longer so many
@@ -144,6 +147,20 @@ class LongSteps:
 
 
 @dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Kernels of a rank that take turns with another process on its GPU.
+
+    `count` is per step; each takes `each_s` longer (the median) than the same kernel of the step in
+    which it is shortest, all of them `seconds` per step.
+    """
+
+    rank: int
+    count: float
+    each_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Straggler:
     """How often a rank comes last to NCCL's collectives, and what it does meanwhile.
 
@@ -195,6 +212,8 @@ class StepFacts:
     small : tuple of SmallRange
     stragglers : tuple of Straggler
         By rank; empty without NCCL, or where its collectives cannot be matched.
+    interrupted : tuple of Interrupted
+        By rank; empty where no GPU is shared.
     arrivals : tuple of LastArrival
         Of every matched collective, in the order of their last arrivals.
     straggler_saving_s : float
@@ -219,6 +238,7 @@ class StepFacts:
     free_s: Mapping[str, float]
     small: tuple[SmallRange, ...]
     stragglers: tuple[Straggler, ...]
+    interrupted: tuple[Interrupted, ...]
     arrivals: tuple[LastArrival, ...]
     straggler_saving_s: float
     bucket_saving_s: float
@@ -311,6 +331,7 @@ def step_facts(
         free_s=free,
         small=_small(reports, window, replay, step),
         stragglers=late,
+        interrupted=tuple(_interrupted(reports, lanes)),
         arrivals=arrivals,
         straggler_saving_s=max(saved, 0.0),
         bucket_saving_s=max(bucket, 0.0),
@@ -416,6 +437,34 @@ def _small(
                 max(saved, 0.0),
             )
     return tuple(sorted(found.values(), key=lambda s: -s.saving_s))
+
+
+def _interrupted(reports: Sequence[StepReport], ranks: Sequence[int]) -> Iterator[Interrupted]:
+    """Find kernels that some steps' equal ones do not need so long for, by about as much each.
+
+    A GPU that two processes use gives each of them a time slice in turns (2.5 ms on an H200): a
+    kernel that is interrupted takes so much longer, whatever it does.
+    """
+    graphs = [graph for report in reports for graph in report.graphs]
+    for rank, graph in zip(ranks, graphs, strict=True):
+        numbers, sizes = np.unique(graph.op_step, return_counts=True)
+        equal = numbers[sizes == np.bincount(sizes).argmax()] if len(sizes) else numbers
+        if len(equal) < _EQUAL_STEPS:
+            continue
+        rows = np.flatnonzero(np.isin(graph.op_step, equal))
+        rows = rows[np.argsort(graph.op_step[rows], kind="stable")]
+        took = (graph.op_end_ns - graph.op_start_ns)[rows].reshape(len(equal), -1)
+        kernel = (graph.op_kind[rows].reshape(took.shape) == KERNEL_OP).all(axis=0)
+        least = took.min(axis=0)
+        more = took - least
+        longer = more[(more > np.maximum(least, _SLICE_NS)) & kernel]
+        if len(longer) < _INTERRUPTIONS:
+            continue
+        low, each, high = np.percentile(longer, [25, 50, 75])
+        if high - low < _ALIKE * each:
+            count = len(longer) / len(equal)
+            seconds = float(longer.sum()) * 1e-9 / len(equal)
+            yield Interrupted(rank, count, float(each) * 1e-9, seconds)
 
 
 def _host_seconds(reports: Sequence[StepReport]) -> Floats:

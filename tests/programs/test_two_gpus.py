@@ -80,3 +80,23 @@ def test_the_last_step_and_long_messages_of_nsys_are_said_in_a_line() -> None:
     assert nsys
     assert max(map(len, nsys)) < 220
     assert not [line for line in nsys if "CUDA profiling" in line]  # all processes used a GPU
+
+
+def test_kernels_that_take_turns_with_another_process_are_found() -> None:
+    """A time slice of an H200 is 2.5 ms."""
+    run, _ = analyzed("pipeline")
+    assert run.steps is not None
+    (found,) = run.steps.facts.interrupted
+    assert found.rank == 1
+    assert found.each_s == pytest.approx(2.5e-3, rel=0.02)
+    (said,) = [f for f in run.findings if f.kind == "shared_gpu"]
+    assert said.title == "another process uses the GPU of rank 1"
+    assert said.saving_s == pytest.approx(found.seconds)
+
+
+@pytest.mark.parametrize("name", ["healthy_b32", "gpt_both", "ddp_both", "empty_cache_b32"])
+def test_a_gpu_of_its_own_is_not_called_shared(name: str) -> None:
+    """In one step of `gpt_both` a kernel takes 1 ms longer."""
+    run, _ = analyzed(name)
+    assert run.steps is not None
+    assert run.steps.facts.interrupted == ()
