@@ -145,8 +145,8 @@ def least_score(count: int) -> float:
     """Least modified z-score (Iglewicz and Hoaglin 1993) of an outlier among `count` values.
 
     That of the normal distribution for `_ALARM` shared by all (Bonferroni), raised by 10 / count
-    because few values determine their spread badly: simulated normal samples of 4 to 1,024 values have a
-    higher one in 1 to 2 % of the cases.
+    because the spread of few values is uncertain: simulated normal samples of 4 to 1,024 values
+    have a higher one in 1 to 2 % of the cases.
     """
     from statistics import NormalDist  # few jobs need it
 
