@@ -60,7 +60,7 @@ from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.samples import PathTable, PathTimes, count_warmup, median, tabulate
 from perfmodel.timing.step_graph import MOST_OPS
 from perfmodel.timing.step_report import shortened
-from perfmodel.timing.stragglers import Skew, skew_of
+from perfmodel.timing.stragglers import Skew, late_start, skew_of
 from perfmodel.workloads.work import Counts, Symbol, Workload
 
 if TYPE_CHECKING:
@@ -444,6 +444,7 @@ def _collectives(
     else:
         on_gpu, gpu_waiting = steps.collectives, _nccl_waiting(steps)
     messages = messages_of(run, excluded)
+    late = late_start(matched, run.ranks, batch_s, excluded)
     without = batch_s[:, excluded:].copy()
     for i, rank in enumerate(run.ranks):
         waited = messages.by_batch.get(rank, ()) if messages else ()
@@ -454,7 +455,7 @@ def _collectives(
         gpu_waiting if on_gpu else None,
         skew_of(matched, run.ranks, without, excluded),
         messages,
-        (*matched.warnings, *(messages.warnings if messages else ())),
+        (*matched.warnings, *(messages.warnings if messages else ()), *([late] if late else ())),
     )
 
 
@@ -593,7 +594,8 @@ def _waiting_on_host(ranks: Sequence[int], collected: _Collected) -> dict[int, f
     waiting, messages = collected.waiting, collected.messages
     found: dict[int, float] = {}
     for i, rank in enumerate(ranks):
-        parts = [messages.by_batch[rank]] if messages and rank in messages.by_batch else []
+        known = messages is not None and messages.pairs and rank in messages.by_batch
+        parts = [messages.by_batch[rank]] if messages is not None and known else []
         if waiting and waiting.waiting_s is not None and waiting.by_batch is not None:
             parts.append(waiting.by_batch[i])
         if parts:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from perfmodel.base.arrays import Floats, Int64
+from perfmodel.base.units import si
 from perfmodel.readers.trace import NULL
 from perfmodel.timing.collectives import (
     Calls,
@@ -17,6 +19,8 @@ from perfmodel.timing.collectives import (
     blocking,
     waits,
 )
+
+_LATE: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,40 @@ def skew_of(matched: Matched, ranks: Sequence[int], batch_s: Floats, warmup: int
         imbalance=imbalance[1],
         clock_bound_s=matched.clock_bound_ns * 1e-9,
     )
+
+
+def late_start(matched: Matched, ranks: Sequence[int], batch_s: Floats, warmup: int) -> str | None:
+    """Say for whom a rank waits longest in the warm-up, if longer than ten usual batches take.
+
+    Medians leave the warm-up out, and with it a rank that begins late.
+
+    Parameters
+    ----------
+    matched : Matched
+    ranks : sequence of int
+    batch_s : array, shape (ranks, batches)
+        Host time of every batch, with the warm-up.
+    warmup : int
+    """
+    usual = np.nanmedian(batch_s[:, warmup:])
+    most, said = float(_LATE * usual), None
+    for one in matched.instances() or ():
+        members = [matched.calls[i] for i in one.members.tolist()]
+        start = np.stack([c.start_ns[r] for c, r in zip(members, one.rows, strict=True)])
+        come = np.sort(start, axis=0)
+        for i, c, rows in zip(one.members.tolist(), members, one.rows, strict=True):
+            early = (c.batch[rows] >= 0) & (c.batch[rows] < warmup)
+            waited = np.nan_to_num(waits(c, _last(c, rows, come))[rows]) * early
+            at = int(waited.argmax()) if len(waited) else 0
+            if len(waited) and waited[at] > most:
+                last = ranks[int(one.members[int(start[:, at].argmax())])]
+                most = float(waited[at])
+                said = (
+                    f"rank {ranks[i]} waits {si(most, 's')} in {c.name[int(rows[at])]} of batch "
+                    f"{int(c.batch[rows[at]])} for rank {last}, which comes late; batches of the "
+                    f"warm-up are in no median"
+                )
+    return said
 
 
 @dataclass(frozen=True, slots=True)

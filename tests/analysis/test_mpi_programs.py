@@ -243,3 +243,37 @@ def test_a_call_for_several_requests_is_one_call(tmp_path: Path) -> None:
     lanes = select(run.measured, window_of(run.measured, range(5, 6)))
     assert len([lane for lane in lanes if lane.name == "MPI"]) == RANKS
     assert not any("(2)" in lane.name for lane in lanes)
+
+
+def test_a_rank_that_begins_late_is_named_though_the_warm_up_is_left_out(tmp_path: Path) -> None:
+    """Rank 2 comes to the first reduction 300 ms after the others."""
+
+    def step(thread: Thread, rank: int, i: int, at: int) -> None:
+        begin = at if i else 501 * MS
+        shift = 300 * MS
+        start = begin + (shift if i or rank == 2 else 0)
+        thread.mpi("MPI_Allreduce", start, begin + shift + MS, 16)
+
+    builder = ReportBuilder(world_size=RANKS)
+    for rank in range(RANKS):
+        thread = builder.thread(100 + rank, rank=rank)
+        for i in range(STEPS):
+            step(thread, rank, i, 501 * MS + 10 * i * MS)
+    run = analyzed(builder, tmp_path)
+    (said,) = [w for w in run.warnings if "comes late" in w]
+    assert "waits 300 ms in MPI_Allreduce of batch 0 for rank 2" in said
+    assert run.batch.median.value == pytest.approx(10e-3, rel=1e-3)
+
+
+def test_one_rank_of_several_does_not_tell_its_waiting(tmp_path: Path) -> None:
+    builder = ReportBuilder(world_size=RANKS)
+    thread = builder.thread(100, rank=0)
+    for i in range(STEPS):
+        at = 10 * i * MS
+        thread.mpi("MPI_Send", at, at + MS, 64, "p2p", remoteRank=1, tag=0)
+        thread.mpi("MPI_Recv", at + 2 * MS, at + 5 * MS, 64, "p2p", remoteRank=1, tag=1)
+    run = analyzed(builder, tmp_path)
+    assert run.messages is not None
+    assert run.messages.unmatched == 2 * (STEPS - 1)
+    assert run.ranks[0].waiting_s is None
+    assert run.ranks[0].communication_s == pytest.approx(4e-3)
