@@ -480,7 +480,7 @@ def _excluded(run: Run, everything: PathTable, warmup: int | None, workload: Wor
 
 
 def _check_left(run: Run, everything: PathTable, excluded: int) -> None:
-    """Refuse a warm-up behind which no batch has a time."""
+    """Refuse a warm-up after which no batch has a time."""
     batch_s = head_of(run, everything).seconds["host"]
     if np.isnan(batch_s[:, excluded:]).all():
         raise SchemaError(

@@ -1,4 +1,4 @@
-"""Nsight Compute's counters: which are collected, their sums, roofs by unit, beside formulas."""
+"""Nsight Compute's counters: which are collected, their sums, roofs by unit, and formulas."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Counted:
 
     @property
     def label(self) -> str:
-        """The name, behind the file where there are several."""
+        """The name, after the file's if there are several files."""
         file = self.source.removesuffix(".csv").removesuffix(".ncu-rep")
         return f"{file}: {self.name}" if file else self.name
 
@@ -306,7 +306,7 @@ _SPLITS: Final = (3, 2)
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One range and batch: formulas beside counters; None was not counted.
+    """One range and batch: formulas and counters; None was not counted.
 
     Attributes
     ----------
@@ -374,7 +374,7 @@ def as_counted(workload: Workload | None, ranges: Sequence[Counted]) -> Workload
 def compare(
     ranges: Sequence[Counted], workload: Workload, values: Mapping[str, int], batches: int
 ) -> tuple[Compared, ...]:
-    """Set the ranges that have formulas beside these.
+    """Compare the ranges that have formulas with these.
 
     Parameters
     ----------

@@ -175,7 +175,7 @@ def launch_of_record(path: Path) -> Launch:
     Raises
     ------
     ReportError
-        If the file cannot be read, is no record, or times no batch behind the first.
+        If the file cannot be read, is no record, or times no batch after the first.
     """
     record, program = read_record(path), program_of_sizes()
     sizes = {

@@ -150,7 +150,7 @@ def fit_roofline(label: str, rates: Mapping[str, Rate | None], totals: Counts) -
 
 
 def amounts(totals: Counts) -> dict[str, float]:
-    """Return the work behind every rate, by the rate's name."""
+    """Return the work of every rate, by the rate's name."""
     moved = {f"P_{link}": float(getattr(totals, f"{link}_bytes")) for link in LINKS}
     return {"P_flops": float(totals.flops), **moved}
 

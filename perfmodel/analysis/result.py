@@ -177,7 +177,7 @@ class RunAnalysis:
 class Analysis:
     """One or more runs, and which of them fits the roofline that all points are drawn on.
 
-    `failed` are the errors of reports and runs that could not be analyzed beside the others;
+    `failed` are the errors of reports and runs that could not be analyzed with the others;
     `not_kept` says of each result that was to be kept in a folder, and is not, why.
     """
 

@@ -1,4 +1,4 @@
-"""Splits beside reports: rates from a report, measured communication, all grids ranked."""
+"""Splits with reports: rates from a report, measured communication, all grids ranked."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def override(rates: SplitRates, given: Mapping[str, float]) -> SplitRates:
 
 
 def compare(run: RunAnalysis, rates: SplitRates) -> SplitMeasured:
-    """Set a data or model parallel report's all-reduce beside the paper's estimate.
+    """Compare a data or model parallel report's all-reduce with the formulas' estimate.
 
     Raises
     ------

@@ -75,7 +75,7 @@ def _sentences_of(runs: Sequence[RunAnalysis]) -> Iterator[str]:
 
 
 def _setting(run: RunAnalysis) -> tuple[object, ...]:
-    """What must agree, beside the symbols, for two runs to be compared."""
+    """What must be equal, besides the symbols, to compare two runs."""
     gpus = {r.gpu for r in run.ranks}
     kinds = frozenset((c.direction, c.memory) for c in run.copies)
     machine = run.machine.name if run.machine else None

@@ -81,7 +81,7 @@ def idle_of(run: RunAnalysis) -> Idle:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Samples of a window, and what a report says beside them; None where one is missing.
+    """Samples of a window and the results of a report; None where one is missing.
 
     Attributes
     ----------

@@ -91,7 +91,7 @@ def ranges(
 
 
 def _paths(context: click.Context) -> list[Path]:
-    """Return the files named so far: behind an option without its value click has not read them."""
+    """Return the files named so far; click has not read those after an option without its value."""
     values = context.params.values()
     listed = [v if isinstance(v, (tuple, list)) else [v] for v in values]
     found = [path for group in listed for path in group if isinstance(path, Path)]
@@ -259,7 +259,7 @@ FILE: Final = click.Path(path_type=Path)
 
 
 def taking_all(flag: str) -> type[click.Command]:
-    """Return a command whose option `flag` takes all words behind it, as a pattern gives them."""
+    """Return a command whose option `flag` takes all words after it, as from a shell pattern."""
 
     class TakesAll(click.Command):
         def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
@@ -310,7 +310,7 @@ def out(kind: Out, said: str = "") -> Callable[[_Command], _Command]:
 def output(*own: str, said: str = "") -> Callable[[_Command], _Command]:
     """`-o`, `--format`, `--json` and `-q`: of every command that has a result.
 
-    The command is called with `out` and `fmt`, for `emit`. `own` is what it makes beside its
+    The command is called with `out` and `fmt`, for `emit`. `own` is what it makes besides its
     result; see `Out`.
     """
 

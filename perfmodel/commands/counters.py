@@ -85,7 +85,7 @@ def _read(paths: tuple[Path, ...], options: dict[str, Any]) -> tuple[Any, list[A
 
 
 def _compared(launches: Any, options: dict[str, Any]) -> list[Any]:
-    """Formulas beside counters, file by file, where sizes or a workload are given."""
+    """Compare formulas with counters, file by file, if sizes or a workload are given."""
     values = _options.symbol_values(options)
     if not values and not options["workload"]:
         return []

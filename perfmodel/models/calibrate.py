@@ -196,7 +196,7 @@ def calibrate(
     alone : Alone, optional
         Microbenchmarks of cuBLAS's products, which are then not fitted by their FLOPs.
     micro : sequence of Microbenchmark, optional
-        Microbenchmarks of copies, all-reduces and launches: evidence beside that of the runs.
+        Microbenchmarks of copies, all-reduces and launches: evidence in addition to the runs.
     host_calls : mapping of str to float, optional
         Host times of the machine's file (`hosts.calls_of`), for predicting other hosts by theirs.
     calls_of_host : str

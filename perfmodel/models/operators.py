@@ -422,7 +422,7 @@ class PredictedStep:
         return Operation(launch_s, seconds, 1, kind)
 
     def _buckets(self) -> dict[int, list[float]]:
-        """Bytes of every bucket of gradients, by the call behind which it is ready."""
+        """Bytes of every bucket of gradients, by the call after which it is ready."""
         left = max((new for new, _ in self._updated()), key=len, default=[])[::-1]
         backward = [i for i, (c, _) in enumerate(self.calls) if c.phase == "backward"]
         if not left or not backward:

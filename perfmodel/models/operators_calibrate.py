@@ -34,7 +34,7 @@ _HOST_SETS_RANKS: Final = 1.5
 _FEW_NOISE: Final = 0.05
 """Least noise of the GPU where too few reports are there to leave one out."""
 _CONTENTIONS: Final = tuple(i / 10 for i in range(16))
-"""By how much longer kernels beside collectives may take."""
+"""Largest share by which kernels may take longer during collectives."""
 _USUAL_GAP_S: Final = 1.1e-6
 
 
@@ -93,7 +93,7 @@ def calibrate_operators(
 
 
 def _beside_collectives(model: OperatorModel, work_at: WorkAt) -> OperatorModel:
-    """Fit how much longer kernels take beside collectives, where times alone say it.
+    """Fit how much longer kernels take during collectives, if times without them are known.
 
     What several ranks do besides, such as copies of gradients to buckets, is part of it.
     """
@@ -163,7 +163,7 @@ def _nonnegative(rows: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _contention(steps: Sequence[RecordedStep], timer: Timer, work_at: WorkAt) -> float:
-    """By how much longer kernels take beside collectives: those of the backward pass."""
+    """Share by which kernels of the backward pass take longer during collectives."""
     found = []
     for step in steps:
         talk = sum(step.calls[i].gpu_s for i in step.order

@@ -34,12 +34,12 @@ class Run:
 
     @property
     def end(self) -> int:
-        """The first element behind."""
+        """The first element after the run."""
         return self.start + self.period * self.count
 
 
 def runs_of(tokens: Sequence[object], least: int = 2) -> tuple[Run, ...]:
-    """Find the longest repetitions of a sequence, then those before and behind them.
+    """Find the longest repetitions of a sequence, then those before and after them.
 
     >>> runs_of(list("xabcdabcdabcdy"))
     (Run(start=1, period=4, count=3),)

@@ -186,7 +186,7 @@ class Observation:
         Seconds by NVTX range along the critical path: of the rank that reaches the all-reduce
         last, without the ranges inside.
     batches : int
-        Batches behind the medians.
+        Number of batches of the medians.
     host : str
         A name of the machine that it ran on; '' where it is that of all others.
     """
@@ -380,7 +380,7 @@ class Term:
     runs : tuple of str
         Reports it was fitted on.
     microbenchmarks : tuple of str
-        Series of a machine's measurement that it was fitted on, beside the reports.
+        Series of a machine's measurement that it was fitted on, besides the reports.
     """
 
     key: str

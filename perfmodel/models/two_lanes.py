@@ -72,7 +72,7 @@ def lanes(operations: Sequence[Operation], gap_s: float, contention: float = 0.0
     gap_s : float
         Between two operations of the GPU.
     contention : float
-        By how much longer a kernel takes beside a collective.
+        Share by which a kernel takes longer during a collective.
 
     Examples
     --------

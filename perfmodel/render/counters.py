@@ -1,4 +1,4 @@
-"""What Nsight Compute counted: two tables, the formulas beside it, and a JSON document."""
+"""What Nsight Compute counted: two tables, the formulas, and a JSON document."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ FORMULAS: Final = (
 
 
 def formulas_table(compared: Sequence[Compared]) -> Table:
-    """Formulas beside counters, per batch."""
+    """Formulas and counters, per batch."""
     batches = {c.counted.source: c.batches for c in compared}
     said = ", ".join(f"{n} of {file}" if file else str(n) for file, n in batches.items())
     notes = (f"{c.counted.label}: {word}" for c in compared for word in explain(c))

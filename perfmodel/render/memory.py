@@ -67,7 +67,7 @@ def _notes(found: MemoryUse) -> tuple[str, ...]:
 
 
 def measured_table(found: MemoryUse) -> Table:
-    """Return peaks by process and kind of memory, beside the theory's."""
+    """Return peaks by process and kind of memory, and the formulas' sums."""
 
     def error(t: Timeline) -> float | None:
         theory = found.theory_bytes(t.kind)

@@ -125,7 +125,7 @@ def operators_text(work: StepWork) -> Table:
 
 
 def counted_text(work: StepWork) -> Table | None:
-    """What Nsight Compute counted beside the formulas; None without its table."""
+    """What Nsight Compute counted, and the formulas; None without its table."""
     shown = [row for row in work.operators if row.dram_bytes is not None][:SHOWN]
     if not shown:
         return None

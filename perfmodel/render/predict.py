@@ -241,7 +241,7 @@ def scaling_table(points: Sequence[Scaled], kind: str) -> Table:
 
 
 def picture(model: Model, found: Sequence[Prediction], symbol: str) -> Axes:
-    """Draw predictions over one symbol, with the calibration's own runs beside them."""
+    """Draw predictions over one symbol, with the calibration's own runs."""
     from perfmodel.render.plot.lines import predictions
 
     label = found[0].case.settings.get(LEADING_SETTING, model.workload)

@@ -98,7 +98,7 @@ MEASURED: Final = (
 
 
 def measured_table(found: Splits) -> Table:
-    """Each report's all-reduces beside the paper's estimate."""
+    """Each report's all-reduces and the formulas' estimate."""
     notes = [
         "bytes handed over per rank and batch; transfer: from the last rank's arrival on; range: "
         f"MPI_Allreduce on the host; the paper's time takes alpha and beta of {found.rates.source}"

@@ -22,7 +22,7 @@ _MOST_PHASES: Final = 8
 
 
 def result(found: Answer) -> Result:
-    """Return samples and what a report says beside them in every format."""
+    """Return samples and the results of a report in every format."""
     made = []
     if found.series is not None:
         made.append(series_table(found.series))
@@ -107,7 +107,7 @@ def metrics_table(metrics: Sequence[GpuMetric]) -> Table:
 
 
 def sentences(found: Answer) -> Sequence[str]:
-    """Set NVML's number beside the report's, and say what to do."""
+    """Compare NVML's number with the report's, and say what to do."""
     said = []
     nvml = None if found.series is None else found.series.mean("gpu_percent")
     if nvml is not None and found.idle is not None:

@@ -27,7 +27,7 @@ class _Images(Chain):
     """Layers over images."""
 
     def activate(self, name: str, layer: Layer, *inputs: str) -> str:
-        """Add a layer and the activation behind it, called `NAME.relu`."""
+        """Add a layer and the activation after it, called `NAME.relu`."""
         return self.add(f"{name}.relu", Relu(), self.add(name, layer, *inputs))
 
     def convolve(self, name: str, channels: int, kernel: int, *inputs: str) -> str:

@@ -25,7 +25,7 @@ class _Tokens(Chain):
     """Layers over tokens: parts of transformers."""
 
     def beside(self, at: str, before: bool, **parts: Layer) -> str:
-        """Add layers beside a shortcut, and a normalization before them or behind all."""
+        """Add layers parallel to a shortcut, and a normalization before them or after all."""
         x = self.last
         if before:
             self.add(at + "norm", FeatureNorm())

@@ -1,4 +1,4 @@
-"""Compares two sets of reports, launch by launch: the function behind `perfmodel compare`."""
+"""Compares two sets of reports, launch by launch: the function of `perfmodel compare`."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def _source(key: Key) -> str:
 
 
 def order(before: Launches, after: Launches) -> list[Key]:
-    """All keys as trees: those before in their order, those only after behind their siblings."""
+    """All keys as trees: those before in their order, new ones after their siblings."""
     found = list(dict.fromkeys(k for launch in before for k in launch.series))
     found.sort(key=lambda k: GROUPS.index(k[0]))  # launches may have added some at the end
     for kind in GROUPS:

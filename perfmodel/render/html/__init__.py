@@ -221,7 +221,7 @@ def _of_roof(run: RunAnalysis) -> Tile:
 
 
 def _rates(run: RunAnalysis) -> Grid:
-    """Effective throughputs with their intervals, beside the machine's ceilings."""
+    """Effective throughputs with their intervals, and the machine's ceilings."""
     rows: list[tuple[object, ...]] = []
     fitted = [(name, rate) for name, rate in run.rates.items() if rate is not None]
     ceilings = [_ceiling(run, name) for name, _ in fitted]

@@ -289,7 +289,7 @@ def _terms(run: RunAnalysis) -> Grid:
 
 
 def _checks(run: RunAnalysis) -> Grid:
-    """The model's time beside the measured one."""
+    """The model's time and the measured one."""
     columns = (
         Column("timed", "Timed", of="label"),
         Column("predicted_s", "Predicted", "si", "s", digits=4),
