@@ -107,6 +107,7 @@ def analyze_reports(
     *,
     whole: bool | int = False,
     cache: Path | None = None,
+    unpacked: Path | None = None,
 ) -> Analysis:
     """Read and analyze reports; of each one is kept what the analysis looks at.
 
@@ -125,6 +126,9 @@ def analyze_reports(
         Folder that keeps what is measured of every report, by its content: a report that was
         measured before is not read again. Not of those that are kept `whole`, nor where options
         name other files. What cannot be kept is in `Analysis.not_kept`.
+    unpacked : Path, optional
+        Folder for temporary files of those that are kept `whole`; it must stay while they are
+        looked into.
 
     Raises
     ------
@@ -134,7 +138,10 @@ def analyze_reports(
     """
     kept = _cache(cache) if cache else None
     all_of = frozenset(paths if whole is True else paths[: int(whole)])
-    look = partial(_read, options=options, whole=all_of, most_ops=_share(len(paths)), cache=kept)
+    look = partial(
+        _read, options=options, whole=all_of, most_ops=_share(len(paths)), cache=kept,
+        unpacked=unpacked,
+    )  # fmt: skip
     found = attempt_reports(
         look, paths, engine or Engine(1), lambda path: progress(f"read {path.name}")
     )
@@ -176,6 +183,7 @@ def _read(
     whole: frozenset[Path],
     most_ops: int,
     cache: Cache | None = None,
+    unpacked: Path | None = None,
 ) -> tuple[TimedReport, str]:
     """Read and measure one report, in whatever process, or take what was measured before.
 
@@ -185,7 +193,7 @@ def _read(
     str
         Why the result is not kept where it should be, or ''.
     """
-    measure = partial(measure_report, path, source, options)
+    measure = partial(measure_report, path, source, options, unpacked=unpacked)
     there = path.is_file() or path.is_dir()  # opening a pipe waits for its writer
     if cache is None or source in whole or options.shapes or options.counters or not there:
         return measure(most_ops=most_ops, drawn=source in whole), ""

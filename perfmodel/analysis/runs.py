@@ -79,6 +79,7 @@ def measure_report(
     kernels: bool = False,
     most_ops: int = MOST_OPS,
     drawn: bool = False,
+    unpacked: Path | None = None,
 ) -> TimedReport:
     """Read and measure one report, and keep of it what is looked at later.
 
@@ -93,11 +94,14 @@ def measure_report(
         As `time_streamed`.
     drawn : bool
         Keep all of it but operations and calls that can be read again: those of a large file that
-        is no temporary one.
+        stays.
+    unpacked : Path, optional
+        Folder where a temporary file of it stays, if it is there.
     """
     kernels |= bool(options.workload and options.workload.replay)
-    with opened(path) as file:
-        if is_large(file) and (file == path or not drawn):
+    stays = unpacked if drawn and unpacked and unpacked.is_dir() else None  # here: not elsewhere
+    with opened(path, stays) as file:
+        if is_large(file) and (file == path or stays or not drawn):
             read = read_large(file, source, options)
             keep = partial(needed, replays=kernels)
             timed = time_streamed(*read, options, keep, most_ops, all_gaps=drawn)

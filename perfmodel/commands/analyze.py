@@ -76,10 +76,12 @@ def analyzed(
     engine: Engine | None = None,
     *,
     whole: bool | int = True,
+    unpacked: Path | None = None,
 ) -> Analysis:
     """Read and analyze reports with the values of `_options.analysis`; warn.
 
-    All of every report is kept, or of the first ones, if the caller reads more of them.
+    All of every report is kept, or of the first ones, for who looks further into them; what is
+    unpacked of these for as long as its folder is there.
     """
     from perfmodel.analysis.analyze import analyze_reports
 
@@ -92,6 +94,7 @@ def analyzed(
             engine,
             advance,
             whole=whole,
+            unpacked=unpacked,
             cache=options.get("cache"),
         )
     if came := sorted(_beside(reports) - before):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -33,14 +35,20 @@ def report(reports: tuple[Path, ...], path: Path | None, out: Path | None, **opt
     browser.
     """
     from perfmodel.models.model import load
+    from perfmodel.readers import is_sqlite
     from perfmodel.render.html import page
 
     if out is None and is_quiet():
         raise click.UsageError("expected -o FILE.html with --quiet, which does not name the file")
     out = out or _USUAL
     model = None if path is None else load(path)
-    analysis = analyzed(reports, options, _options.engine_of(options), whole=_DRAWN)
-    write(out, page(analysis, model))
+    with ExitStack() as files:
+        unpacked = None
+        if not all(map(is_sqlite, reports)):
+            unpacked = Path(files.enter_context(TemporaryDirectory(prefix="perfmodel-")))
+        engine = _options.engine_of(options)
+        analysis = analyzed(reports, options, engine, whole=_DRAWN, unpacked=unpacked)
+        write(out, page(analysis, model))
     if out != STDOUT:
         report_written(out, err=False)
     exit_of(analysis)

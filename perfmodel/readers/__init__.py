@@ -40,20 +40,22 @@ def read(path: str | Path, *, parts: Iterable[str] = ALL_PARTS) -> Trace:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Path]:
+def opened(path: Path, folder: Path | None = None) -> Iterator[Path]:
     """Yield the path of an SQLite file with the report's content, temporary where it must be.
+
+    In a `folder`, a temporary one stays as long as this.
 
     Raises
     ------
     ReportError
         If the report cannot be unpacked, or cannot be exported here.
     """
-    if _is_sqlite(path):
+    if is_sqlite(path):
         yield path
         return
     from perfmodel.readers.rep import as_sqlite  # brings modules that few readings need
 
-    with as_sqlite(path) as sqlite:
+    with as_sqlite(path, folder) as sqlite:
         yield sqlite
 
 
@@ -65,11 +67,12 @@ def check_at_rest(path: Path, source: Path) -> None:
     ReportError
         It calls the report `source`.
     """
-    if _is_sqlite(path):
+    if is_sqlite(path):
         check_file(path, source)
 
 
-def _is_sqlite(path: Path) -> bool:
+def is_sqlite(path: Path) -> bool:
+    """Whether a report is read as it is, not from a temporary file that is made of it."""
     return path.suffix not in _CONVERTED and not path.is_dir() and not _is_json(path)
 
 

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,8 +27,10 @@ _MORE: Final = 1 << 26
 
 
 @contextmanager
-def as_sqlite(path: Path) -> Iterator[Path]:
+def as_sqlite(path: Path, folder: Path | None = None) -> Iterator[Path]:
     """Yield the path of a temporary SQLite file with the content of another kind of report.
+
+    In a `folder`, it stays as long as this.
 
     Raises
     ------
@@ -42,8 +44,12 @@ def as_sqlite(path: Path) -> Iterator[Path]:
         make = columnar.to_sqlite
     else:
         check_path(path)
-    with tempfile.TemporaryDirectory(prefix="perfmodel-") as folder:
-        target = Path(folder) / "report.sqlite"
+    with (
+        tempfile.TemporaryDirectory(prefix="perfmodel-")
+        if folder is None
+        else nullcontext(tempfile.mkdtemp(dir=folder))
+    ) as place:
+        target = Path(place) / "report.sqlite"
         make(path, target)
         yield target
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from shutil import copyfile
@@ -122,11 +123,20 @@ def test_a_report_that_changes_before_its_window_is_read(
         page(analysis)
 
 
-def test_what_was_unpacked_is_gone_when_the_page_is_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_what_is_unpacked_stays_until_the_page_is_drawn(
+    jobs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    unpacked = tmp_path / "unpacked"
+    unpacked.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(unpacked))
     packed = tmp_path / "report.sqlite.gz"
     packed.write_bytes(gzip.compress(BASE.read_bytes(), 1))
-    whole = shown(monkeypatch, "report", packed, "-o", "-", large=False)
-    assert shown(monkeypatch, "report", packed, "-o", "-", large=True) == whole
+    whole = shown(monkeypatch, "report", packed, "-o", "-", "--jobs", jobs, large=False)
+    assert shown(monkeypatch, "report", packed, "-o", "-", "--jobs", jobs, large=True) == whole
     assert whole[0] == 0
+    assert [*unpacked.iterdir()] == []
+    monkeypatch.setattr(runs, "_LARGE_BYTES", 0)
+    for folder, whole_rows in ((unpacked, False), (tmp_path / "nowhere", True), (None, True)):
+        (found,) = analyze_reports([packed], Options({}), whole=1, unpacked=folder).runs
+        assert found.measured.traces[0].whole == whole_rows
