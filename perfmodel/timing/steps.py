@@ -18,7 +18,7 @@ from perfmodel.readers.nvtx import MPI_DOMAIN
 from perfmodel.readers.trace import NO_NAME, PUSH_POP, GpuOps, Ranges, Trace, concatenate
 from perfmodel.readers.trace import rows as select
 from perfmodel.timing.host_steps import extents, host_steps
-from perfmodel.timing.nesting import closed_ends
+from perfmodel.timing.nesting import closed_ends, nest
 from perfmodel.timing.period import pattern_of, period_of, repetitions_of
 from perfmodel.timing.projection import Joined, join_launches
 
@@ -47,6 +47,8 @@ BLOCKING: Final = (
 """CUDA calls that wait until the GPU has done what was launched."""
 _INNER: Final = 0.75
 """Share of a step's operations that a shorter sequence in it repeats to be said."""
+_OTHER_KIND: Final = 1.5
+"""Ranges of one name are of two kinds if their medians in different ranges differ so many times."""
 _OFTEN: Final = 10
 _SOME: Final = 0.1
 """Set-up may be long: what repeats so often, and all the GPU's work while it goes on (without a GPU
@@ -210,6 +212,8 @@ def find_steps(trace: Trace, asked: str | None = None, parts: Parts | None = Non
     if asked is not None:
         return _asked(trace, work, asked)
     best = _best(_candidates(trace, work))
+    if best is not None and not work.on_gpu:
+        best = _of_one_kind(trace, work, best)
     least = _MOST if work.on_gpu or best is None or not best.named_as_step else _SOME
     held = best is not None and best.share >= least
     if best is not None and held and not best.is_part(work.on_gpu):
@@ -404,6 +408,34 @@ def _best(candidates: Sequence[Candidate]) -> Candidate | None:
     named = [c for c in good if c.named_as_step]
     pool = named or [c for c in good if "epoch" not in c.label.lower()] or good
     return min(pool, key=lambda c: (len(c.rows), -c.share, c.label), default=None)
+
+
+def _of_one_kind(trace: Trace, work: _Work, best: Candidate) -> Candidate:
+    """Of ranges of one name in ranges of others, such as `train` and `validate`, those of one.
+
+    The ones with most time, if the others take longer or shorter: a median of both says nothing.
+    """
+    ranges, rows = trace.ranges, best.rows
+    nesting = nest(ranges, len(trace.threads))
+    place = np.full(len(ranges), -1, np.int64)
+    place[nesting.row] = np.arange(len(nesting.row))
+    parent = np.where(place[rows] >= 0, nesting.parent[place[rows]], -1)
+    above = np.where(parent >= 0, ranges.name[nesting.row[parent]], NO_NAME)
+    names = {
+        code: pattern_of(trace.range_labels[code]) if code >= 0 else ""
+        for code in {*above.tolist()}
+    }
+    around = np.array([names[code] for code in above.tolist()])
+    spent = closed_ends(ranges)[rows] - ranges.start_ns[rows]
+    kinds = {name: np.flatnonzero(around == name) for name in dict.fromkeys(around.tolist())}
+    kinds = {name: at for name, at in kinds.items() if len(at) >= _LEAST_REPEATS}
+    usual = [float(np.median(spent[at])) for at in kinds.values()]
+    if len(kinds) < 2 or max(usual) <= _OTHER_KIND * min(usual):
+        return best
+    most = max(kinds.values(), key=lambda at: int(spent[at].sum()))
+    process = trace.thread_process[ranges.thread[rows[most]]]
+    start, end = ranges.start_ns[rows[most]], closed_ends(ranges)[rows[most]]
+    return Candidate(best.label, rows[most], work.inside(process, start, end))
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,3 +153,21 @@ def test_ranks_that_died_have_fewer_steps_and_none_in_which_they_were_stopped(
     assert steps.found_by == "kernels"
     assert counts(steps) == [11] * RANKS
     assert int((steps.end_ns - steps.start_ns).max()) <= 10 * MS
+
+
+@pytest.mark.parametrize(("validation_ms", "expected"), [(3, 16), (9, 20)])
+def test_ranges_of_one_name_in_two_phases_are_steps_of_one_kind(
+    validation_ms: int, expected: int, tmp_path: Path
+) -> None:
+    """Sixteen of 9 ms in `train`, and four of other length or as long in `validate`."""
+
+    def phase(thread: Thread, rank: int, i: int, at: int) -> None:
+        if i in (0, 16):
+            steps = 16 if i == 0 else 4
+            thread.range("train" if i == 0 else "validate", at, at + 10 * steps * MS - 1)
+        length = 9 if i < 16 else validation_ms
+        thread.range(f"iter {i}", at, at + length * MS)
+
+    steps = program(phase, tmp_path)
+    assert steps.label == "iter *"
+    assert counts(steps) == [expected] * RANKS
