@@ -256,7 +256,8 @@ def _waiting_for_messages(facts: Facts, steps: StepFacts, actions: Actions) -> F
         max(steps.bucket_saving_s, min(waits)),
         f"{steps.collectives:.0f} kernels of ncclSend and ncclRecv per step, up to "
         f"{si(steps.exposed_s, 's')} beside no computing; every rank waits in them for "
-        f"{si(min(waits), 's')} to {si(max(waits), 's')}, as stages of a pipeline do (its bubble)",
+        f"{si(min(waits), 's')} to {si(max(waits), 's')}, as stages of a pipeline (its bubble) and "
+        f"ranks with experts do",
         actions.advise("fill_stages"),
     )
 

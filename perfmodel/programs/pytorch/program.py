@@ -58,8 +58,9 @@ ACTIONS: Final = Actions(texts={
         "look at what rank {rank} does beyond the others (data loading, logging, checkpoints, "
         "another GPU clock), and give every rank the same work, such as by DistributedSampler",
     "help_stage":
-        "look at what rank {rank} does beyond the others (another GPU clock, another process on "
-        "its GPU); of a pipeline, divide the layers so that all stages compute as long",
+        "look at what rank {rank} does beyond the others (its share of the layers of a pipeline, "
+        "or of the tokens of its experts; data loading, another GPU clock, another process on its "
+        "GPU), and give all ranks as long to compute between their messages",
     "fill_stages":
         "of a pipeline: more micro-batches per step, and a schedule with a smaller bubble "
         "(torch.distributed.pipelining: n_microbatches, Schedule1F1B, ScheduleInterleaved1F1B); "
