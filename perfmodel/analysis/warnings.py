@@ -9,11 +9,12 @@ import numpy as np
 
 from perfmodel.analysis.outliers import check_ranks
 from perfmodel.analysis.rates import amounts, counted
+from perfmodel.analysis.steps import lane_ranks
 from perfmodel.base.units import si
 from perfmodel.programs.identify import Identity
 from perfmodel.readers.trace import GRAPH, MPI_SOURCES, NULL, Trace
 from perfmodel.timing.collectives import lost
-from perfmodel.timing.copies import devices, tells_devices, unsized_copies
+from perfmodel.timing.copies import devices, gpu_id, tells_devices, unsized_copies
 from perfmodel.timing.host_steps import cut_short
 from perfmodel.timing.range_times import ranks_of
 from perfmodel.timing.run import Run
@@ -28,8 +29,18 @@ _STUCK: Final = 3
 
 
 def gpu_of_rank(run: Run) -> dict[int, int]:
-    """GPU id by rank."""
-    return {rank: gpu for t in run.traces for rank, gpu in devices(t).items()}
+    """GPU id by rank; reports of one rank each may all call it 0."""
+    by_report = [devices(trace) for trace in run.traces]
+    if not run.steps or len({r for gpus in by_report for r in gpus}) == sum(map(len, by_report)):
+        return {rank: gpu for gpus in by_report for rank, gpu in gpus.items()}
+    return {
+        rank: gpu_id(trace, process, ordinal)
+        for trace, report, ranks in zip(run.traces, run.steps, lane_ranks(run.steps), strict=True)
+        for rank, process, ordinal in zip(
+            ranks, report.times.process.tolist(), report.times.device.tolist(), strict=True
+        )
+        if ordinal >= 0
+    }
 
 
 def same_devices(run: Run) -> dict[int, tuple[int, ...]]:

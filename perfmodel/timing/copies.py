@@ -117,7 +117,11 @@ def devices(trace: Trace) -> Mapping[int, int]:
         used = used[used >= 0]
         if len(used):
             ordinals, operations = np.unique(used, return_counts=True)
-            ordinal = int(ordinals[operations.argmax()])
-            pid = (int(trace.processes[process]) >> 24) & 0xFFFFFF
-            found[rank] = trace.cuda_devices.get((pid, ordinal), ordinal)
+            found[rank] = gpu_id(trace, process, int(ordinals[operations.argmax()]))
     return found
+
+
+def gpu_id(trace: Trace, process: int, ordinal: int) -> int:
+    """GPU that a process calls by this number; the number itself where nothing maps it."""
+    pid = (int(trace.processes[process]) >> 24) & 0xFFFFFF
+    return trace.cuda_devices.get((pid, ordinal), ordinal)
