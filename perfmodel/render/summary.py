@@ -181,6 +181,8 @@ def _how_found(steps: StepBreakdown) -> str:
     if steps.found_by == "kernels":
         again = f", each of which repeats a shorter one {steps.inner} times" * (steps.inner > 1)
         return f"by the period of the sequence of operations{again}; {share}"
+    if steps.found_by == "optimizer":
+        return f"each ends with an optimizer's step; {share}"
     if steps.found_by == "whole":
         return "nothing repeats: the whole recording is one step; name one with --batch-range"
     return f"ranges called {steps.label!r}; {share}"

@@ -22,7 +22,7 @@ from perfmodel.timing.nesting import closed_ends, nest
 from perfmodel.timing.period import pattern_of, period_of, repetitions_of
 from perfmodel.timing.projection import Joined, join_launches
 
-FoundBy = Literal["mark", "range", "kernels", "whole"]
+FoundBy = Literal["mark", "range", "kernels", "optimizer", "whole"]
 
 _STEP_NAME: Final = re.compile(
     r"(?:^|[^a-z])(?:train_?|training_?|profiler)?(?:step|iter|iteration|batch)", re.I
@@ -98,7 +98,8 @@ class Steps:
         What one step is called, digits that differ as `*`; empty where nothing names it.
     found_by : str
         `mark` (the program's configuration mark names the range), `range` (ranges of one name),
-        `kernels` (the period of the sequence of kernels) or `whole` (the whole recording).
+        `kernels` (the period of the sequence of kernels), `optimizer` (that period, divided by the
+        steps of an optimizer) or `whole` (the whole recording).
     confidence : float
         Share of the GPU's work (of the host's recorded time where there is no GPU) inside steps,
         from 0 to 1.

@@ -1,0 +1,89 @@
+"""Steps by the ranges of optimizers, where what repeats is several of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.arrays import Int64
+from perfmodel.readers.trace import Trace
+from perfmodel.timing.nesting import closed_ends
+from perfmodel.timing.steps import Parts, Steps, held_share, launched, operation_codes
+
+_STEP: Final = "Optimizer.step#"
+"""What PyTorch calls the range of every optimizer's step (torch/optim/optimizer.py)."""
+_LONGEST: Final = 3.0
+"""A step has at most so many times as many operations as the median one; more is a roll-out."""
+
+
+def divided(trace: Trace, steps: Steps, parts: Parts | None) -> Steps:
+    """Return the steps that each end with an optimizer's, of periods that hold several of them.
+
+    A program whose batches have two lengths in turn, or that writes a checkpoint in every third
+    step, repeats only several steps. These are steps where two that follow each other launch the
+    same operations, which the parts of a step with two optimizers do not, and none has many times
+    as many as the others, as a reinforcement learner's first update after its roll-out has. All
+    else returns as it is.
+
+    Parameters
+    ----------
+    trace : Trace
+        With the program's own ranges.
+    steps : Steps
+        Of the period of the sequence of operations.
+    parts : callable, optional
+        As `perfmodel.timing.steps.find_steps`.
+    """
+    is_step = np.array([text.startswith(_STEP) for text in (*trace.range_labels, "")], np.bool_)
+    rows = np.flatnonzero(is_step[trace.ranges.name])
+    if steps.found_by != "kernels" or len(rows) == 0:
+        return steps
+    if parts is None:
+        everything = [(trace, launched(trace))]
+        parts = everything.copy
+    thread = trace.ranges.thread[rows]
+    process, done = trace.thread_process[thread], closed_ends(trace.ranges)[rows]
+    ends: dict[int, Int64] = {}
+    for p in np.unique(steps.process).tolist():
+        ends[p] = np.sort(done[process == p])
+        begins = steps.start_ns[steps.process == p]
+        several = np.diff(np.searchsorted(ends[p], begins))
+        if len(several) == 0 or several.min() < 2 or len(np.unique(thread[process == p])) > 1:
+            return steps
+    for part, found in parts():
+        for p in np.unique(found.process).tolist():
+            mine = np.flatnonzero(found.process == p)
+            mine = mine[np.argsort(found.at_ns[mine], kind="stable")]
+            codes = operation_codes(part.ops, found.op[mine])
+            cuts = np.searchsorted(found.at_ns[mine], ends[p])
+            if not _alike(np.split(codes, cuts)[1:-1]):
+                return steps
+    columns = []
+    for p, end in ends.items():
+        start = np.append(steps.start_ns[steps.process == p][:1], end[:-1] + 1)
+        kept = end > start
+        columns.append(np.array([np.full(kept.sum(), p), start[kept], end[kept]]))
+    who, start, end = np.concatenate(columns, axis=1)
+    first = np.searchsorted(who, who)
+    on = {int(p): int(t) for p, t in zip(process, thread, strict=True)}
+    made = replace(
+        steps,
+        found_by="optimizer",
+        process=who.astype(np.int32),
+        thread=np.array([on[p] for p in who.tolist()], np.int32),
+        number=(np.arange(len(who)) - first).astype(np.int32),
+        start_ns=start,
+        end_ns=end,
+        row=np.full(len(who), -1, np.int64),
+        inner=1,
+    )
+    return replace(made, confidence=held_share(trace, made, parts))
+
+
+def _alike(found: list[Int64]) -> bool:
+    """Whether of some sequences two that follow each other are equal, and none is very long."""
+    if len(found) < 2 or max(map(len, found)) > _LONGEST * np.median([len(one) for one in found]):
+        return False
+    return any(np.array_equal(one, two) for one, two in zip(found, found[1:], strict=False))
