@@ -37,6 +37,7 @@ from perfmodel.programs.pytorch.calls import Kernels, find_calls
 from perfmodel.programs.pytorch.counters import CountedCall, counted_calls
 from perfmodel.programs.pytorch.dtypes import kernel_types, multiplies
 from perfmodel.programs.pytorch.names import parse
+from perfmodel.programs.pytorch.operator_times import _of_one_origin
 from perfmodel.programs.pytorch.operators import Call, OperatorWork, distinct_rows, work_of
 from perfmodel.programs.pytorch.program import PYTORCH_PROGRAM
 from perfmodel.programs.pytorch.tree import Tree
@@ -295,6 +296,30 @@ def test_a_convolution_that_grows_its_input_is_no_transposed_one(tmp_path: Path)
     run = analyze([read_sqlite(builder.write(tmp_path / "r.sqlite"))], Options()).fitted
     assert run.work is not None
     assert run.work.flops == 3 * 2 * 2 * 12 * 12 * 8 * 8
+
+
+@pytest.mark.parametrize(
+    ("kernels", "gradients"),
+    [(["dgrad"], 1), (["dgrad", "wgrad"], 2), (["fprop", "wgrad"], 2), (["dgrad", "fprop"], 2)],
+)
+def test_a_backward_of_which_only_the_inputs_gradient_ran_has_one(
+    kernels: list[str], gradients: int, tmp_path: Path
+) -> None:
+    """torch.func asks for the gradients of input and weight in two calls."""
+    builder = ReportBuilder("2025.3.2")
+    thread = builder.thread()
+    builder.gpu()
+    for step in range(3):
+        at = 1000 * step
+        thread.range(f"step {step}", at, at + 900)
+        sizes = "[[2, 16, 8, 8], [2, 8, 10, 10], [16, 8, 3, 3]]"
+        thread.range(f"aten::convolution_backward, op_id = 1, sizes = {sizes}", at + 10, at + 800)
+        for i, kernel in enumerate(["nchwToNhwcKernel", *(f"sm90_xmma_{k}_gemm" for k in kernels)]):
+            begin = at + 100 * (i + 1)
+            thread.kernel(kernel, (begin, begin + 10), (begin + 20, begin + 90))
+    run = analyze([read_sqlite(builder.write(tmp_path / "r.sqlite"))], Options()).fitted
+    assert run.work is not None
+    assert run.work.flops == gradients * 2 * 2 * 8 * 8 * 16 * 8 * 3 * 3
 
 
 def test_clipping_gradients_is_the_optimizers(tmp_path: Path) -> None:
@@ -640,6 +665,17 @@ def test_medians_count_steps_without_an_operator_as_nothing() -> None:
     found = _medians(times, range(1, 5), lambda k: k)
     assert found[key][2] == 2.5 + 3.5
     assert other not in found  # in one step of four
+
+
+def test_what_says_a_type_does_not_divide_calls() -> None:
+    """Of one operator's calls, some name what made their inputs, and some do not."""
+    key = OperatorKey("aten::mm", "forward", "bfloat16", "inputs", "bfloat16_tensor", "", True,
+                      False)  # fmt: skip
+    unsaid = replace(key, origin="default")
+    other = replace(unsaid, dtype="float32")
+    keys = [key, unsaid, other]
+    assert _of_one_origin(keys, np.array([1, 3, 1])) == [unsaid, unsaid, other]
+    assert _of_one_origin(keys, np.array([4, 3, 1])) == [key, key, other]
 
 
 @pytest.mark.slow

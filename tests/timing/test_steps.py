@@ -361,9 +361,10 @@ def rank_report(path: Path, rank: int, *, late_ms: int, shift_ms: int = 0) -> Pa
     for step in range(5):
         at = (20 * step + 1) * MS - shift_ms * MS + 50 * MS
         thread.range("step", at, at + 18 * MS)
-        thread.kernel("work", (at, at + 1000), (at, at + 5 * MS))
+        thread.kernel("work", (at, at + 1000), (at, at + 5 * MS), device=rank)
         thread.range("ncclAllReduce", at + 100, at + 9000, domain="NCCL", jsonText=said)
-        thread.kernel(KERNEL, (at + 200, at + 900), (at + late_ms * MS, at + 9 * MS), stream=20)
+        gpu = (at + late_ms * MS, at + 9 * MS)
+        thread.kernel(KERNEL, (at + 200, at + 900), gpu, device=rank, stream=20)
     return builder.write(path)
 
 
@@ -374,6 +375,7 @@ def test_reports_of_single_ranks_are_one_run_by_nccl_s_communicator(tmp_path: Pa
     ]
     run = analyze_reports(paths, Options()).fitted
     assert [rank.rank for rank in run.ranks] == [0, 1]
+    assert [rank.gpu for rank in run.ranks] == [0, 1]
     (group,) = run.collectives
     assert (group.name, group.library, group.algorithm) == ("NCCL AllReduce", "nccl", "RING_LL")
     assert (group.bytes, group.ranks, group.communicator) == (4_000_000, 2, 2**63 + 5)

@@ -604,7 +604,7 @@ class _Graph:
         node = int(self.nodes[i])
         wanted, transposed = (True, True), None
         if name == "aten::convolution_backward":
-            wanted = self._wanted(node, sizes)
+            wanted = self._wanted(node, sizes, self._joined(i))
             transposed = self._transposed.get(self._forward_seq(node))
         kernels = self._joined(i) if name in _BY_KERNELS else ""
         return self._result(node, name, sizes), wanted, transposed, kernels
@@ -799,11 +799,18 @@ class _Graph:
                 return size
         return None
 
-    def _wanted(self, node: int, sizes: Sizes) -> tuple[bool, bool]:
-        """Which gradients of a convolution are asked for: those that something consumes."""
+    def _wanted(self, node: int, sizes: Sizes, kernels: str) -> tuple[bool, bool]:
+        """Which gradients of a convolution are asked for: those that something consumes.
+
+        If all its products are of one gradient by their names, that one: torch.func asks for
+        each in a call of its own.
+        """
         said = self.names.needed[int(self.tree.label[node])]
         if said is not None and len(said) > 1:
             return said[0], said[1]
+        products = [name for name in kernels.split("|") if multiplies(name)]
+        if products and all("dgrad" in name for name in products):
+            return True, False
         seen = [
             any(_same(size, sizes[k]) for size in self._outputs(node, place) if k < len(sizes))
             for place, k in ((0, 1), (1, 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,7 @@ from perfmodel.timing.steps import Parts, Steps, held_share, launched, operation
 _STEP: Final = "Optimizer.step#"
 """What PyTorch calls the range of every optimizer's step (torch/optim/optimizer.py)."""
 _LONGEST: Final = 3.0
-"""A step has at most so many times as many operations as the median one; more is a roll-out."""
+"""A step has at most so many times as many operations as the median one: more is several steps."""
 
 
 def divided(trace: Trace, steps: Steps, parts: Parts | None) -> Steps:
@@ -25,7 +26,7 @@ def divided(trace: Trace, steps: Steps, parts: Parts | None) -> Steps:
     step, repeats only several steps. These are steps where two that follow each other launch the
     same operations, which the parts of a step with two optimizers do not, and none has many times
     as many as the others, as a reinforcement learner's first update after its roll-out has. All
-    else returns as it is.
+    other steps are returned unchanged.
 
     Parameters
     ----------
@@ -86,4 +87,4 @@ def _alike(found: list[Int64]) -> bool:
     """Whether of some sequences two that follow each other are equal, and none is very long."""
     if len(found) < 2 or max(map(len, found)) > _LONGEST * np.median([len(one) for one in found]):
         return False
-    return any(np.array_equal(one, two) for one, two in zip(found, found[1:], strict=False))
+    return any(np.array_equal(one, two) for one, two in pairwise(found))

@@ -1,0 +1,79 @@
+"""Steps by an optimizer's ranges, where what repeats is several of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfmodel.programs.program import Options
+from perfmodel.programs.pytorch.program import PyTorchProgram
+from perfmodel.readers import read
+from perfmodel.render.summary import what_ran
+from perfmodel.timing.steps import Steps
+from support.build_report import ReportBuilder
+from support.build_thread import Thread
+
+SHORT = ["embed", "gemm_64", "softmax_64", "gemm_64"]
+LONG = ["embed", "gemm_512", "softmax_512", "softmax_512", "gemm_512"]
+
+
+def written(tmp_path: Path, steps: list[list[str]], name: str = "AdamW") -> Path:
+    """Every step launches its kernels and a copy, then an optimizer's; no range is a step's."""
+    builder = ReportBuilder("2025.3.2")
+    thread: Thread = builder.thread()
+    builder.gpu()
+    at = 0
+    for kernels in steps:
+        for kernel in kernels:
+            thread.kernel(kernel, (at, at + 100), (at + 200, at + 900))
+            at += 1000
+        thread.range(f"Optimizer.step#{name}.step, op_id = {at}", at, at + 900)
+        thread.kernel("at::native::adam", (at + 100, at + 200), (at + 300, at + 800))
+        at += 1000
+    return builder.write(tmp_path / "r.sqlite")
+
+
+def found(tmp_path: Path, steps: list[list[str]]) -> Steps:
+    return PyTorchProgram().steps(read(written(tmp_path, steps)), Options())[1]
+
+
+@pytest.mark.parametrize(
+    "period",
+    [
+        [SHORT, SHORT, SHORT, LONG],
+        [SHORT, SHORT, [*SHORT, "checkpoint"]],
+        [SHORT, SHORT, [*SHORT, *SHORT, *SHORT]],
+    ],
+)
+def test_steps_that_alternate_end_with_the_optimizers(
+    period: list[list[str]], tmp_path: Path
+) -> None:
+    steps = found(tmp_path, period * 4)
+    assert (steps.found_by, len(steps), steps.confidence) == ("optimizer", 4 * len(period), 1.0)
+    lengths = [1000 * (len(kernels) + 1) for kernels in period * 4]
+    assert (steps.end_ns - steps.end_ns[0]).tolist() == [
+        sum(lengths[1 : i + 1]) for i in range(len(lengths))
+    ]
+    assert steps.number.tolist() == list(range(len(steps)))
+
+
+@pytest.mark.parametrize(
+    "period",
+    [
+        [SHORT],  # one optimizer in each step
+        [SHORT, LONG],  # two networks, each with its optimizer
+        [[*SHORT * 16], SHORT, SHORT, SHORT],  # a roll-out, and four updates by it
+    ],
+)
+def test_a_period_that_is_a_step_stays_whole(period: list[list[str]], tmp_path: Path) -> None:
+    steps = found(tmp_path, period * 4)
+    assert (steps.found_by, len(steps)) == ("kernels", 4)
+
+
+def test_the_summary_says_how_steps_end(tmp_path: Path) -> None:
+    from perfmodel.analysis.analyze import analyze_reports
+
+    run = analyze_reports([written(tmp_path, [SHORT, SHORT, SHORT, LONG] * 4)], Options()).fitted
+    assert run.batch.count == 16 - 2  # without the first and the last
+    assert any("each ends with an optimizer's step" in line for line in what_ran(run))
