@@ -338,11 +338,18 @@ def _idle(
             cause = report.gaps.cause[rows].astype(np.int64)
             codes, shares = _shares(report, rows, window, cause)
             idle_s = _median_s(report.times.idle_ns[lane, window]) or 0.0
+            names = (*report.gaps.names, "")  # the last one is that of no range
             for i in np.argsort(-shares, kind="stable").tolist():
                 code, share = int(codes[i]), float(shares[i])
                 if share > 0:
-                    longest = _longest(report.gaps, rows[cause == code], begins)
-                    found.append(IdleCause(rank, CAUSES[code], share * idle_s, share, longest))
+                    mine = rows[cause == code]
+                    longest = _longest(report.gaps, mine, begins)
+                    where = report.gaps.range[mine].astype(np.int64) + 1
+                    ranges, parts = _shares(report, mine, window, where)
+                    most = names[int(ranges[np.argmax(parts)]) - 1]
+                    found.append(
+                        IdleCause(rank, CAUSES[code], share * idle_s, share, longest, most)
+                    )
     return tuple(sorted(found, key=lambda cause: cause.rank))
 
 

@@ -234,6 +234,7 @@ ACTIONS: Final = Actions(texts={
         "XLA_FLAGS=--xla_gpu_enable_command_buffer=FUSION,CUBLAS,CUSTOM_CALL",
     "wait_less": "call block_until_ready, float() and print on device arrays every n steps only",
     "allocate_less": "jit(step, donate_argnums=...), and leave XLA_PYTHON_CLIENT_PREALLOCATE on",
+    "load_ahead": "prefetch batches{where} by a thread and jax.device_put, a step ahead",
     "compute_less":
         "do the host's work{where} ahead: prefetch batches by a thread and jax.device_put",
     **dict.fromkeys(

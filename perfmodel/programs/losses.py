@@ -29,6 +29,12 @@ _FP32: Final = re.compile(r"sgemm|_f32f32_f32f32_f32_|ffma|gemm.*_fp32_", re.I)
 _TENSOR: Final = re.compile(r"tf32|bf16|s1688|s16816|f16", re.I)
 _SCORES: Final = re.compile(r"softmax_warp|softmax(?!.*LogSoftMax)", re.I)
 _LOG: Final = re.compile(r"log_?softmax|nll|cross_?entropy", re.I)
+_HOST_WORK: Final = (
+    ("step_less", re.compile(r"optim", re.I)),
+    ("load_ahead", re.compile(r"data|load|fetch|input|augment|next\b", re.I)),
+    ("write_less", re.compile(r"check_?point|save|valid|eval|log(?!it)|print|metric", re.I)),
+)
+"""What the host does, by the name of the range that it is in."""
 _OF_PEAK: Final = 0.8
 """Share of a unit's dense peak that large GEMMs reach: 0.76 to 0.80 (docs/machines.md)."""
 _OF_HBM: Final = 0.85
@@ -139,7 +145,8 @@ def _against(cause: str, where: str, call: str, actions: Actions) -> str:
         return actions.launch_less(synchronizes=False)
     if cause == "pageable_copy":
         return actions.pin("Host-to-Device")
-    what = {"blocking_sync": "wait_less", "host_compute": "compute_less"}
+    work = (what for what, named in _HOST_WORK if named.search(where))
+    what = {"blocking_sync": "wait_less", "host_compute": next(work, "compute_less")}
     return actions.advise(
         what.get(cause, "allocate_less"), where=where, call=call or "a blocking call"
     )
@@ -211,7 +218,9 @@ def _host(
             f"{longest}",
             "pageable_copy": _copies(facts),
         }[kind]
-        yield Finding(kind, title, most, said, _against(kind, where, call, actions))
+        mostly = steps.mostly_in(kind)
+        within = f" in '{mostly}'" if mostly else ""
+        yield Finding(kind, title, most, said, _against(kind, within, call, actions))
 
 
 def _waits(facts: Facts, call: str) -> str:

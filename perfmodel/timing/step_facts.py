@@ -66,7 +66,8 @@ class IdleCause:
     """Idle time of one rank's GPU in a median step by cause, with the longest gaps of that cause.
 
     `cause` is one of `timing.host_timeline.CAUSES`. `share` is of the rank's idle time: the shares
-    of a rank add up to 1, its seconds to `RankStep.idle_s`.
+    of a rank add up to 1, its seconds to `RankStep.idle_s`. `range` is the one in which the host is
+    for most of it, '' outside all.
     """
 
     rank: int
@@ -74,6 +75,7 @@ class IdleCause:
     seconds: float
     share: float
     gaps: tuple[Gap, ...]
+    range: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +265,11 @@ class StepFacts:
         """Longest gap of a cause, on any rank."""
         gaps = [gap for c in self.idle if c.cause == cause for gap in c.gaps]
         return max(gaps, key=lambda gap: gap.seconds, default=None)
+
+    def mostly_in(self, cause: str) -> str:
+        """Range in which the host is for most of the idle time by a cause; '' outside all."""
+        mine = [c for c in self.idle if c.cause == cause]
+        return max(mine, key=lambda c: c.seconds).range if mine else ""
 
     def last_rank(self) -> Straggler | None:
         """Return the rank that comes last to most collectives; None if none often does."""

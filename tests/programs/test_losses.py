@@ -119,10 +119,11 @@ def test_idle_causes_and_the_path_add_up(name: str) -> None:
 
 
 def test_data_loading_is_named_with_its_range() -> None:
-    steps = analyzed(PROGRAMS / "dataloader_b32.sqlite.xz").steps
-    assert steps is not None
-    assert steps.idle[0].cause == "host_compute"
-    assert steps.idle[0].gaps[0].range == "data"
+    run = analyzed(PROGRAMS / "dataloader_b32.sqlite.xz")
+    assert run.steps is not None
+    assert run.steps.idle[0].cause == "host_compute"
+    assert run.steps.idle[0].gaps[0].range == run.steps.idle[0].range == "data"
+    assert run.findings[0].action.startswith("DataLoader(num_workers")
 
 
 def test_the_late_rank_is_named_with_what_it_does() -> None:

@@ -119,6 +119,7 @@ def test_long_steps_are_found_with_what_they_cost_in_the_mean(tmp_path: Path) ->
     assert found.kind == "host_compute"
     assert found.title.startswith("3 of 14 steps") or found.title.startswith("4 of 14 steps")
     assert "'load'" in found.evidence
+    assert found.action == "load what the next step needs in 'load' in another thread, a step ahead"
     count = int(found.title.split()[0])
     assert found.saving_s == pytest.approx(count * 60e-3 / 14, rel=0.02)
     assert found.saving_s > run.batch.median.value

@@ -37,6 +37,16 @@ ACTIONS: Final = Actions(texts={
         "pin_memory=True, persistent_workers=True, prefetch_factor=4); if it is Python: "
         "torch.compile, fused=True of an optimizer; if it is logging, validation or a "
         "checkpoint: do it every n steps, or write it from a copy in another thread",
+    "step_less":
+        "fused=True (or foreach=True) in torch.optim, in place of Python's work per parameter"
+        "{where}; torch.compile of the optimizer's step",
+    "load_ahead":
+        "DataLoader(num_workers=8, pin_memory=True, persistent_workers=True, prefetch_factor=4), "
+        "so that the host's work{where} is done ahead by other processes; with more of them where "
+        "they are too slow",
+    "write_less":
+        "do the host's work{where} every n steps, or write it from a copy in another thread "
+        "(torch.distributed.checkpoint.async_save)",
     "pin out": "copy into a tensor with pin_memory=True by .copy_(source, non_blocking=True)",
     "pin in":
         "DataLoader(pin_memory=True) or tensor.pin_memory() once, then "
