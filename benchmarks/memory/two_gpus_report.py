@@ -50,9 +50,10 @@ def page(read: dict[str, Any]) -> str:
     return "\n\n".join([
         said, runs(rows), "By use, at the end of a forward pass, of the allocator's peak:",
         uses(rows), "The largest tensors of one GPU's step:", largest(rows),
-        "What two GPUs hold together, over one: predicted by the lines above, fitted to one GPU "
-        "(constant + per sample x batch, without cudnn.benchmark), and measured:", sums(rows),
-        "What the sum is made of, by part:", doubled(rows),
+        "The memory of two GPUs together over that of one: predicted by the lines above, fitted "
+        "to one GPU (constant + per sample x batch, without cudnn.benchmark), and measured:",
+        sums(rows),
+        "The sum, by part:", doubled(rows),
         "![Memory of ResNets on one GPU and two, by part](images/memory_two_gpus.png)",
         answers(rows), again(read),
     ])  # fmt: skip

@@ -221,7 +221,7 @@ def sums(launches: list[Launch]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# --- what was measured, beside what the layers say
+# --- what was measured, and what the layers give
 
 
 def measured(result: dict[str, Any], counts: list[dict[str, Any]], ceilings: Machine | None) -> str:
@@ -233,7 +233,7 @@ def measured(result: dict[str, Any], counts: list[dict[str, Any]], ceilings: Mac
 
 
 def step(result: dict[str, Any], part: str, row: dict[str, Any], batch: int | None = None) -> Cost:
-    """Return what the layers say a row's training step costs."""
+    """Return what a row's training step costs by the layers."""
     image = result[part]["about"].get("image", 224)
     return total(resnet(row["net"], image), batch or row["batch"])
 
@@ -276,8 +276,8 @@ def _torch(result: dict[str, Any]) -> str:
         same = found == (ours.parameters, ours.forward_flops, ours.backward_flops)
         said.append(
             f"{r['net']} {r['parameters']:,} parameters, {r['forward_flops']:,} FLOPs forward and "
-            f"{r['backward_flops']:,} backward, {'as' if same else 'not as'} the layers say; it "
-            f"saves {r['saved_bytes'] / 1e6:.2f} MB for the backward pass, the layers say "
+            f"{r['backward_flops']:,} backward, {'as' if same else 'not as'} the layers give; it "
+            f"saves {r['saved_bytes'] / 1e6:.2f} MB for the backward pass, the layers give "
             f"{held / 1e6:.2f} MB"
         )
     return f"torch {result['theory']['about']['torch']} counts, for one image: {'; '.join(said)}."
@@ -326,10 +326,10 @@ def _memory(result: dict[str, Any]) -> str:
              r["device_bytes"], r["device_bytes"] / weights)
         )  # fmt: skip
     columns = (
-        *NETWORK[:2], "weights=B", "the layers say=B", "allocated=B", "reserved=B",
+        *NETWORK[:2], "weights=B", "the layers give=B", "allocated=B", "reserved=B",
         "in use on the GPU=B", "in use / weights=float.0",
     )  # fmt: skip
-    text = "**Memory of an fp32 step**: weights are what the study calls theoretical."
+    text = "**Memory of an fp32 step**: weights are the study's theoretical memory."
     return f"{text}\n\n{markdown(columns, rows)}" if rows else ""
 
 

@@ -53,7 +53,7 @@ def thousand_reports(result: dict[str, Any]) -> str:
                       f"{f['worker_mb']:.0f} MB" if f["worker_mb"] else "–"))  # fmt: skip
     head = f"{row['reports']:,} reports", "wall", "CPU", "parent's peak", "worker's peak"
     more = (
-        f"\nThe reports have {row['file_mb']:.0f} MB, what is kept of them "
+        f"\nThe reports have {row['file_mb']:.0f} MB, kept results "
         f"{row['kept_mb']:.0f} MB, the page {row['page_mb']:.1f} MB.\n"
     )
     return f"{table(head, lines)}\n{_where(result, 'Outputs', row['equal'])}\n{more}".rstrip()

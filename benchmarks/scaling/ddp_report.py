@@ -414,7 +414,7 @@ def sampler() -> str:
         apart = welch(_tests(settings["no set_epoch"]), _tests(settings["set_epoch"]))
         if apart:
             tested.append(
-                f"{where(name)}: test accuracy with the epoch less without: {apart.value:+.3f} "
+                f"{where(name)}: test accuracy with the epoch minus without: {apart.value:+.3f} "
                 f"({apart.low:+.3f} to {apart.high:+.3f}, 95 %; p = {apart.p:.2g}, Welch)."
             )
     return "\n\n".join([markdown(columns, table), *tested])

@@ -125,7 +125,7 @@ def against(found: dict[str, tuple[dict[str, Any], Side]]) -> str:
     tested = {c.quantity: c for c in compare(b, a)}
     lines = [
         f"{second['device']} over {first['device']}: time {effect(tested['time_s'])}, epochs "
-        f"{effect(tested['epochs_between'])}, last accuracy less the other's "
+        f"{effect(tested['epochs_between'])}, last accuracy minus the other's "
         f"{effect(tested['accuracy_final'], '+.4f')}."
     ]
     return f"{table}\n\n{' '.join(lines)}"
