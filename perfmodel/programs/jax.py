@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from perfmodel.base.arrays import Bool
+from perfmodel.base.units import si
 from perfmodel.programs.findings import Actions
 from perfmodel.programs.identify import Identity
 from perfmodel.programs.program import UNNAMED_STEP, Options, Program
 from perfmodel.readers.trace import Trace, without_doubtful_sizes
 from perfmodel.readers.trace import rows as select
 from perfmodel.timing.intervals import lengths
-from perfmodel.timing.nesting import innermost, nest
+from perfmodel.timing.nesting import closed_ends, innermost, nest
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
 from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.steps import (
@@ -35,6 +36,9 @@ _MODULE: Final = re.compile(r"XlaModule:#(?:.*?,)?hlo_module=([^,#]+)(,program_i
 _NUMBER: Final = re.compile(r"[._]\d+$")
 _THUNK: Final = re.compile(r"Thunk:#(?:name=(?P<name>[^,#]*),)?hlo_op=(?P<op>[^,#]+)")
 
+_COMPILE: Final = re.compile(r"Xla(?:Compile|PassPipeline|CreateGpuExecutable|EmitGpuAsm)")
+_MUCH: Final = 0.2
+"""Share of a recording in which XLA compiles that is worth a warning."""
 _NO_SIZES: Final = (
     "FLOPs, bytes and MFU are unknown: XLA's ranges name no sizes; "
     "jax.jit(step).lower(...).compile().cost_analysis() counts those of a step"
@@ -214,9 +218,29 @@ def hlo_times(trace: Trace, steps: StepReport) -> OperatorTimes | None:
         fusible_bytes=none,
         gpu_ns=lengths(row, trace.ops.start_ns[op], trace.ops.end_ns[op], len(rows)),
         lanes=len(steps.times.process),
-        warnings=(_NO_SIZES,),
+        warnings=(_NO_SIZES, *_compiling(trace, steps.steps)),
         source="none",
     )
+
+
+def _compiling(trace: Trace, steps: Steps) -> Iterator[str]:
+    """Say that a recording in which nothing repeats is mostly compilation."""
+    if steps.found_by != "whole":
+        return
+    compiles = [
+        domain == _DOMAIN and bool(_COMPILE.match(label))
+        for domain, label in zip(trace.range_domains, trace.range_labels, strict=True)
+    ]
+    rows = np.flatnonzero(np.array([*compiles, False], np.bool_)[trace.ranges.name])
+    start, end = trace.ranges.start_ns[rows], closed_ends(trace.ranges)[rows]
+    seconds = float(lengths(np.zeros(len(rows), np.int64), start, end, 1)[0]) * 1e-9
+    recorded = float(steps.end_ns.max() - steps.start_ns.min()) * 1e-9
+    if seconds > _MUCH * recorded:
+        yield (
+            f"XLA compiles and tunes kernels in {si(seconds, 's')} of the {si(recorded, 's')} "
+            f"recorded, and nothing else repeats: record steps after the first ones, with nsys "
+            f"profile --delay or --capture-range=cudaProfilerApi"
+        )
 
 
 def _hlo_key(source: str, operation: str) -> OperatorKey:

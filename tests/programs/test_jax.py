@@ -121,3 +121,23 @@ def test_flops_are_unknown_without_advice_for_another_framework(tmp_path: Path) 
     assert "pytorch" not in said
     assert run.work is not None
     assert run.work.source == "none"
+
+
+def test_a_recording_that_is_mostly_compilation_is_warned_of(tmp_path: Path) -> None:
+    """One run of 10 ms behind 80 ms of compilation on two threads."""
+    builder = ReportBuilder("2025.3.2")
+    thread, other = builder.thread(), builder.thread(tid=101)
+    builder.gpu()
+    for where, end in ((thread, 60_000), (other, 80_000)):
+        name = "XlaCompileBackend:#module=jit_step,program_id=5#"
+        where.range(name, 1000, end * US, domain="TSL")
+    thread.kernel("candidate", (2000, 3000), (4000, 5000))
+    module = "XlaModule:#hlo_module=jit_step,program_id=5#"
+    thread.range(module, 90_000 * US, 100_000 * US, domain="TSL")
+    thread.range(FORWARD.format(1), 91_000 * US, 91_100 * US, domain="TSL")
+    thread.kernel("gemm", (91_010 * US, 91_020 * US), (91_030 * US, 99_000 * US))
+    run = analyze_reports([builder.write(tmp_path / "r.sqlite")], Options()).fitted
+    assert run.steps is not None
+    assert run.steps.found_by == "whole"
+    (said,) = [w for w in run.warnings if "compiles" in w]
+    assert "XLA compiles and tunes kernels in 80.0 ms of the 100 ms recorded" in said
