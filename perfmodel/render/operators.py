@@ -222,10 +222,13 @@ def work_lines(work: StepWork) -> Iterator[str]:
     source = "the network's layers" if work.source == "layers" else "the operators' sizes"
     least = "at least " if work.modelled < _MOSTLY else ""
     masked = " (causal attention: half of the scores)" if work.attention == "causal" else ""
+    moved = si(work.bytes, "B")
+    counted = f"FLOPs unknown, {least}{moved}"
+    if _flops(work) is not None:
+        counted = f"{least}{si(work.flops, 'FLOP', 4)} and {moved}"
     yield (
-        f"work       {least}{si(work.flops, 'FLOP', 4)} and {si(work.bytes, 'B')} per step and "
-        f"rank, from {source}{masked}; formulas cover {100 * work.modelled:.1f} % of the "
-        f"computing time"
+        f"work       {counted} per step and rank, from {source}{masked}; formulas cover "
+        f"{100 * work.modelled:.1f} % of the computing time"
     )
     if work.mfu:
         mfu, unit = work.mfu, _UNITS.get(work.mfu.unit, work.mfu.unit)
@@ -234,6 +237,11 @@ def work_lines(work: StepWork) -> Iterator[str]:
             f"({unit}, dense); {100 * mfu.without_exposed_communication:.1f} % without exposed "
             f"communication, {100 * mfu.of_busy:.1f} % of the time that the GPU computes"
         )
+
+
+def _flops(work: StepWork) -> int | None:
+    """FLOPs of a step; None if none are counted, and formulas leave much of the time out."""
+    return _whole(work.flops) if work.flops or work.modelled >= _MOSTLY else None
 
 
 def work_document(run: RunAnalysis) -> dict[str, Any]:
@@ -246,7 +254,7 @@ def work_document(run: RunAnalysis) -> dict[str, Any]:
         }  # fmt: skip
     return {
         "work": None if not work.modelled else {
-            "flops_per_step": _whole(work.flops),
+            "flops_per_step": _flops(work),
             "bytes_per_step": _whole(work.bytes),
             "from": work.source,
             "attention": work.attention,

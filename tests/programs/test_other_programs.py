@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.operators import OperatorRow
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.program import Options
+from perfmodel.render.operators import work_document, work_lines
 from perfmodel.render.tables import sweep_text
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
@@ -137,3 +139,15 @@ def test_a_table_of_runs_without_formulas_has_no_empty_columns() -> None:
     paths = [PROGRAMS / f"{name}.sqlite.xz" for name in ("gan_shapes", "cupy_streams")]
     table = sweep_text(analyze_reports(paths, Options()))
     assert [column.key for column in table.columns] == ["run", "batch_s"]
+
+
+def test_flops_that_no_formula_counts_are_unknown_and_not_0() -> None:
+    """As of CUDA graphs by torch.compile, whose kernels no operator launches."""
+    run = analyzed("lstm_shapes")
+    assert run.work is not None
+    hidden = replace(run, work=replace(run.work, flops=0.0, modelled=0.13, mfu=None))
+    assert hidden.work is not None
+    assert work_document(hidden)["work"]["flops_per_step"] is None
+    assert next(work_lines(hidden.work)).startswith("work       FLOPs unknown, at least 2.04 GB")
+    partly = replace(run.work, modelled=0.9)
+    assert next(work_lines(partly)).startswith("work       at least 178.2 GFLOP and 2.04 GB")
