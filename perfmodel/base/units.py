@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from perfmodel.base.errors import PerfmodelError
@@ -60,6 +61,19 @@ def percent(share: float, digits: int = 0) -> str:
     '0.63 %'
     """
     return f"{100 * share:.{digits}f} %"
+
+
+def sizes_text(sizes: Sequence[Sequence[int]]) -> str:
+    """Format tensors' sizes: those with any, of many the first ones.
+
+    Examples
+    --------
+    >>> sizes_text([(96, 32), (), (32,)])
+    '96×32, 32'
+    """
+    named = [size for size in sizes if size]
+    shown = ", ".join("×".join(map(str, size)) for size in named[:4])
+    return f"{shown}, … ({len(named)})" if len(named) > 4 else shown
 
 
 def parse_si(text: str, unit: str) -> float:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from perfmodel.commands import _options
-from perfmodel.commands._output import emit, warn, writes
+from perfmodel.commands._output import emit, emit_model, warn
 
 
 def calibrate(
@@ -56,14 +56,7 @@ def calibrate(
             "by --set what else differs between the reports, which must be of one program"
         )
 
-    if out is None and fmt == "text":
-        warn("the model is not kept; give -o FILE.json, which predict takes as --model")
-    emit(
-        calibration(model),
-        fmt,
-        out,
-        makes=dict.fromkeys((".json", "-", ""), writes(lambda: as_text(model))),
-    )
+    emit_model(calibration(model), lambda: as_text(model), fmt, out, taken_by="predict takes")
 
 
 def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) -> None:

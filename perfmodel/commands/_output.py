@@ -196,6 +196,15 @@ def writes(content: Callable[[], str]) -> Callable[[Path], Path]:
     return make
 
 
+def emit_model(
+    found: Result, content: Callable[[], str], fmt: str, out: Path | None, *, taken_by: str
+) -> None:
+    """Print what a model was calibrated from, and write its file; say so where none is asked."""
+    if out is None and fmt == "text":
+        warn(f"the model is not kept; give -o FILE.json, which {taken_by} as --model")
+    emit(found, fmt, out, makes=dict.fromkeys((".json", "-", ""), writes(content)))
+
+
 def picture_bytes(figure: Any) -> bytes:
     """Return a figure as PNG, for standard output."""
     import tempfile

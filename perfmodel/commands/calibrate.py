@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from perfmodel.commands import _options
-from perfmodel.commands._output import Progress, distinct, emit, read_reports, warn, writes
+from perfmodel.commands._output import Progress, distinct, emit_model, read_reports, warn
 
 
 @click.command()
@@ -65,14 +65,8 @@ def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: 
     if not model.runs:
         predicted(model, observations[0].case)  # says what its report lacks
 
-    if out is None and fmt == "text":
-        warn("the model is not kept; give -o FILE.json, which predict and whatif take as --model")
-    emit(
-        calibration(model),
-        fmt,
-        out,
-        makes=dict.fromkeys((".json", "-", ""), writes(lambda: as_text(model))),
-    )
+    taken_by = "predict and whatif take"
+    emit_model(calibration(model), lambda: as_text(model), fmt, out, taken_by=taken_by)
 
 
 def _observed(traces: Sequence[Any], options: dict[str, Any]) -> tuple[list[Any], str]:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Final
 
 from perfmodel.base.errors import ModelError
+from perfmodel.base.units import sizes_text
 from perfmodel.machines.machine import Machine
 from perfmodel.models.hosts import BETWEEN_HOSTS, CALLS_DIFFER
 from perfmodel.models.model import Z90
@@ -458,7 +459,7 @@ class PredictedStep:
 
     def _rows(self, table: _Table) -> tuple[OperatorRow, ...]:
         rows = [
-            OperatorRow(name, phase, kind, _shown(sizes), int(count), count * flops,
+            OperatorRow(name, phase, kind, sizes_text(sizes), int(count), count * flops,
                         count * moved, count * seconds)
             for (name, phase, kind, sizes), (count, flops, moved, seconds) in table.items()
         ]  # fmt: skip
@@ -489,9 +490,3 @@ def _layer(shapes: Sequence[Size]) -> Sequence[Size]:
     """Shapes of one layer, the longest repetition; none where nothing repeats."""
     longest = max(runs_of(shapes), key=lambda r: r.period * r.count, default=None)
     return shapes[longest.start : longest.start + longest.period] if longest else ()
-
-
-def _shown(sizes: Sequence[Size]) -> str:
-    named = [s for s in sizes if s]
-    shown = ", ".join("×".join(map(str, s)) for s in named[:4])
-    return f"{shown}, … ({len(named)})" if len(named) > 4 else shown

@@ -17,6 +17,7 @@ from perfmodel.programs.mlp.identify import identify, precision
 from perfmodel.programs.mlp.settings import BATCH_RANGE
 from perfmodel.programs.program import Options, Program, StepClock
 from perfmodel.readers.trace import Trace
+from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.run import Run, batch_seconds
 from perfmodel.timing.samples import Clock, PathTimes, count_warmup, tabulate
 from perfmodel.timing.steps import Parts, Steps, named_steps
@@ -71,7 +72,7 @@ class OwnProgram(Program):
         }
         case = OwnCase(workload.check({**values, **given}), {}, workload)
         everything = tabulate(run.range_times, run.ranks, run.batch_label)
-        head = next(m for m in everything if m.label == run.batch_label)
+        head = head_of(run, everything)
         warmup = count_warmup(head.seconds["host"])
         batches = batch_seconds(run)[:, warmup:]
         known = [m for m in everything if m.label in workload.ranges and m.path != head.path]

@@ -423,8 +423,7 @@ class Batches:
     @classmethod
     def of(cls, times: RangeTimes, label: str) -> Batches:
         """Find the ranges that are batches."""
-        is_batch = np.array([p[-1] == label for p in times.paths] + [False], np.bool_)
-        head = np.flatnonzero(is_batch[times.path] & (times.batch >= 0))
+        head = np.flatnonzero(times.labelled(label) & (times.batch >= 0))
         head = head[np.lexsort((times.start_ns[head], times.rank[head]))]
         start = times.start_ns[head]
         end = start + np.maximum(times.host_ns[head], 0)

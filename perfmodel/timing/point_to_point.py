@@ -313,8 +313,7 @@ def _meetings(matched: Sequence[Message]) -> dict[tuple[int, int], list[int]]:
 def messages_of(run: Run, excluded: int) -> PointToPoint | None:
     """Match the messages of the batches behind the warm-up."""
     times = run.range_times
-    head = np.array([path[-1] == run.batch_label for path in times.paths], np.bool_)
-    rows = np.flatnonzero(head[times.path] & (times.batch >= excluded))
+    rows = np.flatnonzero(times.labelled(run.batch_label) & (times.batch >= excluded))
     begins = {}
     for rank in run.ranks:
         mine = rows[times.rank[rows] == rank]

@@ -68,6 +68,10 @@ class RangeTimes:
     def __len__(self) -> int:
         return len(self.path)
 
+    def labelled(self, label: str) -> Bool:
+        """Which rows are ranges of a label."""
+        return np.array([path[-1] == label for path in self.paths], np.bool_)[self.path]
+
 
 @dataclass(frozen=True, slots=True)
 class Attribution:

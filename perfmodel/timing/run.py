@@ -234,15 +234,15 @@ def batch_windows(run: Run) -> tuple[Int64, Int64]:
     begin_ns, done_ns : int64 arrays, shape (ranks, batches)
         `NULL` where a batch never ended on the host.
     """
-    head = np.array([p[-1] == run.batch_label for p in run.range_times.paths], np.bool_)
-    at = np.flatnonzero(head[run.range_times.path] & (run.range_times.batch >= 0))
-    start = run.range_times.start_ns[at]
-    shape = len(run.ranks), int(run.range_times.batch.max()) + 1
+    times = run.range_times
+    at = np.flatnonzero(times.labelled(run.batch_label) & (times.batch >= 0))
+    start = times.start_ns[at]
+    shape = len(run.ranks), int(times.batch.max()) + 1
     begin, end = (np.full(shape, NULL) for _ in range(2))
-    cell = np.searchsorted(run.ranks, run.range_times.rank[at]), run.range_times.batch[at]
+    cell = np.searchsorted(run.ranks, times.rank[at]), times.batch[at]
     begin[cell] = start
-    timed = run.range_times.host_ns[at] != NULL
-    end[tuple(c[timed] for c in cell)] = (start + run.range_times.host_ns[at])[timed]
+    timed = times.host_ns[at] != NULL
+    end[tuple(c[timed] for c in cell)] = (start + times.host_ns[at])[timed]
     last = np.full(shape, np.iinfo(np.int64).min)
     for trace, found in run.parts:
         where = np.searchsorted(run.ranks, found.op_rank), found.op_batch

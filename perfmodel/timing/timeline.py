@@ -115,9 +115,9 @@ def window_of(run: Run, batches: range) -> Window:
         for rank in rank_of.values()
     }
     times = run.range_times
-    head = np.array([path[-1] == run.batch_label for path in times.paths], np.bool_)
     asked_for = (times.batch >= batches.start) & (times.batch < batches.stop)
-    at = np.flatnonzero(head[times.path] & asked_for & (times.host_ns != NULL))
+    asked_for &= times.labelled(run.batch_label)
+    at = np.flatnonzero(asked_for & (times.host_ns != NULL))
     _, done = batch_windows(run)
     host: dict[int, tuple[int, int]] = {}
     ends = []

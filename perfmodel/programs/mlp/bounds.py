@@ -32,6 +32,7 @@ from perfmodel.programs.mlp.settings import (
     parameters,
 )
 from perfmodel.programs.program import Floor, Free, Offer
+from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.run import Run, batch_seconds
 from perfmodel.timing.samples import tabulate
@@ -252,7 +253,7 @@ def _largest(collectives: Sequence[CollectiveGroup]) -> float:
 def _tables(run: Run, batches: int) -> dict[str, Floats]:
     """Seconds of the last batches by phase, each (ranks, batches)."""
     everything = tabulate(run.range_times, run.ranks, run.batch_label)
-    head = next(m for m in everything if m.label == run.batch_label)
+    head = head_of(run, everything)
     found = {
         m.path[-1]: m.seconds["host"][:, -batches:] for m in everything
         if len(m.path) - len(head.path) == 1 or m.path[-1] in _INNER

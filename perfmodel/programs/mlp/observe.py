@@ -29,6 +29,7 @@ from perfmodel.programs.mlp.settings import (
 )
 from perfmodel.programs.program import not_modelled
 from perfmodel.readers.trace import KERNEL, MEMCPY, NULL
+from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.cuda_graphs import kernel_seconds, only_replays, traced_as_a_whole
 from perfmodel.timing.run import Run, batch_seconds
 from perfmodel.timing.samples import count_warmup, tabulate
@@ -124,7 +125,7 @@ class _Clocks:
     @classmethod
     def of(cls, run: Run, replayed: bool) -> _Clocks:
         everything = tabulate(run.range_times, run.ranks, run.batch_label)
-        head = next(m for m in everything if m.label == run.batch_label)
+        head = head_of(run, everything)
         done = batch_seconds(run)
         warmup = count_warmup(head.seconds["host"])
         chosen = np.ones(done.shape[1], np.bool_)
@@ -266,8 +267,7 @@ def _last_to_arrive(run: Run, clocks: _Clocks) -> Int64:
     """Rank (its row) that starts the sum of every batch last: nobody has to wait for the others."""
     times, shape = run.range_times, next(iter(clocks.host.values())).shape
     starts = np.full((shape[0], shape[1] + clocks.warmup), -1, np.int64)
-    mine = np.array([path[-1] == REDUCE for path in times.paths], np.bool_)
-    at = np.flatnonzero(mine[times.path] & (times.batch >= 0))
+    at = np.flatnonzero(times.labelled(REDUCE) & (times.batch >= 0))
     cell = np.searchsorted(run.ranks, times.rank[at]), times.batch[at]
     np.maximum.at(starts, cell, times.start_ns[at])
     late: Int64 = starts[:, clocks.warmup :].argmax(axis=0)
@@ -279,8 +279,7 @@ def _behind(run: Run, clocks: _Clocks) -> Floats:
     shape = next(iter(clocks.host.values())).shape
     whole = shape[0], shape[1] + clocks.warmup
     times = run.range_times
-    mine = np.array([path[-1] == D2H for path in times.paths], np.bool_)
-    at = np.flatnonzero(mine[times.path] & (times.batch >= 0))
+    at = np.flatnonzero(times.labelled(D2H) & (times.batch >= 0))
     begun = np.full(whole, NULL)
     begun[np.searchsorted(run.ranks, times.rank[at]), times.batch[at]] = times.start_ns[at]
     first_copy = np.full(whole, np.iinfo(np.int64).max)

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64
+from perfmodel.base.units import sizes_text
 from perfmodel.programs.pytorch.dtypes import (
     FLOATS,
     ITEM_BYTES,
@@ -131,9 +132,7 @@ class OperatorCall:
     @property
     def shown(self) -> str:
         """Sizes in print; of many tensors the first ones."""
-        sizes = [s for s in self.sizes or () if s]
-        shown = ", ".join("×".join(map(str, s)) for s in sizes[:4])
-        return f"{shown}, … ({len(sizes)})" if len(sizes) > 4 else shown
+        return sizes_text(self.sizes or ())
 
     @property
     def described(self) -> tuple[tuple[str, str | int], ...]:
