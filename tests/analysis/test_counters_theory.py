@@ -68,7 +68,7 @@ def test_a_batch_is_compared_however_many_were_counted():
 
 def test_tiles_are_padding():
     assert words(launch(ffma=1_208_975_360.0)).startswith(
-        "0.39 % more operations than needed: tiles that stick out"
+        "0.39 % more operations than needed: tiles that extend beyond the matrices"
     )
 
 
