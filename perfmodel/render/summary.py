@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from perfmodel.analysis.result import Analysis, BatchSummary, RunAnalysis
     from perfmodel.analysis.steps import StepBreakdown
     from perfmodel.base.table import Table
+    from perfmodel.timing.samples import Estimate
 
 _LOST: Final = 0.01
 """Share of the GPU time in no step that is worth a line."""
+_FEW: Final = 3
+"""Batches that an interval takes at least."""
 _LONGEST: Final = 200
 """Letters of a message of Nsight Systems that are shown."""
 
@@ -138,8 +141,7 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
     mean = f", mean {si(batch.mean_s, 's', 4)}" if long else ""
     yield (
         f"batches    {_each(run)}, median {si(batch.median.value, 's', 4)} "
-        f"[{si(batch.median.low, 's', 4)}, {si(batch.median.high, 's', 4)}]{mean}; "
-        f"{_left_out(batch, found)}"
+        f"{_interval(batch.median, batch.count)}{mean}; {_left_out(batch, found)}"
     )
     yield f"launches   95 % of other launches' medians: {tables.another_batch(run)}"
     if found is not None:
@@ -154,6 +156,13 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
         )
     for said in dict.fromkeys(d for t in run.traces for d in complaints(t)):
         yield f"nsys says  {said}"
+
+
+def _interval(median: Estimate, count: int) -> str:
+    """The confidence interval of a median; of one or two batches it says nothing."""
+    if count < _FEW:
+        return "(too few for an interval)"
+    return f"[{si(median.low, 's', 4)}, {si(median.high, 's', 4)}]"
 
 
 def _left_out(batch: BatchSummary, steps: StepBreakdown | None) -> str:

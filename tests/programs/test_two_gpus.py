@@ -100,3 +100,10 @@ def test_a_gpu_of_its_own_is_not_called_shared(name: str) -> None:
     run, _ = analyzed(name)
     assert run.steps is not None
     assert run.steps.facts.interrupted == ()
+
+
+def test_one_or_two_steps_have_no_interval() -> None:
+    for name, count in (("gpt_shapes", 1), ("gpt_ddp8", 2)):
+        (said,) = [s for s in what_ran(analyzed(name)[0]) if s.startswith("batches")]
+        assert said.startswith(f"batches    {count} per rank, median ")
+        assert " ms (too few for an interval); " in said
