@@ -77,4 +77,4 @@ def test_the_time_in_words_is_that_of_the_table() -> None:
     text = tta_report.PAGE.read_text(encoding="utf-8")
     row = [line for line in text.splitlines() if line.startswith("| `rule` / `base`")][-1]
     value, limits = row.split("|")[3].split(";")[0].split(maxsplit=1)
-    assert f"is at 0.92 in {value} of the time of `base` {limits}," in text
+    assert f"reaches 0.92 in {value} of the time of `base` {limits}," in text
