@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from perfmodel.timing.step_facts import StepFacts, Straggler
 
 _FP32: Final = re.compile(r"sgemm|_f32f32_f32f32_f32_|ffma|gemm.*_fp32_", re.I)
-_TENSOR: Final = re.compile(r"tf32|bf16|s1688|s16816|f16", re.I)
+_TENSOR: Final = re.compile(r"tf32|bf16|bfloat16|half\b|s1688|s16816|f16", re.I)
 _SCORES: Final = re.compile(r"softmax_warp|softmax(?!.*LogSoftMax)", re.I)
 _LOG: Final = re.compile(r"log_?softmax|nll|cross_?entropy", re.I)
 _HOST_WORK: Final = (

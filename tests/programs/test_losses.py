@@ -190,6 +190,25 @@ def test_products_on_fp32_units_are_said_where_the_host_limits_the_step() -> Non
     assert "but then the host limits the step" in found.evidence
 
 
+@pytest.mark.parametrize(
+    ("dtype", "advised"), [("float", True), ("__nv_bfloat16", False), ("__half", False)]
+)
+def test_products_of_16_bits_on_fp32_units_are_not_advised_to_use_tf32(
+    dtype: str, advised: bool, tmp_path: Path
+) -> None:
+    builder = ReportBuilder("2025.3.2")
+    thread = builder.thread()
+    builder.gpu()
+    for step in range(4):
+        at = 1000 * step
+        thread.range(f"step {step}", at, at + 900)
+        thread.kernel("at::native::add", (at + 10, at + 20), (at + 100, at + 150))
+        kernel = f"void implicit_convolveNd_sgemm<{dtype}, (int)3, (int)1024>"
+        thread.kernel(kernel, (at + 30, at + 40), (at + 150, at + 890))
+    run = analyzed(builder.write(tmp_path / "r.sqlite"))
+    assert any(f.kind == "low_precision_unused" for f in run.findings) == advised
+
+
 @pytest.mark.parametrize("name", ["convnext_shapes", "resnet34_shapes"])
 def test_findings_of_operators_save_no_more_than_kernels_do(name: str) -> None:
     run = analyzed(PROGRAMS / f"{name}.sqlite.xz")

@@ -848,7 +848,7 @@ _ASKED: Final = (
 _BY_KERNELS: Final = (
     "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::gather", "aten::index_select",
     "aten::embedding", "aten::embedding_dense_backward", "aten::index_put_",
-    "aten::_index_put_impl_",
+    "aten::_index_put_impl_", "aten::_fft_r2c", "aten::_fft_c2c", "aten::_fft_c2r",
     "aten::_scaled_dot_product_cudnn_attention_backward",
     "aten::_scaled_dot_product_flash_attention_backward",
 )  # fmt: skip

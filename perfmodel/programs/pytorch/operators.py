@@ -486,6 +486,30 @@ def group_norm_backward(call: Call) -> OperatorWork:
     return OperatorWork(0, 2 * call.read(0, 1), numel(call.sizes[1]) * call.item)
 
 
+# --- Fourier transforms
+
+
+@formula("aten::_fft_r2c", "aten::_fft_c2c", "aten::_fft_c2r")
+def fourier(call: Call) -> OperatorWork:
+    """Every kernel of cuFFT reads its input once and writes as much, complex numbers of two reals.
+
+    Transforms of reals have n/2 + 1 complex numbers for every n reals along the last axis; the
+    first kernel reads the reals, or the last writes them. FLOPs are none, as for all but products
+    (the library chooses how to compute).
+    """
+    x = call.sizes[0]
+    passes = max(sum("fft" in name for name in call.kernels.split("|")), 1)
+    count, last = numel(x), x[-1]
+    if call.name == "aten::_fft_c2c":
+        once = 2 * count * call.item
+        return OperatorWork(0, passes * once, passes * once)
+    if call.name == "aten::_fft_r2c":
+        reals, half = count * call.item, 2 * (count // last) * (last // 2 + 1) * call.item
+        return OperatorWork(0, reals + (passes - 1) * half, passes * half)
+    reals, half = (count // last) * 2 * (last - 1) * call.item, 2 * count * call.item
+    return OperatorWork(0, passes * half, (passes - 1) * half + reals)
+
+
 # --- softmax and losses
 
 
