@@ -3,8 +3,9 @@
 nsys profile -t cuda,nvtx -s none --capture-range=cudaProfilerApi -o pipeline torchrun
 --nproc-per-node 2 pipeline.py
 
-In the recording, GPU 1 also ran a waiting kernel of another program, which took turns with this
-one: kernels of rank 1 that were interrupted take 2.5 ms in place of 0.09.
+The recording is of the same steps in a longer program, which this one was written after; it was
+not run itself. Kernels of rank 1 take 2.5 ms longer now and then: most likely a kernel of another
+program, which waited on GPU 1, had its turns.
 """
 
 from __future__ import annotations

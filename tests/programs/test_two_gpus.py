@@ -61,7 +61,7 @@ def test_a_stage_of_a_pipeline_waits_for_messages() -> None:
 
 
 def test_slower_kernels_are_told_from_more_kernels() -> None:
-    """Another program's kernel took turns with those of rank 1."""
+    """Most likely another program's kernel took turns with those of rank 1."""
     run, _ = analyzed("pipeline")
     assert run.steps is not None
     late = run.steps.facts.last_rank()
