@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.base.arrays import release_freed
 from perfmodel.base.errors import ReportError
 from perfmodel.programs import program_of
 from perfmodel.programs.identify import read_mark
@@ -101,13 +102,19 @@ def measure_report(
     kernels |= bool(options.workload and options.workload.replay)
     stays = unpacked if drawn and unpacked and unpacked.is_dir() else None  # here: not elsewhere
     with opened(path, stays) as file:
-        if is_large(file) and (file == path or stays or not drawn):
-            read = read_large(file, source, options)
+        large = is_large(file) and (file == path or bool(stays) or not drawn)
+        if large:
             keep = partial(needed, replays=kernels)
-            timed = time_streamed(*read, options, keep, most_ops, all_gaps=drawn)
+            timed = time_streamed(
+                *read_large(file, source, options), options, keep, most_ops, all_gaps=drawn
+            )
         else:
             timed = time_one(read_sqlite(file, source=source), options)
-    return timed if drawn else trim(timed, replays=kernels, most_ops=most_ops)
+    found = timed if drawn else trim(timed, replays=kernels, most_ops=most_ops)
+    if large:
+        del timed
+        release_freed()
+    return found
 
 
 def time_streamed(

@@ -43,9 +43,8 @@ class KernelTimes:
     names : tuple of str
     categories : tuple of str
         Of every name.
-    name, step : int32, shape (n,)
-    duration_ns : int64, shape (n,)
-        One row per launch; `step` is the step's number.
+    name, step, duration_ns : integer arrays, shape (n,)
+        One row per launch, in as few bytes as they need; `step` is the step's number.
     total_ns : int64, shape (steps,)
         GPU time of all kernels by step, of those that are not kept by name, too.
     """
@@ -366,11 +365,17 @@ def _kernels(
     return KernelTimes(
         names=tuple(trace.strings[c] for c in distinct.tolist()),
         categories=tuple(names[c] for c in of_kernel.tolist()),
-        name=name,
-        step=step,
-        duration_ns=duration,
+        name=_narrow(name),
+        step=_narrow(step),
+        duration_ns=_narrow(duration),
         total_ns=total,
     )
+
+
+def _narrow(values: Any) -> Any:
+    """Return integers in as few bytes as they need, if none is negative."""
+    least = np.min_scalar_type(values.max(initial=0)) if values.min(initial=0) >= 0 else np.int64
+    return values.astype(least)
 
 
 def _longest(kernels: KernelTimes) -> KernelTimes:
@@ -389,7 +394,7 @@ def _longest(kernels: KernelTimes) -> KernelTimes:
     return KernelTimes(
         names=tuple(kernels.names[i] for i in top.tolist()),
         categories=tuple(kernels.categories[i] for i in top.tolist()),
-        name=name[kept],
+        name=_narrow(name[kept]),
         step=kernels.step[kept],
         duration_ns=kernels.duration_ns[kept],
         total_ns=kernels.total_ns,
@@ -402,7 +407,7 @@ def _join_kernels(parts: list[KernelTimes], count: int) -> KernelTimes:
     for part in parts:
         keys = zip(part.names, part.categories, strict=True)
         recode = np.array([codes.setdefault(key, len(codes)) for key in keys], np.int32)
-        names.append(recode[part.name])
+        names.append(_narrow(recode[part.name]))
     total = np.zeros(count, np.int64)
     for part in parts:
         total[: len(part.total_ns)] += part.total_ns
