@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import PROGRAMS
+from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.program import PyTorchProgram
 from perfmodel.readers import read
@@ -72,8 +75,20 @@ def test_a_period_that_is_a_step_stays_whole(period: list[list[str]], tmp_path: 
 
 
 def test_the_summary_says_how_steps_end(tmp_path: Path) -> None:
-    from perfmodel.analysis.analyze import analyze_reports
-
     run = analyze_reports([written(tmp_path, [SHORT, SHORT, SHORT, LONG] * 4)], Options()).fitted
     assert run.batch.count == 16 - 2  # without the first and the last
     assert any("each ends with an optimizer's step" in line for line in what_ran(run))
+
+
+def test_checkpoints_between_steps_are_found_in_a_recording() -> None:
+    """Nine steps, after every third a checkpoint: the first and the last step do not count."""
+    truth = json.loads((PROGRAMS / "video.truth.json").read_text())
+    run = analyze_reports([PROGRAMS / "video.sqlite.xz"], Options()).fitted
+    assert run.work is not None
+    assert run.steps is not None
+    assert (run.steps.found_by, run.batch.count) == ("optimizer", truth["steps_profiled"] - 2)
+    assert run.work.flops == truth["flops"]
+    mean_s = truth["step_s_profiled"] + truth["checkpoint_s"] * 2 / run.batch.count
+    assert run.batch.mean_s == pytest.approx(mean_s, rel=0.1)
+    said = [f for f in run.findings if f.title == "2 of 7 steps take much longer than the others"]
+    assert [f.kind for f in said] == ["host_compute"]
