@@ -13,11 +13,12 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int32, Int64
 from perfmodel.readers.nvtx import MPI_DOMAIN
-from perfmodel.readers.trace import NULL, Trace
+from perfmodel.readers.trace import MPI_SOURCES, NULL, Trace
 from perfmodel.timing.intervals import running_maximum
 from perfmodel.timing.nesting import closed_ends
 from perfmodel.timing.period import pattern_of, period_of
 
+_COLLECTIVE: Final = MPI_SOURCES.index("collectives")
 _FIRST: Final = ("MPI_Init",)
 _LAST: Final = ("MPI_Finalize",)
 _IRREGULAR: Final = (
@@ -28,6 +29,8 @@ _LEAST: Final = 3
 """Ranges of a name that are part of a step occur at least so often."""
 _SELDOM: Final = 1 / 3
 """A code that occurs at most this often, beside the usual one, may be in some of the steps only."""
+_STAGES: Final = 5
+"""So many exchanges without a collective may be the stages of one step, as of Runge and Kutta."""
 _FEW: Final = 0.25
 """Codes of some of the steps only are at most this share of all."""
 _UNEQUAL: Final = 4.0
@@ -56,6 +59,8 @@ class HostEvents:
         Whether the process never came to MPI_Finalize.
     calls : int
         How many are MPI calls.
+    together : bool, shape (n,)
+        Which are collectives.
     """
 
     process: int
@@ -65,6 +70,7 @@ class HostEvents:
     codes: tuple[Int64, ...]
     cut_short: bool
     calls: int
+    together: Bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,7 @@ def host_events(trace: Trace) -> Iterator[HostEvents]:
         yield HostEvents(
             p, thread, start[order], end[order],
             tuple(c[order] for c in _codes(trace, mine, own)), p in stopped, len(mine),
+            np.append(calls.source[mine] == _COLLECTIVE, np.zeros(len(own), np.bool_))[order],
         )  # fmt: skip
 
 
@@ -243,15 +250,19 @@ def _cut_alike(events: Sequence[HostEvents], codes: Sequence[Int64]) -> list[Int
     whole = [_begins(period_of(c), np.arange(len(c))) for c in codes]
     usual = [np.flatnonzero(_usual(c)) for c in codes]
     within = [
-        _regular(e, _begins(period_of(c[kept]), kept, len(c)))
-        for e, c, kept in zip(events, codes, usual, strict=True)
+        _begins(period_of(c[kept]), kept, len(c)) for c, kept in zip(codes, usual, strict=True)
     ]
     long, short = _agreed(events, whole), _agreed(events, within)
-    if not long or not short:
-        return long or short
+    if not short:
+        return long
     calls = [len(kept) / (len(cut) - 1) for kept, cut in zip(usual, short, strict=True)]
-    shorter = _LEAST * (len(long[0]) - 1) <= len(short[0]) - 1
-    return short if shorter and max(calls) >= 2 else long  # of one call: it may repeat in a step
+    if max(calls) < 2:  # one call that is alike may be there several times in a step
+        return long or (short if _regular(events, short) else [])
+    if not long:
+        return short
+    times = (len(short[0]) - 1) / (len(long[0]) - 1)
+    synchronized = any(e.together[kept].any() for e, kept in zip(events, usual, strict=True))
+    return short if times >= (_LEAST if synchronized else _STAGES) else long
 
 
 def _begins(cut: tuple[int, int, int] | None, rows: Int64, count: int | None = None) -> Int64:
@@ -271,12 +282,14 @@ def _usual(codes: Int64) -> Bool:
     return ~seldom if len(often) and seldom.mean() <= _FEW else np.ones(len(codes), np.bool_)
 
 
-def _regular(events: HostEvents, begins: Int64) -> Int64:
-    """The same steps if most take about as long; none if not."""
-    times = np.diff(events.start_ns[begins[:-1]])
-    if len(times) and np.quantile(times, 0.9) > _UNEQUAL * np.median(times):
-        return begins[:0]
-    return begins
+def _regular(events: Sequence[HostEvents], cuts: Sequence[Int64]) -> bool:
+    """Whether most steps of most processes take about as long.
+
+    One that is rarely waited for may run ahead of the others and then wait itself.
+    """
+    times = [np.diff(e.start_ns[cut[:-1]]) for e, cut in zip(events, cuts, strict=True)]
+    unequal = [np.quantile(t, 0.9) / max(float(np.median(t)), 1.0) for t in times if len(t)]
+    return not unequal or float(np.median(unequal)) <= _UNEQUAL
 
 
 def _agreed(events: Sequence[HostEvents], cuts: Sequence[Int64]) -> list[Int64]:

@@ -171,3 +171,27 @@ def test_ranges_of_one_name_in_two_phases_are_steps_of_one_kind(
     steps = program(phase, tmp_path)
     assert steps.label == "iter *"
     assert counts(steps) == [expected] * RANKS
+
+
+def test_a_rank_that_runs_ahead_does_not_change_the_steps(tmp_path: Path) -> None:
+    """Rank 3 makes its steps of 2 ms in groups of five, and waits 42 ms before each group."""
+
+    def ahead(thread: Thread, rank: int, i: int, at: int) -> None:
+        start = at - 8 * (i % 5) * MS if rank == 3 else at
+        thread.mpi("MPI_Send", start, start + 1000, 64, "p2p", remoteRank=(rank + 1) % 4, tag=0)
+        thread.mpi("MPI_Recv", start + 2000, start + MS, 64, "p2p", remoteRank=rank - 1, tag=0)
+        if i % 5 == 4:
+            thread.mpi("MPI_Allreduce", start + MS + 1, start + MS + 1000, 8)
+
+    assert counts(program(ahead, tmp_path)) == [20] * RANKS
+
+
+def test_stages_of_a_step_are_not_steps_each(tmp_path: Path) -> None:
+    """Four equal exchanges, then a reduction, as in a Runge-Kutta step."""
+
+    def stages(thread: Thread, rank: int, i: int, at: int) -> None:
+        for n in range(4):
+            halo(thread, rank, 1, at + 2 * n * MS)
+        thread.mpi("MPI_Allreduce", at + 9 * MS, at + 10 * MS - 1, 8)
+
+    assert counts(program(stages, tmp_path)) == [20] * RANKS

@@ -115,6 +115,44 @@ def test_the_rank_that_is_late_to_a_collective_is_named(tmp_path: Path) -> None:
 
 @RECORDS
 @pytest.mark.usefixtures("one_profile")
+@pytest.mark.parametrize("report_per_rank", [False, True])
+def test_a_halo_exchange_without_ranges(report_per_rank: bool, tmp_path: Path) -> None:
+    """Steps are the 20 exchanges, though every fifth one has a reduction behind it.
+
+    All compute for 11 ms, rank 3 for 21.
+    """
+    run = analyze_reports(record(tmp_path, "plain 5", report_per_rank=report_per_rank), Options())
+    fitted = run.fitted
+    assert fitted.steps is not None
+    assert fitted.steps.found_by == "kernels"
+    assert fitted.batch.count + fitted.batch.warmup == 20
+    assert 20e-3 < fitted.batch.median.value < 40e-3  # a period, not five
+    compute = [r.compute_s or 0.0 for r in fitted.ranks]  # on a busy machine all is longer
+    assert int(np.argmax(compute)) == 3
+    assert compute[3] - np.median(compute) == pytest.approx(10e-3, rel=0.5)
+    finding = fitted.findings[0]
+    assert finding.title == "ranks wait for messages of rank 3"
+    assert "outside MPI" in finding.evidence
+    assert finding.saving_s == pytest.approx(10e-3, rel=0.5)
+
+
+@RECORDS
+@pytest.mark.usefixtures("one_profile")
+def test_non_blocking_reductions_of_pairs_without_ranges(tmp_path: Path) -> None:
+    """Rank 2 waits 10 ms for rank 3; the other pairs are equal."""
+    (report,) = record(tmp_path, "pairs 5", report_per_rank=False)
+    run = analyzed(report)
+    assert run.batch.count + run.batch.warmup == 20
+    (group,) = [g for g in run.collectives if g.name == "MPI_Iallreduce"]
+    assert (group.ranks, group.count) == (2, 1.0)
+    waiting = {r.rank: r.waiting_s or 0.0 for r in run.ranks}
+    assert waiting[2] == pytest.approx(10e-3, rel=0.5)
+    assert max(waiting, key=waiting.__getitem__) == 2
+    assert "rank 3" in run.findings[0].evidence
+
+
+@RECORDS
+@pytest.mark.usefixtures("one_profile")
 def test_reports_of_one_rank_each_whose_clocks_are_off(tmp_path: Path) -> None:
     reports = record(tmp_path, "waitall 10", report_per_rank=True)
     check_halo(analyze_reports(reports, Options()).fitted)
