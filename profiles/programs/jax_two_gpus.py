@@ -1,9 +1,6 @@
 """A network of six layers in JAX on two GPUs of one process, gradients averaged by NCCL.
 
 nsys profile -t cuda,nvtx -s none --cuda-graph-trace=node -o jax_two_gpus python jax_two_gpus.py
-
-The recording is of the same steps in another script, which this one was written after; it was not
-run itself.
 """
 
 from __future__ import annotations

