@@ -14,7 +14,11 @@ from benchmarks.scale.large import COMMANDS
 
 PAGE = folders.DOCS / "scale.md"
 SCRIPT = "benchmarks.scale"
-PROGRAMS = {"trainer": "the trainer", "pytorch": "PyTorch, DDP"}
+PROGRAMS = {
+    "trainer": "the trainer",
+    "pytorch": "PyTorch, DDP",
+    "pytorch_sizes": "PyTorch, operators with sizes",
+}
 RUNS = {
     "two": "read by two processes, results kept",
     "kept": "again, from the kept results",

@@ -30,8 +30,8 @@ COMMANDS: Final = {
 SOURCES: Final = {
     "trainer": folders.BASE,
     "pytorch": folders.PROGRAMS / "gpt_ddp8.sqlite.xz",
+    "pytorch_sizes": folders.PROGRAMS / "gpt_both.sqlite.xz",
 }
-RANKS: Final = 8
 
 
 def measured(name: str, report: Path, sides: dict[str, Path], rounds: int) -> dict[str, Any]:
@@ -56,19 +56,20 @@ def main() -> None:
     parser.add_argument("--program", choices=SOURCES, default="trainer")
     parser.add_argument("--before", type=Path, help="another checkout of perfmodel")
     parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="for the grown report")
     args = parser.parse_args()
     sides = {"before": args.before.resolve()} if args.before else {}
     with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
         report = Path(scratch) / "grown.sqlite"
-        rows = grow(SOURCES[args.program], report, args.rows, RANKS)
-        row = {"program": args.program, "size": args.rows, "event_rows": rows, "ranks": RANKS}
+        rows = grow(SOURCES[args.program], report, args.rows, args.ranks)
+        row = {"program": args.program, "size": args.rows, "event_rows": rows, "ranks": args.ranks}
         row |= measured(args.name, report, {**sides, "now": folders.ROOT}, args.rounds)
     path = folders.RESULTS / f"{args.name}_large.json"
     known = results.read(path)["rows"] if path.exists() else []
-    key = args.program, args.rows
-    kept = [one for one in known if (one["program"], one["size"]) != key]
+    key = args.program, args.rows, args.ranks
+    kept = [one for one in known if (one["program"], one["size"], one["ranks"]) != key]
     order = [*SOURCES]
     rows_of_page = sorted([*kept, row], key=lambda one: (order.index(one["program"]), one["size"]))
     result = {
