@@ -278,3 +278,14 @@ def test_one_rank_of_several_does_not_tell_its_waiting(tmp_path: Path) -> None:
     assert run.messages.unmatched == 2 * (STEPS - 1)
     assert run.ranks[0].waiting_s is None
     assert run.ranks[0].communication_s == pytest.approx(4e-3)
+
+
+def test_what_is_between_steps_of_the_host_is_not_said_to_be_in_one(tmp_path: Path) -> None:
+    def step(thread: Thread, rank: int, i: int, at: int) -> None:
+        start = at + (500 * MS if i > 9 else 0)  # half a second of other work in the middle
+        thread.range(f"step {i}", start, start + 9 * MS)
+        thread.mpi("MPI_Allreduce", start + MS, start + 2 * MS, 16)
+
+    run = analyzed(builder_of(step, finalize=False), tmp_path)
+    assert run.batch.median.value == pytest.approx(9e-3)
+    assert not any("counts as time of that step" in w for w in run.warnings)
