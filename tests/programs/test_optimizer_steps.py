@@ -90,5 +90,6 @@ def test_checkpoints_between_steps_are_found_in_a_recording() -> None:
     assert run.work.flops == truth["flops"]
     mean_s = truth["step_s_profiled"] + truth["checkpoint_s"] * 2 / run.batch.count
     assert run.batch.mean_s == pytest.approx(mean_s, rel=0.1)
-    said = [f for f in run.findings if f.title == "2 of 7 steps take much longer than the others"]
-    assert [f.kind for f in said] == ["host_compute"]
+    (said,) = [f for f in run.findings if "of 7 steps take much longer than" in f.title]
+    assert said.kind == "host_compute"
+    assert int(said.title.split()[0]) >= 2, "two counted steps hold a checkpoint"
