@@ -667,6 +667,7 @@ def _facts(
         skew=analysis.skew,
         numbers=tuple(run.ranks),
         host_ranks=_host_ranks(analysis),
+        mean_s=analysis.batch.mean_s,
         steps=analysis.steps.facts if by_gpu and analysis.steps else None,
         lacking=lacking(analysis.unattributed),
         operators=operators,

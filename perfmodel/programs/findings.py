@@ -129,7 +129,7 @@ class Facts:
     there where the GPU's operations time the steps, `operators` where their sizes are known,
     `sizes_recorded` where the same recording names them, which slows its host down; `compute_s` is
     what each rank computes. `numbers` are the ranks that `waiting` is of; `host_ranks` their median
-    time outside and inside MPI per batch, of a program without a GPU.
+    time outside and inside MPI per batch, of a program without a GPU. `mean_s` is the mean batch.
     """
 
     batch: Estimate
@@ -160,6 +160,7 @@ class Facts:
     skew: Skew | None = None
     numbers: tuple[int, ...] = ()
     host_ranks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    mean_s: float = 0.0
 
 
 ADVICE: Final[Mapping[str, str]] = {
@@ -312,15 +313,15 @@ def general(facts: Facts, actions: Actions) -> Iterator[Finding]:
 def ranked(facts: Facts, found: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings worth at least one percent of a batch, largest saving first.
 
-    A saving is between nothing and the whole batch (where some steps are much longer than the
-    median one, the mean); unknown ones come last. A rank that the others
+    A saving is between nothing and the whole batch (the mean one, where some steps may be much
+    longer than the median one); unknown ones come last. A rank that the others
     wait for is named even if that costs nothing: its waiting looks like work. So are products that
     run without tensor cores, since recording sizes makes the host limit most steps.
     """
     if facts.batch.value <= 0:
         return ()
-    long = facts.steps.long if facts.steps else None
-    most = max(facts.batch.value, long.mean_s if long else 0.0)
+    unequal = facts.host_ranks or (facts.steps and facts.steps.long)
+    most = max(facts.batch.value, facts.mean_s if unequal else 0.0)
     kept = [
         f if f.saving_s is None else replace(f, saving_s=min(f.saving_s, most))
         for f in found

@@ -75,6 +75,21 @@ def test_waiting_in_every_third_step_is_not_hidden_by_medians(tmp_path: Path) ->
     assert "rank 1 causes 100 % of the lateness" in finding.evidence
 
 
+def test_waiting_longer_than_a_median_step_is_a_share_of_the_mean_one(tmp_path: Path) -> None:
+    def step(thread: Thread, rank: int, i: int, at: int) -> None:
+        at, longer = at + i // 3 * 50 * MS, 50 * (i % 3 == 2)
+        thread.mpi("MPI_Allreduce", at, at + 1000, 16)
+        begin = at + (3 + longer * (rank == 1)) * MS
+        thread.mpi("MPI_Barrier", begin, at + (9 + longer) * MS)
+
+    run = analyzed(builder_of(step, finalize=False), tmp_path)
+    finding, batch = run.findings[0], run.batch
+    assert finding.title == "ranks wait for each other in some steps"
+    assert finding.saving_s == pytest.approx(6 / 20 * 50e-3)  # without the first and the last
+    assert finding.saving_s > batch.median.value
+    assert batch.share(finding.saving_s) == pytest.approx(finding.saving_s / batch.mean_s)
+
+
 def test_waiting_that_grows_is_said_to_grow(tmp_path: Path) -> None:
     run = analyzed(builder_of(reduction(lambda rank, i: i // 4 if rank == 3 else 0)), tmp_path)
     assert "of the steps and" in run.findings[0].evidence
