@@ -12,7 +12,7 @@ import warnings
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +261,14 @@ def _seconds(labels: list[str]) -> float:
          (0, 80, 72)),
         ("aten::upsample_nearest2d_backward", ((1, 3, 4, 4), (), ()), {"out": (1, 3, 2, 2)},
          (0, 96, 24)),
+        *((f"aten::_fft_{kind}", ((4, 0), (), (), ()), {}, (0, 0, 0))
+          for kind in ("r2c", "c2c", "c2r")),
+        ("aten::index", ((5, 3), (0,)), {"out": (0, 3)}, (0, 0, 0)),
+        ("aten::index", ((5, 0), (4,)), {"out": (4, 0)}, (0, 32, 0)),
+        ("aten::index", ((5, 3), (5, 3)), {"out": (0,)}, (0, 0, 0)),
+        ("aten::index_put_", ((5, 3), (0,), (0, 3)), {}, (0, 0, 0)),
+        ("aten::index_add_", ((5, 3), (), (0,), (0, 3), ()), {}, (0, 0, 0)),
+        ("aten::index_add_", ((5, 0), (), (6,), (6, 0), ()), {}, (0, 48, 0)),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
 )  # fmt: skip
@@ -271,6 +279,16 @@ def test_a_call_is_counted_as_by_hand(
     expected: tuple[int, int, int],
 ) -> None:
     assert count(name, *sizes, **more) == OperatorWork(*expected)
+
+
+def test_sizes_that_no_formula_is_for_are_not_counted() -> None:
+    """Whatever the label of a range says, the program goes on."""
+    sizes = [(), (0,), (4,), (3, 0), (0, 3), (4, 3), (2, 0, 3), (2, 4, 3)]
+    for name in ("_fft_r2c", "_fft_c2r", "index", "index_put_", "index_add_", "native_layer_norm"):
+        for call in product(sizes, repeat=3):
+            for out in (None, *sizes):
+                work = count(f"aten::{name}", *call, out=out)
+                assert work is None or min(work.read_bytes, work.write_bytes) >= 0
 
 
 def test_a_template_of_a_gemm_that_torch_compile_tuned_is_unknown() -> None:

@@ -112,7 +112,7 @@ def work_of(call: Call) -> OperatorWork | None:
         return None
     try:
         return function(call)
-    except (FormulaError, IndexError, ValueError, OverflowError, StopIteration):
+    except (FormulaError, IndexError, ValueError, ArithmeticError, StopIteration):
         return None
 
 
@@ -500,6 +500,8 @@ def fourier(call: Call) -> OperatorWork:
     x = call.sizes[0]
     passes = max(sum("fft" in name for name in call.kernels.split("|")), 1)
     count, last = numel(x), x[-1]
+    if not count:
+        return OperatorWork(0, 0, 0)
     if call.name == "aten::_fft_c2c":
         once = 2 * count * call.item
         return OperatorWork(0, passes * once, passes * once)
@@ -764,6 +766,8 @@ def _indexed(call: Call, last: int | None, result: Size | None) -> tuple[int, in
         if call.out is None or numel(call.out) % width or numel(call.out) > numel(x):
             raise FormulaError
         return numel(call.out), numel(call.out), 8 * len(given[0]) * (numel(call.out) // width)
+    if not prod(x) or (result and not prod(result)):
+        return 0, 0, 8 * sum(map(numel, given))
     draws = numel(broadcast(*given))
     rows = prod(x[i] for i, size in enumerate(indices) if size)
     width = prod(x) // rows if rows else 0
@@ -816,7 +820,11 @@ def index_add(call: Call) -> OperatorWork:
     """
     at, values = [i for i, size in enumerate(call.sizes) if size][1:3]
     x, index, source = call.sizes[0], call.sizes[at], call.sizes[values]
-    if not x or len(index) != 1 or len(source) != len(x) or numel(source) % index[0]:
+    if not x or len(index) != 1 or len(source) != len(x):
+        raise FormulaError
+    if not numel(source):
+        return OperatorWork(0, 8 * index[0], 0)
+    if numel(source) % index[0]:
         raise FormulaError
     width = numel(source) // index[0]
     rows = max(numel(x) // width, 1)
