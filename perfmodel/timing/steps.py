@@ -51,8 +51,9 @@ _OTHER_KIND: Final = 1.5
 """Ranges of one name are of two kinds if their medians in different ranges differ so many times."""
 _OFTEN: Final = 10
 _SOME: Final = 0.1
-"""Set-up may be long: what repeats so often, and all the GPU's work while it goes on (without a GPU
-also ranges named as steps), holds at least this share of the work."""
+"""Set-up may be long: ranges that repeat so often, and are all the GPU's work while they go on
+(without a GPU also ranges named as steps, and periods), hold at least this share of the work. On a
+GPU a period may not: the last part of one step, such as an optimizer's loop, repeats as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -568,7 +569,8 @@ def _periodic(trace: Trace, parts: Parts, work: _Work) -> Steps | None:
     found = Steps(
         "", "kernels", share, processes, threads, number, start, end, row, int(inner.min())
     )
-    return found if share >= _MOST or work.lasting(found) else None
+    behind_setup = not work.on_gpu and work.lasting(found)
+    return found if share >= _MOST or behind_setup else None
 
 
 def _launch_columns(parts: Parts) -> list[tuple[Any, ...]]:

@@ -253,8 +253,8 @@ def test_steps_of_which_the_data_decide_what_they_launch() -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_steps_after_autotuning_are_found(named: bool, tmp_path: Path) -> None:
-    """Kernels that are tried first take most of the GPU's time."""
+def test_steps_after_autotuning_are_found_by_their_ranges(named: bool, tmp_path: Path) -> None:
+    """Kernels that are tried first take most of the GPU's time; unnamed, they may be the step."""
     builder = ReportBuilder()
     thread = builder.thread()
     builder.gpu()
@@ -267,9 +267,26 @@ def test_steps_after_autotuning_are_found(named: bool, tmp_path: Path) -> None:
         launch(thread, "forward", at, at + 1, at + 3)
         launch(thread, "backward", at + 1, at + 3, at + 6)
     steps = found(builder, tmp_path)
-    assert steps.found_by == ("range" if named else "kernels")
-    assert len(steps) == 12
+    if not named:
+        assert (steps.found_by, len(steps)) == ("whole", 1)
+        return
+    assert (steps.found_by, len(steps)) == ("range", 12)
     assert (steps.start_ns >= 400 * MS).all()
+
+
+def test_the_last_part_of_one_step_is_no_step(tmp_path: Path) -> None:
+    """An optimizer that launches three kernels for every weight, after forward and backward."""
+    builder = ReportBuilder()
+    thread = builder.thread()
+    builder.gpu()
+    kernels = [f"gemm_{k * k % 37}" for k in range(60)]
+    for i, name in enumerate(kernels):
+        launch(thread, name, 10 * i, 10 * i, 10 * i + 9)
+    for i in range(120):
+        at = 10 * (60 + i)
+        launch(thread, ["mul", "add", "addcdiv"][i % 3], at, at, at + 1)
+    steps = found(builder, tmp_path)
+    assert (steps.found_by, len(steps)) == ("whole", 1)
 
 
 def test_names_lose_their_digits_and_operators_their_sizes() -> None:
