@@ -25,7 +25,7 @@ from perfmodel.workloads.work import Counts
 _PAUSES: Final = 3
 _SHOWN: Final = 8
 _STUCK: Final = 3
-"""A rank waits in its last call if it is in it for this many usual times between calls."""
+"""A rank waits in its last call if it is in it for this many times the longest one before."""
 
 
 def gpu_of_rank(run: Run) -> dict[int, int]:
@@ -123,11 +123,11 @@ def check_collection(
 def _pauses(label: str, reports: Sequence[StepReport]) -> Iterator[str]:
     """Warn of pauses between steps that a step without a range would explain.
 
-    What runs there counts as the time of the step before, on the GPU's clock.
+    What runs there counts as the time of the step before, on the GPU's clock; steps that end on the
+    host hold none of it.
     """
     for report in reports:
-        if (report.times.device < 0).all():
-            continue  # steps end on the host: what is between two of them is in none
+        counts = "" if (report.times.device < 0).all() else ", and counts as time of that step"
         pauses = report.steps.long_pauses()
         reason = (
             "there are other operations, such as an evaluation's; name the steps by NVTX ranges"
@@ -139,7 +139,7 @@ def _pauses(label: str, reports: Sequence[StepReport]) -> Iterator[str]:
             rank = report.rank_of.get(process, 0)
             yield (
                 f"{label}: rank {rank}: after step {number} ({report.steps.label!r}) "
-                f"{longer:.1f} steps' time is in no step, and counts as time of that step: {reason}"
+                f"{longer:.1f} steps' time is in no step{counts}: {reason}"
             )
         if len(pauses) > _PAUSES:
             yield f"{label}: there are {len(pauses) - _PAUSES} more such pauses"
@@ -257,11 +257,12 @@ def _stopped(label: str, traces: Sequence[Trace]) -> Iterator[str]:
             if p not in gone or p not in rank_of:
                 continue
             stopped.append(rank_of[p])
-            start = np.unique(calls.start_ns[process == p])
-            usual = float(np.median(np.diff(start))) if len(start) > 1 else 0.0
             end = int(calls.end_ns[process == p].max())
             last = int(calls.start_ns[row])
-            if calls.end_ns[row] == NULL or end - last > _STUCK * usual:
+            alike = (process == p) & (calls.name == calls.name[row])
+            alike[row] = False
+            before = (calls.end_ns - calls.start_ns)[alike]
+            if calls.end_ns[row] == NULL or (len(before) and end - last > _STUCK * before.max()):
                 stuck[rank_of[p]] = max(end - last, 0) * 1e-9, trace.strings[calls.name[row]]
     if not stopped:
         return

@@ -43,6 +43,10 @@ _AS_LONG: Final = 0.2
 """Where ranks were stopped, whose last calls are lost, their median steps differ by this share."""
 
 
+_WHOLE: Final = 0.8
+"""A last step that takes less than this share of the usual time has not been recorded whole."""
+
+
 @dataclass(frozen=True, slots=True)
 class HostEvents:
     """MPI calls and outermost ranges of the thread of a process that makes most MPI calls.
@@ -97,11 +101,22 @@ def host_steps(trace: Trace) -> tuple[HostSteps, ...]:
 
 
 def _finished(events: Sequence[HostEvents], cuts: Sequence[Int64]) -> Iterator[Int64]:
-    """Leave out the step in which a process was stopped."""
+    """Leave out the last step where no event follows it and it is shorter than usual.
+
+    What it computes after its last event is not recorded. So is, of a process that was stopped,
+    the step in which it was.
+    """
+    last_ns, usual_ns = 0.0, 0.0
+    for e, cut in zip(events, cuts, strict=True):
+        begin = e.start_ns[cut[:-1]]
+        if cut[-1] == len(e.start_ns) and len(begin) > 1:
+            last_ns += float(e.end_ns.max() - begin[-1])
+            usual_ns += float(np.median(np.diff(begin)))
+    unfinished = last_ns < _WHOLE * usual_ns
     for e, cut in zip(events, cuts, strict=True):
         usual = np.median(np.diff(e.start_ns[cut[:-1]]))
         stuck = e.cut_short and e.end_ns[-1] - e.start_ns[-1] > usual
-        yield cut[:-1] if stuck and cut[-1] == len(e.start_ns) else cut
+        yield cut[:-1] if (stuck or unfinished) and cut[-1] == len(e.start_ns) else cut
 
 
 def extents(trace: Trace) -> dict[int, tuple[int, int]]:

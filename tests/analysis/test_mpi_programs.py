@@ -182,6 +182,18 @@ def test_a_run_that_was_stopped_says_who_waited_then(tmp_path: Path) -> None:
     assert run.collectives[0].waiting_s is not None  # matched, but for the last ones
 
 
+def test_ranks_cut_at_one_time_are_not_said_to_wait_in_calls_that_returned(tmp_path: Path) -> None:
+    def step(thread: Thread, rank: int, i: int, at: int) -> None:
+        for n in range(4):  # a burst of short calls, then one of which ranks 0 to 2 wait
+            thread.mpi("MPI_Barrier", at + n * 1000, at + n * 1000 + 500)
+        begin = at + (2 + 3 * (rank == 3)) * MS
+        thread.mpi("MPI_Allreduce", begin, at + 6 * MS, 16)
+
+    run = analyzed(builder_of(step, finalize=False), tmp_path)
+    (said,) = [w for w in run.warnings if "MPI_Finalize" in w]
+    assert "then waited" not in said
+
+
 def test_processes_without_mpi_calls_have_no_communication_but_a_warning(tmp_path: Path) -> None:
     builder = ReportBuilder()
     for rank in range(2):
@@ -240,11 +252,12 @@ def test_the_text_has_the_collectives_with_most_time(tmp_path: Path) -> None:
         thread.mpi("MPI_Gatherv", at + 2 * MS, at + 2 * MS + 10 * i, 8 + i)
 
     run = analyzed(builder_of(step), tmp_path)
-    assert len(run.collectives) == STEPS  # Barrier and 20 sizes behind the warm-up
+    count = STEPS - 1  # Barrier and 19 sizes, of neither the first step nor the last
+    assert len(run.collectives) == count
     shown = tables.collectives_text(run, 5)
     assert len(shown.rows) == 5
     assert shown.rows[0][0] == "MPI_Barrier"
-    assert f"{STEPS - 5} more rows are left out" in shown.notes[-1]
+    assert f"{count - 5} more rows are left out" in shown.notes[-1]
 
 
 def test_a_call_for_several_requests_is_one_call(tmp_path: Path) -> None:
@@ -290,7 +303,7 @@ def test_one_rank_of_several_does_not_tell_its_waiting(tmp_path: Path) -> None:
         thread.mpi("MPI_Recv", at + 2 * MS, at + 5 * MS, 64, "p2p", remoteRank=1, tag=1)
     run = analyzed(builder, tmp_path)
     assert run.messages is not None
-    assert run.messages.unmatched == 2 * (STEPS - 1)
+    assert run.messages.unmatched == 2 * (STEPS - 2)  # neither the first step nor the last
     assert run.ranks[0].waiting_s is None
     assert run.ranks[0].communication_s == pytest.approx(4e-3)
 
@@ -303,4 +316,6 @@ def test_what_is_between_steps_of_the_host_is_not_said_to_be_in_one(tmp_path: Pa
 
     run = analyzed(builder_of(step, finalize=False), tmp_path)
     assert run.batch.median.value == pytest.approx(9e-3)
+    said = [w for w in run.warnings if "time is in no step" in w]
+    assert said
     assert not any("counts as time of that step" in w for w in run.warnings)

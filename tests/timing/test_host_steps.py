@@ -79,7 +79,7 @@ def grid(thread: Thread, rank: int, i: int, at: int) -> None:
 
 
 def test_equal_calls_of_one_step_are_not_steps_each(tmp_path: Path) -> None:
-    assert counts(program(grid, tmp_path, steps=8)) == [8] * RANKS
+    assert counts(program(grid, tmp_path, steps=8)) == [7] * RANKS  # the last has no end
 
 
 def sizes(thread: Thread, rank: int, i: int, at: int) -> None:
@@ -89,7 +89,7 @@ def sizes(thread: Thread, rank: int, i: int, at: int) -> None:
 
 
 def test_sizes_and_ends_of_messages_may_change(tmp_path: Path) -> None:
-    assert counts(program(sizes, tmp_path)) == [20] * RANKS
+    assert counts(program(sizes, tmp_path)) == [19] * RANKS  # the last has no end
 
 
 def parts(thread: Thread, rank: int, i: int, at: int) -> None:
@@ -183,7 +183,7 @@ def test_a_rank_that_runs_ahead_does_not_change_the_steps(tmp_path: Path) -> Non
         if i % 5 == 4:
             thread.mpi("MPI_Allreduce", start + MS + 1, start + MS + 1000, 8)
 
-    assert counts(program(ahead, tmp_path)) == [20] * RANKS
+    assert counts(program(ahead, tmp_path)) == [19] * RANKS  # the last has no end
 
 
 def test_stages_of_a_step_are_not_steps_each(tmp_path: Path) -> None:
@@ -195,3 +195,14 @@ def test_stages_of_a_step_are_not_steps_each(tmp_path: Path) -> None:
         thread.mpi("MPI_Allreduce", at + 9 * MS, at + 10 * MS - 1, 8)
 
     assert counts(program(stages, tmp_path)) == [20] * RANKS
+
+
+@pytest.mark.parametrize(("compute_ms", "counted"), [(1, 20), (6, 19)])
+def test_a_last_step_without_its_computing_does_not_count(
+    compute_ms: int, counted: int, tmp_path: Path
+) -> None:
+    def step(thread: Thread, rank: int, i: int, at: int) -> None:
+        """Exchange at the start of 10 ms, and compute after it."""
+        thread.mpi("MPI_Allreduce", at, at + (10 - compute_ms) * MS, 8)
+
+    assert counts(program(step, tmp_path)) == [counted] * RANKS
