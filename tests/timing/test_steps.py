@@ -168,7 +168,7 @@ def test_mpi_calls_repeat_where_there_is_no_gpu_and_no_range(tmp_path: Path) -> 
             thread.mpi("MPI_Barrier", at + 5 * MS, at + 6 * MS)
     steps = found(builder, tmp_path)
     assert steps.found_by == "kernels"
-    assert np.bincount(steps.process).tolist() == [6, 6]
+    assert np.bincount(steps.process).tolist() == [5, 5]  # the last has no end
 
 
 def test_a_range_with_little_work_is_refused_with_the_better_one_named(tmp_path: Path) -> None:
