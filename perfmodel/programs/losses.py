@@ -29,12 +29,22 @@ _FP32: Final = re.compile(r"sgemm|_f32f32_f32f32_f32_|ffma|gemm.*_fp32_", re.I)
 _TENSOR: Final = re.compile(r"tf32|bf16|bfloat16|half\b|s1688|s16816|f16", re.I)
 _SCORES: Final = re.compile(r"softmax_warp|softmax(?!.*LogSoftMax)", re.I)
 _LOG: Final = re.compile(r"log_?softmax|nll|cross_?entropy", re.I)
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_OF_NETWORK: Final = re.compile(r"\b(forward|backward|parallel|softmax|loss|aten|nn)\b")
+"""Words of ranges that a network's own work is in, whatever else they are called."""
 _HOST_WORK: Final = (
-    ("step_less", re.compile(r"optim", re.I)),
-    ("load_ahead", re.compile(r"data|load|fetch|input|augment|next\b", re.I)),
-    ("write_less", re.compile(r"check_?point|save|valid|eval|log(?!it)|print|metric", re.I)),
-)
-"""What the host does, by the name of the range that it is in."""
+    ("step_less", re.compile(r"\boptim(iz\w+)?\b")),
+    ("load_ahead", re.compile(
+        r"\b(data(sets?)?|\w*loaders?|load(s|ing)?(?! balanc)|(pre)?fetch(er|ing)?|inputs|"
+        r"input(?= pipeline|$)|augment(ations?|ing)?|next(?= (batch|item|sample)|$))\b"
+    )),
+    ("write_less", re.compile(
+        r"\b(check ?point(s|ing)?(?! (function|sequential|wrapper))|sav(es?|er|ing)|"
+        r"val(id(ate|ation)?)?|eval(uate|uation)?|logg(er|ing)|log(?= (metrics?|scalars?|stats)|$)|"
+        r"print(ing)?|metrics?)\b"
+    )),
+)  # fmt: skip
+"""What the host does, by the words of the range that it is in."""
 _OF_PEAK: Final = 0.8
 """Share of a unit's dense peak that large GEMMs reach: 0.76 to 0.80 (docs/machines.md)."""
 _OF_HBM: Final = 0.85
@@ -145,11 +155,18 @@ def _against(cause: str, where: str, call: str, actions: Actions) -> str:
         return actions.launch_less(synchronizes=False)
     if cause == "pageable_copy":
         return actions.pin("Host-to-Device")
-    work = (what for what, named in _HOST_WORK if named.search(where))
-    what = {"blocking_sync": "wait_less", "host_compute": next(work, "compute_less")}
+    what = {"blocking_sync": "wait_less", "host_compute": _host_work(where)}
     return actions.advise(
         what.get(cause, "allocate_less"), where=where, call=call or "a blocking call"
     )
+
+
+def _host_work(name: str) -> str:
+    """What to do against the host's work in a range, by its whole words: `DataLoader` has two."""
+    words = " ".join(_WORD.findall(name)).lower()
+    if _OF_NETWORK.search(words):
+        return "compute_less"
+    return next((what for what, named in _HOST_WORK if named.search(words)), "compute_less")
 
 
 def _slowed(facts: Facts) -> str:

@@ -14,7 +14,7 @@ from benchmarks.idle.__main__ import KIND_OF, WITHIN, pair
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.findings import KINDS, Actions, Facts, OperatorFact, ranked
-from perfmodel.programs.losses import find_losses
+from perfmodel.programs.losses import _host_work, find_losses
 from perfmodel.programs.program import Options
 from perfmodel.timing.samples import Estimate
 from perfmodel.timing.step_graph import MOST_OPS
@@ -279,3 +279,38 @@ def test_findings_say_where_recording_sizes_slows_the_host() -> None:
     assert said(shapes, Options()) == [True]
     assert said(timing, Options()) == [False]
     assert said(timing, Options(shapes=shapes)) == [False]
+
+
+@pytest.mark.parametrize(
+    ("what", "names"),
+    [
+        ("step_less", "Optimizer.step#AdamW.step, optim, optimizer_step"),
+        (
+            "load_ahead",
+            "data, DataLoader.__next__, trainloader, load_batch, prefetch, inputs, next",
+        ),
+        ("load_ahead", "input pipeline, get input, augment, next batch, Dataset.__getitem__"),
+        (
+            "write_less",
+            "checkpoint, save_model, validation, eval, log, log_metrics, logging, print",
+        ),
+        ("compute_less", "DistributedDataParallel.forward, FullyShardedDataParallel, retrieval"),
+        ("compute_less", "log_softmax, save_for_backward, metric_learning_loss, payload, metadata"),
+        (
+            "compute_less",
+            "load_balancing, input_layernorm, CheckpointFunction, log_prob, , nn.Module: Log.log",
+        ),
+    ],
+)
+def test_advice_on_the_host_goes_by_whole_words_of_a_range(what: str, names: str) -> None:
+    assert {name: _host_work(name) for name in names.split(", ")} == dict.fromkeys(
+        names.split(", "), what
+    )
+
+
+@pytest.mark.skipif(not PLANTED.exists(), reason="PROGRAM_REPORTS names no folder of reports")
+def test_a_forward_pass_loads_no_data() -> None:
+    run = analyzed(PLANTED.parent / "programs" / "resnet50_ddp.sqlite.xz")
+    (found,) = (f for f in run.findings if f.kind == "host_compute")
+    assert "DistributedDataParallel.forward" in found.action
+    assert found.action.startswith("if the host's work")
