@@ -51,6 +51,8 @@ _OF_HBM: Final = 0.85
 """Share of the memory's bandwidth that a triad reaches (docs/machines.md)."""
 _MUCH: Final = 0.05
 """Products on FP32 units with this share of the computing time are said, whatever they save."""
+_SLICE_S, _NEAR = 2.5e-3, 0.1
+"""Time slice of a process on an H200 (docs/findings.md); a GPU of another kind has another."""
 _NAMED: Final = 3
 _MANY_MESSAGES: Final = 20
 _PARTS: Final = 0.1
@@ -83,9 +85,10 @@ def _interrupted(facts: Facts, steps: StepFacts) -> Iterator[Finding]:
     known = {rank for ranks in facts.shared_gpus.values() for rank in ranks}
     for one in steps.interrupted:
         if one.rank not in known:
+            uses = "uses" if abs(one.each_s - _SLICE_S) <= _NEAR * _SLICE_S else "may use"
             yield Finding(
                 "shared_gpu",
-                f"another process uses the GPU of rank {one.rank}",
+                f"another process {uses} the GPU of rank {one.rank}",
                 one.seconds,
                 f"{one.count:.1f} kernels per step take {si(one.each_s, 's')} longer than the same "
                 f"kernels of other steps, whatever they do: a time slice of another process, "

@@ -25,6 +25,9 @@ _OFTEN: Final = 0.6
 _EQUAL_STEPS, _INTERRUPTIONS, _SLICE_NS, _ALIKE = 3, 3, 1_000_000, 0.1
 """Kernels are compared in so many equal steps; so many that take longer by more than a short time
 slice and by about as much each (quartiles this share of the median apart) were interrupted."""
+_BY_CHANCE: Final = 0.5
+"""Interruptions come by chance: of the places in a step where kernels are ever interrupted, less
+than this share is in a step that has any, on average."""
 _AS_MANY: Final = 0.2
 _SLOWER: Final = 1.25
 """Kernels are slower if the number differs by less than the first, and each takes longer so many
@@ -450,7 +453,8 @@ def _interrupted(reports: Sequence[StepReport], ranks: Sequence[int]) -> Iterato
     """Find kernels that some steps' equal ones do not need so long for, by about as much each.
 
     A GPU that two processes use gives each of them a time slice in turns (2.5 ms on an H200): a
-    kernel that is interrupted takes so much longer, whatever it does.
+    kernel that is interrupted takes so much longer, whatever it does. Where the same kernels take
+    longer in the same steps, they may have more to do there.
     """
     graphs = [graph for report in reports for graph in report.graphs]
     for rank, graph in zip(ranks, graphs, strict=True):
@@ -464,8 +468,12 @@ def _interrupted(reports: Sequence[StepReport], ranks: Sequence[int]) -> Iterato
         kernel = (graph.op_kind[rows].reshape(took.shape) == KERNEL_OP).all(axis=0)
         least = took.min(axis=0)
         more = took - least
-        longer = more[(more > np.maximum(least, _SLICE_NS)) & kernel]
+        cut = (more > np.maximum(least, _SLICE_NS)) & kernel
+        longer, places = more[cut], cut.any(axis=0)
         if len(longer) < _INTERRUPTIONS:
+            continue
+        cells = np.count_nonzero(places) * np.count_nonzero(cut.any(axis=1))
+        if len(longer) >= _BY_CHANCE * cells:
             continue
         low, each, high = np.percentile(longer, [25, 50, 75])
         if high - low < _ALIKE * each:

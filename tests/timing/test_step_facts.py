@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.programs.program import Options
 from perfmodel.timing.small_kernels import MANY, SmallKernels
 from perfmodel.timing.step_facts import _beyond_chance, _small
+from support.build_report import ReportBuilder
 
 
 @pytest.mark.parametrize(
@@ -47,3 +52,35 @@ def test_ranges_with_many_small_kernels_are_found_among_a_million() -> None:
     [found] = _small(reports, slice(1, 3), replay, 0.0)
     assert time.process_time() - began < 10
     assert (found.range, found.saving_s) == ("range 7", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("more_ms", "said"),
+    [
+        (lambda step, place: 2.5 * (place == step * 5 % 12), "another process uses"),
+        (lambda step, place: 1.8 * (place == step * 5 % 12), "another process may use"),
+        (lambda step, place: 2.5 * (step % 3 == 1 and place == 4), ""),
+        (lambda step, place: 2.5 * (step % 3 == 1 and place % 4 == 0), ""),
+        (lambda step, place: 2.5 * (step == 4), ""),
+        (lambda step, place: 2.5 * (place == step * 5 % 12) * (1 + step % 4), ""),
+    ],
+    ids=["slices", "other slices", "one kernel", "one of each layer", "a long step", "unlike"],
+)
+def test_interruptions_come_by_chance(
+    more_ms: Callable[[int, int], float], said: str, tmp_path: Path
+) -> None:
+    """Kernels that take longer in the same steps have more to do there: longer sequences."""
+    builder = ReportBuilder("2025.3.2")
+    thread = builder.thread()
+    builder.gpu()
+    at = 0
+    for step in range(10):
+        begin = at
+        for place in range(12):
+            end = at + 406_000 + int(1e6 * more_ms(step, place))
+            thread.kernel(f"kernel_{place % 3}", (at, at + 5_000), (at + 6_000, end))
+            at = end + 2_000
+        thread.range(f"step {step}", begin, at - 10)
+    run = analyze_reports([builder.write(tmp_path / "r.sqlite")], Options()).fitted
+    found = [f.title for f in run.findings if f.kind == "shared_gpu"]
+    assert found == ([f"{said} the GPU of rank 0"] if said else [])
