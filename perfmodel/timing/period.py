@@ -22,6 +22,10 @@ _STEADY: Final = 4
 _REGULAR: Final = 0.8
 """Of their length at most the rest is beyond twice the usual one: layers have other parts of a step
 between them."""
+_TOGETHER, _TOGETHER_SHARE = 3, 0.1
+"""So many codes, and this share of those in every repetition, that occur in the same half of the
+repetitions or fewer are no choice of the data: they are the loss and the optimizer, and what
+repeats are layers, or they are batches of another kind."""
 _GROUPS, _MOST_STEADY, _MOST_COMPARED = 5, 200, 50_000_000
 """Groups of codes that occur equally often that are looked at, the largest first; codes of one; and
 how many places are compared to choose the first of them."""
@@ -67,7 +71,7 @@ def _by_steady_codes(codes: Int64) -> tuple[Int64, Int64] | None:
     """Repetitions by codes that occur equally often, most of them in turns.
 
     One of them begins a repetition: that after which most others come before it comes again.
-    Repetitions are at least half of the sequence, and most of about one length.
+    Repetitions are three quarters of the sequence, most of about one length, and no part of a step.
     """
     _, inverse, counts = np.unique(codes, return_inverse=True, return_counts=True)
     times, kinds = np.unique(counts[counts >= _LEAST_REPEATS], return_counts=True)
@@ -84,10 +88,27 @@ def _by_steady_codes(codes: Int64) -> tuple[Int64, Int64] | None:
         lengths = np.diff(begins)
         usual = int(np.median(lengths))
         regular = np.minimum(lengths, 2 * usual).sum() >= _REGULAR * lengths.sum()
-        most = lengths.sum() + usual >= len(codes) / 2
-        if turns[best] + 1 >= max(_STEADY, len(at) / 2) and regular and most:
+        most = lengths.sum() + usual >= _PARTED * len(codes)
+        in_turns = turns[best] + 1 >= max(_STEADY, len(at) / 2)
+        if in_turns and regular and most and not _parts_of_a_step(codes, begins):
             return begins, np.append(begins[1:], min(int(begins[-1]) + usual, len(codes)))
     return None
+
+
+def _parts_of_a_step(codes: Int64, begins: Int64) -> bool:
+    """Whether many codes occur in the same few repetitions only, other than the first.
+
+    The last repetition goes on until the end of the sequence.
+    """
+    number = np.searchsorted(begins, np.arange(begins[0], len(codes)), side="right") - 1
+    _, kind = np.unique(codes[begins[0] :], return_inverse=True)
+    inside = np.zeros((int(kind.max()) + 1, len(begins)), np.bool_)
+    inside[kind, number] = True
+    times = inside.sum(axis=1)
+    few = inside[(times <= len(begins) / 2) & inside[:, 1:].any(axis=1)]
+    together = np.unique(few, axis=0, return_counts=True)[1].max(initial=0)
+    always = int((times == len(begins)).sum())
+    return bool(together >= max(_TOGETHER, _TOGETHER_SHARE * always))
 
 
 def _occurrences(codes: Int64, known: Int64, period: int) -> Int64:

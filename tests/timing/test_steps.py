@@ -252,6 +252,19 @@ def test_steps_of_which_the_data_decide_what_they_launch() -> None:
     assert repetitions_of(shuffled) is None
 
 
+def test_layers_and_batches_of_one_kind_are_no_steps() -> None:
+    """What repeats is a part of a step, or every step of one length of several."""
+    rng = np.random.default_rng(0)
+    layers = [[*range(10), *rng.integers(10, 14, rng.integers(3, 6))] for _ in range(16)]
+    one_step = [*np.concatenate(layers), *range(20, 26)]
+    assert repetitions_of(np.array([*layers[0], *one_step], np.int64)) is None
+    two_steps = [*np.concatenate(layers[:8]), *range(20, 26)] * 2
+    assert repetitions_of(np.array(two_steps, np.int64)) is None
+    rng = np.random.default_rng(0)
+    steps = [[0, 1, *np.arange(20) + 100 * rng.integers(1, 4), 2] for _ in range(30)]
+    assert repetitions_of(np.concatenate(steps).astype(np.int64)) is None
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_steps_after_autotuning_are_found_by_their_ranges(named: bool, tmp_path: Path) -> None:
     """Kernels that are tried first take most of the GPU's time; unnamed, they may be the step."""
