@@ -49,11 +49,12 @@ _INNER: Final = 0.75
 """Share of a step's operations that a shorter sequence in it repeats to be said."""
 _OTHER_KIND: Final = 1.5
 """Ranges of one name are of two kinds if their medians in different ranges differ so many times."""
-_OFTEN: Final = 10
+_OFTEN, _OFTEN_ON_HOST = 10, 5
 _SOME: Final = 0.1
-"""Set-up may be long: ranges that repeat so often, and are all the GPU's work while they go on
-(without a GPU also ranges named as steps, and periods), hold at least this share of the work. On a
-GPU a period may not: the last part of one step, such as an optimizer's loop, repeats as well."""
+"""Set-up may be long: ranges that repeat so often, and are all the work while they go on (without a
+GPU also any ranges named as steps, and periods of calls that repeat as often as on a GPU), hold at
+least this share of the work. On a GPU a period may not: the last part of one step, such as an
+optimizer's loop, repeats as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,8 @@ def find_steps(trace: Trace, asked: str | None = None, parts: Parts | None = Non
     held = best is not None and best.share >= least
     if best is not None and held and not best.is_part(work.on_gpu):
         return best.steps(trace, "range")
-    after_setup = best is not None and work.on_gpu and work.lasting(best.steps(trace, "range"))
+    often = _OFTEN if work.on_gpu else _OFTEN_ON_HOST
+    after_setup = best is not None and work.lasting(best.steps(trace, "range"), often)
     share = 0.0 if best is None else best.share / (_NEARLY if after_setup else 1.0)
     by_kernels = _periodic(trace, parts, work)
     if by_kernels is not None and by_kernels.confidence > share:
@@ -481,12 +483,10 @@ class _Work:
                 everything += float(at[1] - at[0])
         return held / everything if everything else 0.0
 
-    def lasting(self, steps: Steps) -> bool:
-        """Whether steps are all the GPU's work while they go on, or many, after a long set-up."""
-        if steps.confidence < _SOME or int(steps.number.max()) < _OFTEN:
+    def lasting(self, steps: Steps, often: int = _OFTEN) -> bool:
+        """Whether steps are many, and all the work while they go on, after a long set-up."""
+        if steps.confidence < _SOME or int(steps.number.max()) + 1 < often:
             return False
-        if not self.on_gpu:
-            return True
         who = np.unique(steps.process)
         ends = [(steps.start_ns[m].min(), steps.end_ns[m].max())
                 for m in (steps.process == p for p in who)]  # fmt: skip

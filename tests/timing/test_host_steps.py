@@ -122,6 +122,27 @@ def test_named_steps_are_found_inside_a_range_of_all_and_behind_long_set_up(
     assert counts(steps) == [20] * RANKS
 
 
+@pytest.mark.parametrize(("steps", "fill_ms"), [(20, 10), (9, 10), (4, 10), (20, 5)])
+def test_ranges_of_any_name_behind_long_set_up_are_steps_if_they_follow_each_other(
+    steps: int, fill_ms: int, tmp_path: Path
+) -> None:
+    """Set-up without calls takes most of the time; four ranges, or ranges apart, are no steps."""
+
+    def solve(thread: Thread, rank: int, i: int, at: int) -> None:
+        if i < 30:
+            return
+        thread.range(f"solve {i}", at, at + fill_ms * MS - 1000)
+        for n in range(i % 3 + 1):  # a number that differs, so that only the ranges repeat
+            thread.mpi("MPI_Allreduce", at + n * MS, at + n * MS + 1000, 8 * (i + 1) ** 2)
+
+    found = program(solve, tmp_path, steps=30 + steps)
+    if steps < 5 or fill_ms < 9:
+        assert "solve" not in found.label
+        return
+    assert (found.label, found.found_by) == ("solve *", "range")
+    assert counts(found) == [steps] * RANKS
+
+
 def test_tasks_of_workers_are_no_steps(tmp_path: Path) -> None:
     """The master serves as many tasks as three workers together, which take what is left."""
 
