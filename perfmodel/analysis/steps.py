@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Floats, Int64, distinct_positions
+from perfmodel.base.arrays import Bool, Floats, Int64, distinct_positions
 from perfmodel.base.units import si
 from perfmodel.readers.trace import NULL
 from perfmodel.timing.collectives import CollectiveGroup
@@ -37,6 +37,13 @@ _FEW: Final = 5
 _UNEQUAL: Final = 0.1
 """Of at least so many steps the median one does not stand for all if long ones (as slow as a step
 of the warm-up) take this share of it more, per step of all."""
+_MOSTLY: Final = 0.5
+"""A cause explains long steps if it takes this share of what they take more."""
+_BUSY: Final = {
+    "kernel": "in computing kernels",
+    "exposed_communication": "in communication beside no computing",
+    "copy": "in copies",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,17 +365,23 @@ def unequal_steps(steps: StepBreakdown | None) -> tuple[str, ...]:
     long = steps.facts.long if steps else None
     if long is None:
         return ()
+    if long.cause in CAUSES:
+        why = ", but for the finding about these steps"
+    elif long.cause:
+        why = f"; the long ones take {si(long.longer_s, 's')} more, mostly {_BUSY[long.cause]}"
+    else:
+        why = f"; the long ones take {si(long.longer_s, 's')} more"
     return (
         f"{long.count} of {long.steps} steps take over {_SLOW:g} times the median "
         f"{si(long.median_s, 's')}; the mean is {si(long.mean_s, 's')}: times, shares and savings "
-        f"are those of a median step, but for the finding about these steps",
+        f"are those of a median step{why}",
     )
 
 
 def _long_steps(
     reports: Sequence[StepReport], window: slice, numbered: Sequence[Sequence[int]]
 ) -> LongSteps | None:
-    """Find the rank that idles longest in steps that are much longer than the others."""
+    """Find steps that are much longer than the others; of ranks the one that idles longest then."""
     found = []
     for report, numbers, begins in zip(reports, numbered, _begins(reports), strict=True):
         for lane, rank in enumerate(numbers):
@@ -388,6 +401,9 @@ def _long_steps(
             idle = idle.reshape(len(CAUSES), -1)
             more = idle[:, long].sum(axis=1) - np.median(idle, axis=1) * long.sum()
             most = int(np.argmax(more[:DEPENDENCY]))  # what follows is no cause of its own
+            why = CAUSES[most]
+            if more[most] < _MOSTLY * longer.sum():
+                why, most = _busy_longer(report.times, lane, window, long, float(longer.sum())), -1
             gaps = _longest(report.gaps, rows[cause == most], begins)
             found.append(
                 LongSteps(
@@ -397,12 +413,27 @@ def _long_steps(
                     usual * 1e-9,
                     float(known.mean()) * 1e-9,
                     float(longer.mean()) * 1e-9,
-                    CAUSES[most],
-                    max(float(more[most]), 0.0) / len(known) * 1e-9,
+                    why,
+                    float(more[most]) / len(known) * 1e-9 if most >= 0 else 0.0,
                     gaps[0] if gaps else None,
                 )
             )
-    return max(found, key=lambda f: f.saving_s, default=None)
+    return max(found, key=lambda f: (f.saving_s, f.cause == "kernel", f.longer_s), default=None)
+
+
+def _busy_longer(times: StepTimes, lane: int, window: slice, long: Bool, longer_ns: float) -> str:
+    """What a GPU does in most of the time that long steps take more; '' if no one thing."""
+    parts = {
+        "kernel": times.compute_ns,
+        "exposed_communication": times.exposed_ns,
+        "copy": times.copy_ns,
+    }
+    more = {}
+    for kind, ns in parts.items():
+        mine = ns[lane, window]
+        more[kind] = float(mine[long].sum() - np.median(mine) * long.sum())
+    most = max(more, key=lambda kind: more[kind])
+    return most if more[most] >= _MOSTLY * longer_ns else ""
 
 
 def _shares(report: StepReport, rows: Int64, window: slice, key: Int64) -> tuple[Int64, Floats]:

@@ -135,9 +135,9 @@ _WHILE: Final = {
 
 
 def _long_steps(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
-    """Steps that are much longer than the median one, of which the medians say nothing."""
+    """Steps in which the GPU idles much longer than in the median one."""
     long = steps.long
-    if long is None:
+    if long is None or long.cause not in _WHILE:  # their GPU does more: a warning says what
         return
     where = f" in '{long.gap.range}'" if long.gap and long.gap.range else ""
     gap = f"; the longest gap is {si(long.gap.seconds, 's')}{where}" if long.gap else ""

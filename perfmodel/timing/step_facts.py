@@ -121,7 +121,7 @@ class SmallRange:
 
 @dataclass(frozen=True, slots=True)
 class LongSteps:
-    """Steps of a rank that take much longer than its median step, and why its GPU idles in them.
+    """Steps of a rank that take much longer than its median step, and why.
 
     Attributes
     ----------
@@ -133,9 +133,11 @@ class LongSteps:
     longer_s : float
         What a long step takes beyond the median one, the mean.
     cause : str
-        Why the GPU idles in most of that, of `CAUSES`.
+        What takes at least half of that: why the GPU idles, of `CAUSES`, or what it does, of
+        `PATH_KINDS`; '' where no one thing does.
     saving_s : float
-        The idle time by this cause beyond that of the median step, per step of all.
+        The idle time by this cause beyond that of the median step, per step of all; 0 where the
+        GPU does not idle.
     gap : Gap or None
         The longest of this cause.
     """

@@ -123,6 +123,32 @@ def test_steps_of_about_one_length_have_no_long_ones(tmp_path: Path) -> None:
     assert not any("times the median" in w for w in run.warnings)
 
 
+@pytest.mark.parametrize("more", ["kernels", "a longer kernel"])
+def test_long_steps_that_compute_longer_are_not_blamed_on_the_host(
+    more: str, tmp_path: Path
+) -> None:
+    """Every fourth step validates: it has 30 kernels of 400 µs more, or one of 12 ms."""
+    builder = ReportBuilder("2025.3.2")
+    thread = builder.thread()
+    builder.gpu()
+    at = 0
+    for step in range(12):
+        begin, lengths = at, [400_000] * 8
+        if step % 4 == 3:
+            lengths += [400_000] * 30 if more == "kernels" else [12_000_000]
+        for length in lengths:
+            thread.kernel("gemm", (at, at + 5_000), (at + 6_000, at + 6_000 + length))
+            at += length + 8_000
+        thread.range(f"step {step}", begin, at - 10)
+        at += 1_000
+    run = analyze_reports([builder.write(tmp_path / "r.sqlite")], Options()).fitted
+    assert not any("take much longer" in f.title for f in run.findings)
+    (said,) = (w for w in run.warnings if "times the median" in w)
+    assert said.endswith("ms more, mostly in computing kernels")
+    assert "2 of 10 steps" in said
+    assert "finding" not in said
+
+
 def test_a_table_of_runs_without_formulas_has_no_empty_columns() -> None:
     paths = [PROGRAMS / f"{name}.sqlite.xz" for name in ("gan_shapes", "cupy_streams")]
     table = sweep_text(analyze_reports(paths, Options()))
