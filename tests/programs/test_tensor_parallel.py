@@ -16,6 +16,7 @@ import perfmodel
 from benchmarks.common.folders import ROOT
 from profiles.programs import record
 from support.build_report import ReportBuilder
+from support.recorded import analyzed, truth
 
 RANKS = 2
 
@@ -48,6 +49,17 @@ def test_shards_sum_to_the_whole_model() -> None:
         blocks = 2 * 3 * 2 * tokens * 12 * width**2
         assert whole >= head + blocks, "and attention, where it is counted"
         assert shard - head == (whole - head) / RANKS
+
+
+def test_a_recording_of_two_gpus_has_the_flops_and_sums_of_shared_blocks() -> None:
+    """Each of four blocks sums its activations twice forward (bf16), twice backward (FP32)."""
+    run, said = analyzed("gpt_tensor2"), truth("gpt_tensor2")
+    assert run.work is not None
+    assert run.work.flops == said["flop_counter_total"]
+    elements = said["batch"] * said["length"] * said["width"]
+    found = {(group.bytes, group.count, group.ranks) for group in run.collectives}
+    calls = 2 * said["layers"]
+    assert found == {(2 * elements, calls, 2), (4 * elements, calls, 2)}
 
 
 def test_ranks_of_a_recording_are_started_by_a_shell() -> None:
