@@ -15,6 +15,8 @@ _NEARLY: Final = 0.9
 """Periods that explain this share of what the best one explains are as good; the shortest wins."""
 _PARTED: Final = 0.75
 """Share of a sequence that repetitions hold at least where others than the first break them."""
+_SHORTEST: Final = 8
+"""Where breaks part them, shorter repetitions are iterations of a solver within its time steps."""
 _SURELY: Final = 10
 """So often only steps repeat until the recording ends, however long set-up was before."""
 _STEADY: Final = 4
@@ -50,10 +52,11 @@ def repetitions_of(codes: Int64) -> tuple[Int64, Int64] | None:
 
     What repeats without a break may occur elsewhere, too, such as before and after a validation.
     Together the repetitions are at least half of the sequence, or, where breaks part them, three
-    quarters: less could be the layers of a network. After a long set-up, such as a compiler's
-    search for the fastest kernels, they may be less if they go on until the end. Where the data
-    decide what is launched, such as by a mixture of experts, only what is in every repetition once
-    is looked at.
+    quarters: less could be the layers of a network. Breaks must not part what is nothing but a few
+    operations, several times: those are iterations within a step. After a long set-up, such as a
+    compiler's search for the fastest kernels, they may be less if they go on until the end. Where
+    the data decide what is launched, such as by a mixture of experts, only what is in every
+    repetition once is looked at.
     """
     cut = period_of(codes, least=0.0)
     if cut is None:
@@ -62,9 +65,16 @@ def repetitions_of(codes: Int64) -> tuple[Int64, Int64] | None:
     everywhere = _occurrences(codes, first + period * np.arange(repeats), period)
     count, held = len(codes), period * len(everywhere)
     lasts = repeats >= _SURELY and first + period * (repeats + 1) > count
-    if period * repeats >= count / 2 or held >= _PARTED * count or lasts:
+    parted = len(everywhere) > repeats and _inner_iterations(codes[first : first + period])
+    if period * repeats >= count / 2 or ((held >= _PARTED * count or lasts) and not parted):
         return everywhere, everywhere + period
     return _by_steady_codes(codes)
+
+
+def _inner_iterations(pattern: Int64) -> bool:
+    """Whether what repeats is, where others break it, nothing but iterations within a step."""
+    again = period_of(pattern, 1.0)
+    return len(pattern) < _SHORTEST or again is not None
 
 
 def _by_steady_codes(codes: Int64) -> tuple[Int64, Int64] | None:

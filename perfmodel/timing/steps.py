@@ -594,7 +594,8 @@ def _launch_columns(parts: Parts) -> list[tuple[Any, ...]]:
             end[after < len(at_ns)] = at_ns[after[after < len(at_ns)]] - 1
             end = np.maximum(end, start)
             again = period_of(codes[first[0] : after[0]], _INNER)
-            inner = again[2] if again else 1
+            alike = len(np.unique((after - first)[:-1])) == 1
+            inner = again[2] if again and alike else 1
             threads, counts = np.unique(found.thread[order[mine]], return_counts=True)
             columns.append((
                 np.full(repeats, p, np.int32),

@@ -265,6 +265,20 @@ def test_layers_and_batches_of_one_kind_are_no_steps() -> None:
     assert repetitions_of(np.concatenate(steps).astype(np.int64)) is None
 
 
+@pytest.mark.parametrize(("inner", "after", "found"), [(3, 5, 40), (1, 5, 40), (2, 2, 0)])
+def test_a_solver_s_inner_iterations_are_no_steps(inner: int, after: int, found: int) -> None:
+    """Every time step iterates until it converges; with few other kernels it is not found."""
+    rng = np.random.default_rng(0)
+    steps = [
+        [*range(inner)] * n + [*range(10, 10 + after)] for n in rng.integers(20, 60, 40).tolist()
+    ]
+    cut = repetitions_of(np.concatenate(steps).astype(np.int64))
+    assert (0 if cut is None else len(cut[0])) == found
+    if cut is not None:
+        lengths = [len(step) for step in steps]
+        assert np.diff(cut[0]).tolist() in (lengths[1:], lengths[:-1])
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_steps_after_autotuning_are_found_by_their_ranges(named: bool, tmp_path: Path) -> None:
     """Kernels that are tried first take most of the GPU's time; unnamed, they may be the step."""
