@@ -62,7 +62,8 @@ class Finding:
     """One loss, with the evidence for it and what to change.
 
     `kind` is one of `KINDS`. `saving_s` is an upper bound per batch, None where it is unknown.
-    Savings overlap: they do not add up.
+    Savings overlap: they do not add up. `of_mean` says that it is lost in some batches only, and
+    the mean over all of them.
     """
 
     kind: str
@@ -70,6 +71,7 @@ class Finding:
     saving_s: float | None
     evidence: str
     action: str
+    of_mean: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -474,6 +476,7 @@ def _waiting_in_some_steps(facts: Facts, waiting: Waiting, actions: Actions) -> 
         f"{len(long)} steps, {si(float(np.median(by_batch[worst][~long])), 's')} in the others"
         f"{_who_is_last(facts)[0]}",
         actions.balance(),
+        of_mean=True,
     )
 
 

@@ -149,6 +149,7 @@ def _long_steps(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
         f"{long.count} take {si(long.longer_s, 's')} more than the median one, in the mean; per "
         f"step of all the GPU idles {si(long.saving_s, 's')} more {_WHILE[long.cause]}{gap}",
         _against(long.cause, where, long.gap.call if long.gap else "", actions),
+        of_mean=True,
     )
 
 
@@ -255,7 +256,8 @@ def _waits(facts: Facts, call: str) -> str:
             f"({si(facts.synchronize_s, 's')} inside them{said})"
         )
     if round(count):
-        found.append(f"{count:.0f} copies to the host ({si(seconds, 's')} on the GPU)")
+        said = "1 copy" if round(count) == 1 else f"{count:.0f} copies"
+        found.append(f"{said} to the host ({si(seconds, 's')} on the GPU)")
     return " and ".join(found)
 
 

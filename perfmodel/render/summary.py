@@ -239,7 +239,7 @@ def _findings(run: RunAnalysis) -> Iterator[str]:
         return
     yield "Findings, ranked by potential saving per step (savings overlap):"
     for i, f in enumerate(run.findings, 1):
-        share = 0 if f.saving_s is None else 100 * run.batch.share(f.saving_s)
+        share = 100 * (run.batch.share(f) or 0.0)
         saving = "" if f.saving_s is None else f" — up to {si(f.saving_s, 's')} ({share:.0f} %)"
         yield f" {i}. {f.title}{saving}"
         yield f"    {f.evidence}"

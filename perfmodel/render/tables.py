@@ -501,7 +501,7 @@ def findings(run: RunAnalysis) -> Table:
     columns = (
         Column("saving_s", "Saves up to", "si", "s"),
         Column("share", "of batch", "percent", digits=0,
-               of=lambda f: None if f.saving_s is None else run.batch.share(f.saving_s)),
+               of=run.batch.share),
         Column("title", "Finding"),
         Column("evidence", "Evidence"),
         Column("action", "What to do"),

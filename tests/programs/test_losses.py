@@ -14,8 +14,9 @@ from benchmarks.idle.__main__ import KIND_OF, WITHIN, pair
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.findings import KINDS, Actions, Facts, OperatorFact, ranked
-from perfmodel.programs.losses import _host_work, find_losses
+from perfmodel.programs.losses import _host_work, _waits, find_losses
 from perfmodel.programs.program import Options
+from perfmodel.timing.copies import CopyGroup
 from perfmodel.timing.samples import Estimate
 from perfmodel.timing.step_graph import MOST_OPS
 from support.build_report import ReportBuilder
@@ -266,6 +267,17 @@ def test_what_does_not_repeat_has_findings(kernels: int, tmp_path: Path) -> None
     first = run.findings[0]
     assert first.kind == "launch_bound"
     assert first.saving_s == pytest.approx(0.9 * run.batch.median.value, rel=0.05)
+
+
+@pytest.mark.parametrize(("count", "said"), [(1.0, "1 copy to"), (2.2, "2 copies to")])
+def test_copies_to_the_host_are_counted(count: float, said: str) -> None:
+    copies = (CopyGroup("Device-to-Host", "pageable", count, 4.0, 2e-6, 2e6, 4),)
+    facts = Facts(
+        batch=Estimate(10e-3, 10e-3, 10e-3, 5, 10e-3, 10e-3), busy_s=10e-3, gpu_ops=17,
+        synchronizations=0, synchronize_s=0, host_s={}, copies=copies, collectives=(), waiting=None,
+        gemms=(), shared_gpus={}, machine=None, ranks=1,
+    )  # fmt: skip
+    assert _waits(facts, "cudaMemcpy") == f"{said} the host (2.00 µs on the GPU)"
 
 
 def test_findings_say_where_recording_sizes_slows_the_host() -> None:

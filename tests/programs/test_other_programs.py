@@ -113,7 +113,7 @@ def test_long_steps_are_found_with_what_they_cost_in_the_mean(tmp_path: Path) ->
     count = int(found.title.split()[0])
     assert found.saving_s == pytest.approx(count * 60e-3 / 14, rel=0.02)
     assert found.saving_s > run.batch.median.value
-    assert run.batch.share(found.saving_s) == pytest.approx(found.saving_s / run.batch.mean_s)
+    assert run.batch.share(found) == pytest.approx(found.saving_s / run.batch.mean_s)
     assert any("times the median" in w for w in run.warnings)
 
 

@@ -307,7 +307,7 @@ def _first(run: RunAnalysis, said: WhatIf | None) -> FirstStep | None:
     finding = next((f for f in run.findings if f.saving_s is not None), None)
     if finding is None or finding.saving_s is None:
         return None
-    share = run.batch.share(finding.saving_s)
+    share = run.batch.share(finding) or 0.0
     return FirstStep(
         finding.title,
         f"saves at most {si(finding.saving_s, 's')} a batch ({percent(share)})",

@@ -345,8 +345,10 @@ def findings(run: RunAnalysis, summed: str) -> Iterator[Block]:
     for f in run.findings:
         if f.title == summed:
             continue
-        share = None if f.saving_s is None else run.batch.share(f.saving_s)
-        saving = "" if share is None else f"up to {si(f.saving_s, 's')} ({percent(share)})"
+        share = run.batch.share(f)
+        saving = (
+            "" if f.saving_s is None else f"up to {si(f.saving_s, 's')} ({percent(share or 0.0)})"
+        )
         yield Advice(f.title, saving, share, f.evidence, f.action)
     if not run.findings:
         yield Words("", ("Nothing was found that is worth one percent of a batch.",))
