@@ -74,6 +74,30 @@ def test_a_period_that_is_a_step_stays_whole(period: list[list[str]], tmp_path: 
     assert (steps.found_by, len(steps)) == ("kernels", 4)
 
 
+@pytest.mark.parametrize(("kernels", "ns"), [(2, 500), (1, 800)])
+def test_five_updates_of_a_critic_and_one_of_a_generator_are_one_step(
+    kernels: int, ns: int, tmp_path: Path
+) -> None:
+    """The generator's optimizer launches more kernels, or longer ones."""
+    builder = ReportBuilder("2025.3.2")
+    thread = builder.thread()
+    builder.gpu()
+    at = 0
+    for i in range(6 * 6):
+        generates = i % 6 == 5
+        for kernel in LONG if generates else SHORT:
+            thread.kernel(kernel, (at, at + 100), (at + 200, at + 900))
+            at += 1000
+        begin = at
+        for _ in range(kernels if generates else 1):
+            gpu = (at + 100, at + 100 + (ns if generates else 500))
+            thread.kernel("at::native::adam", (at + 10, at + 90), gpu)
+            at += 1000
+        thread.range(f"Optimizer.step#Adam.step, op_id = {at}", begin, at - 10)
+    steps = PyTorchProgram().steps(read(builder.write(tmp_path / "r.sqlite")), Options())[1]
+    assert (steps.found_by, len(steps)) == ("kernels", 6)
+
+
 def test_the_summary_says_how_steps_end(tmp_path: Path) -> None:
     run = analyze_reports([written(tmp_path, [SHORT, SHORT, SHORT, LONG] * 4)], Options()).fitted
     assert run.batch.count == 16 - 2  # without the first and the last

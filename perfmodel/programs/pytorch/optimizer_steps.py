@@ -15,6 +15,8 @@ from perfmodel.timing.steps import Parts, Steps, held_share, launched, operation
 
 _STEP: Final = "Optimizer.step#"
 """What PyTorch calls the range of every optimizer's step (torch/optim/optimizer.py)."""
+_SAME: Final = 1.25
+"""Of one network the median times of the optimizer's kernels differ by at most this factor."""
 _LONGEST: Final = 3.0
 """A step has at most so many times as many operations as the median one: more is several steps."""
 
@@ -24,8 +26,9 @@ def divided(trace: Trace, steps: Steps, parts: Parts | None) -> Steps:
 
     A program whose batches have two lengths in turn, or that writes a checkpoint in every third
     step, repeats only several steps. These are steps where two that follow each other launch the
-    same operations, which the parts of a step with two optimizers do not, and none has many times
-    as many as the others, as a reinforcement learner's first update after its roll-out has. All
+    same operations and none has many times as many as the others, as a reinforcement learner's
+    first update after its roll-out has. All optimizers of a period launch the same kernels, which
+    take as long: a critic and a generator are two networks, and the updates of both one step. All
     other steps are returned unchanged.
 
     Parameters
@@ -47,6 +50,7 @@ def divided(trace: Trace, steps: Steps, parts: Parts | None) -> Steps:
     thread = trace.ranges.thread[rows]
     process, done = trace.thread_process[thread], closed_ends(trace.ranges)[rows]
     ends: dict[int, Int64] = {}
+    starts = {p: np.sort(trace.ranges.start_ns[rows][process == p]) for p in set(process.tolist())}
     for p in np.unique(steps.process).tolist():
         ends[p] = np.sort(done[process == p])
         begins = steps.start_ns[steps.process == p]
@@ -59,7 +63,13 @@ def divided(trace: Trace, steps: Steps, parts: Parts | None) -> Steps:
             mine = mine[np.argsort(found.at_ns[mine], kind="stable")]
             codes = operation_codes(part.ops, found.op[mine])
             cuts = np.searchsorted(found.at_ns[mine], ends[p])
-            if not _alike(np.split(codes, cuts)[1:-1]):
+            begins = np.searchsorted(found.at_ns[mine], starts[p])
+            spent = (part.ops.end_ns - part.ops.start_ns)[found.op[mine]]
+            period = np.searchsorted(
+                np.sort(steps.start_ns[steps.process == p]), starts[p], "right"
+            )
+            same = _of_one_network(codes, spent, begins, cuts, period)
+            if not same or not _alike(np.split(codes, cuts)[1:-1]):
                 return steps
     columns = []
     for p, end in ends.items():
@@ -88,3 +98,22 @@ def _alike(found: list[Int64]) -> bool:
     if len(found) < 2 or max(map(len, found)) > _LONGEST * np.median([len(one) for one in found]):
         return False
     return any(np.array_equal(one, two) for one, two in pairwise(found))
+
+
+def _of_one_network(
+    codes: Int64, spent_ns: Int64, begins: Int64, ends: Int64, period: Int64
+) -> bool:
+    """Whether all optimizers of each period launch the same kernels, which take about as long.
+
+    `begins` and `ends` are the optimizers' first operations and those after their last, `period`
+    counts from 1; optimizers of period 0 come before the first.
+    """
+    took: dict[int, list[int]] = {}
+    first = np.searchsorted(period, period)
+    known = np.flatnonzero(period > 0).tolist()
+    for i in known:
+        if not np.array_equal(codes[begins[i] : ends[i]], codes[begins[known[0]] : ends[known[0]]]):
+            return False
+        took.setdefault(i - int(first[i]), []).append(int(spent_ns[begins[i] : ends[i]].sum()))
+    usual = [float(np.median(times)) for times in took.values()]
+    return max(usual, default=0.0) <= _SAME * min(usual, default=0.0)
