@@ -261,6 +261,13 @@ def _seconds(labels: list[str]) -> float:
          (0, 80, 72)),
         ("aten::upsample_nearest2d_backward", ((1, 3, 4, 4), (), ()), {"out": (1, 3, 2, 2)},
          (0, 96, 24)),
+        ("aten::_fft_r2c", ((64, 1024, 8), (), (), ()), {"out": (64, 513, 8)},
+         (0, 64 * 1024 * 8 * 2, 64 * 513 * 8 * 4)),
+        ("aten::_fft_r2c", ((2, 8), (), (), ()), {"out": (2, 8)}, (0, 32, 64)),
+        ("aten::_fft_r2c", ((2, 8), (), (), ()), {"out": (7,)}, (0, 32, 40)),
+        ("aten::_fft_c2r", ((64, 513, 8), (), (), ()), {"out": (64, 1024, 8)},
+         (0, 64 * 513 * 8 * 4, 64 * 1024 * 8 * 2)),
+        ("aten::_fft_c2r", ((2, 5), (), (), ()), {"out": (2, 9)}, (0, 40, 36)),
         *((f"aten::_fft_{kind}", ((4, 0), (), (), ()), {}, (0, 0, 0))
           for kind in ("r2c", "c2c", "c2r")),
         ("aten::index", ((5, 3), (0,)), {"out": (0, 3)}, (0, 0, 0)),
@@ -611,7 +618,9 @@ def test_any_sizes_of_a_fused_kernel_are_taken(
 # --- which operator launched what
 
 
-def calls_of(ranges: list[tuple[str, int]], launches: list[int]) -> list[tuple[str, int | None]]:
+def work_by_call(
+    ranges: list[tuple[str, int]], launches: list[int]
+) -> list[tuple[str, OperatorWork | None]]:
     """Calls of ranges, each a label and its parent, that launch a GEMM each."""
     names = parse([label for label, _ in ranges])
     count = len(launches)
@@ -625,7 +634,12 @@ def calls_of(ranges: list[tuple[str, int]], launches: list[int]) -> list[tuple[s
         np.full(count, 1000), np.zeros(count, np.int64), ["nvjet_sm90_tst_64x64"],
     )  # fmt: skip
     found = find_calls(names, tree, kernels)
-    return [(c.name, c.work.flops if c.work else None) for c in found.calls]
+    return [(c.name, c.work) for c in found.calls]
+
+
+def calls_of(ranges: list[tuple[str, int]], launches: list[int]) -> list[tuple[str, int | None]]:
+    """FLOPs of them."""
+    return [(name, work.flops if work else None) for name, work in work_by_call(ranges, launches)]
 
 
 MM = "aten::mm, op_id = {}, sizes = [[2, 3], [3, 5]]"
@@ -634,6 +648,16 @@ MM = "aten::mm, op_id = {}, sizes = [[2, 3], [3, 5]]"
 def test_the_innermost_operator_counts() -> None:
     """Under autocast a product may lie in another of the same name."""
     assert calls_of([(MM.format(1), -1), (MM.format(2), 0)], [1]) == [("aten::mm", 60)]
+
+
+def test_a_consumer_says_along_which_axis_a_fourier_transform_halves() -> None:
+    ranges = [
+        ("aten::_fft_r2c, op_id = 2, sizes = [[64, 1024, 8], [], [], []]", -1),
+        ("aten::mul, op_id = 3, sizes = [[64, 513, 8], []], input_op_ids = [(2,0), (0,-1)]", -1),
+    ]
+    (_, work), _ = work_by_call(ranges, [0, 1])
+    assert work is not None
+    assert (work.read_bytes, work.write_bytes) == (64 * 1024 * 8 * 2, 64 * 513 * 8 * 4)
 
 
 def test_an_operator_around_a_counted_one_has_no_flops_of_its_own() -> None:

@@ -843,7 +843,7 @@ _ASKED: Final = (
     "aten::slow_conv", "aten::_slow_conv", "aten::miopen_", "aten::max_pool2d", "aten::max_pool3d",
     "aten::avg_pool", "aten::_adaptive_avg_pool", "aten::upsample", "aten::sum", "aten::mean",
     "aten::embedding_dense_backward", "aten::index", "aten::topk", "aten::_embedding_bag",
-    "aten::nonzero",
+    "aten::nonzero", "aten::_fft_r2c", "aten::_fft_c2r",
 )  # fmt: skip
 _BY_KERNELS: Final = (
     "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::gather", "aten::index_select",

@@ -493,9 +493,9 @@ def group_norm_backward(call: Call) -> OperatorWork:
 def fourier(call: Call) -> OperatorWork:
     """Every kernel of cuFFT reads its input once and writes as much, complex numbers of two reals.
 
-    Transforms of reals have n/2 + 1 complex numbers for every n reals along the last axis; the
-    first kernel reads the reals, or the last writes them. FLOPs are none, as for all but products
-    (the library chooses how to compute).
+    Transforms of reals have n/2 + 1 complex numbers for every n reals along one axis, which the
+    size of the result says, else the last; the first kernel reads the reals, or the last writes
+    them. FLOPs are none, as for all but products (the library chooses how to compute).
     """
     x = call.sizes[0]
     passes = max(sum("fft" in name for name in call.kernels.split("|")), 1)
@@ -505,10 +505,15 @@ def fourier(call: Call) -> OperatorWork:
     if call.name == "aten::_fft_c2c":
         once = 2 * count * call.item
         return OperatorWork(0, passes * once, passes * once)
+    made = numel(call.out) if call.out else 0
     if call.name == "aten::_fft_r2c":
-        reals, half = count * call.item, 2 * (count // last) * (last // 2 + 1) * call.item
+        numbers = [count // n * (n // 2 + 1) for n in x] + [count]  # or both halves along an axis
+        made = made if made in numbers else count // last * (last // 2 + 1)
+        reals, half = count * call.item, 2 * made * call.item
         return OperatorWork(0, reals + (passes - 1) * half, passes * half)
-    reals, half = (count // last) * 2 * (last - 1) * call.item, 2 * count * call.item
+    numbers = [count // n * length for n in x for length in (2 * n - 2, 2 * n - 1)]
+    made = made if made in numbers else count // last * 2 * (last - 1)
+    reals, half = made * call.item, 2 * count * call.item
     return OperatorWork(0, passes * half, (passes - 1) * half + reals)
 
 
