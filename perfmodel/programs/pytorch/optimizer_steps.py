@@ -15,7 +15,7 @@ from perfmodel.timing.steps import Parts, Steps, held_share, launched, operation
 
 _STEP: Final = "Optimizer.step#"
 """What PyTorch calls the range of every optimizer's step (torch/optim/optimizer.py)."""
-_SAME: Final = 1.25
+_SAME: Final = 1.1
 """Of one network the median times of the optimizer's kernels differ by at most this factor."""
 _LONGEST: Final = 3.0
 """A step has at most so many times as many operations as the median one: more is several steps."""
