@@ -41,8 +41,6 @@ _TIMES: Final = 4
 """A rank that does what is in a step up to so many times takes as many of its own."""
 _AS_LONG: Final = 0.2
 """Where ranks were stopped, whose last calls are lost, their median steps differ by this share."""
-
-
 _WHOLE: Final = 0.8
 """A last step that takes less than this share of the usual time has not been recorded whole."""
 

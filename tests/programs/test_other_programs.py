@@ -79,6 +79,17 @@ def test_recording_sizes_is_said_to_slow_the_host() -> None:
     assert not any("slows the host" in w for w in analyzed("cupy_streams").warnings)
 
 
+@pytest.mark.parametrize(("name", "cost_us"), [("lstm_shapes", 5.0), ("gan_shapes", 6.4)])
+def test_the_cost_of_a_range_with_sizes_is_what_the_programs_measured(
+    name: str, cost_us: float
+) -> None:
+    said = truth(name)
+    (warned,) = (w for w in analyzed(name).warnings if "slows the host" in w)
+    operators = int(warned.partition("slows the host: ")[2].split()[0])
+    longer_s = said["step_s_profiled"] - said["step_s_bare"]
+    assert 1e6 * longer_s / operators == pytest.approx(cost_us, abs=0.05)
+
+
 # --- steps of unequal length
 
 
