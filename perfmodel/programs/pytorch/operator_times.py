@@ -31,8 +31,10 @@ _MOST: Final = 2**62
 _OVER_PCIE: Final = (1, 2)
 """CUPTI's kinds of copies from the host, and to it."""
 _RANGE_S: Final = 5e-6
-"""What an operator's range with sizes costs the host: 5.0 µs in `lstm_shapes` and 6.4 in `gan_shapes`
-of profiles/programs, whose truth has the step's time without the profiler, too (an H200's host)."""
+"""What an operator's range with sizes costs the host: 5.0 µs in `lstm_shapes`, 6.4 in `gan_shapes`.
+
+Both are in profiles/programs, with the step's time without the profiler (an H200's host).
+"""
 _MUCH: Final = 0.1
 """Of a step: so much more host time is said."""
 
