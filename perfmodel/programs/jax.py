@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool
+from perfmodel.base.arrays import Bool, Int64
 from perfmodel.base.units import si
 from perfmodel.programs.findings import Actions
 from perfmodel.programs.identify import Identity
@@ -68,9 +68,80 @@ def _modules(trace: Trace) -> list[str | None]:
 
 
 def own_ranges(trace: Trace) -> Trace:
-    """The trace with the program's own ranges, and XLA's modules by their name."""
+    """The trace with the program's own ranges, and XLA's modules by their name.
+
+    Modules end as `_ended` says.
+    """
     names = dict(zip(trace.range_labels, _modules(trace), strict=True))
+    trace = _ended(trace)
     return relabel(trace, lambda domain, text: names[text] if domain == _DOMAIN else text)
+
+
+def _ended(trace: Trace) -> Trace:
+    """The trace with an end of every module before the modules that it cannot hold.
+
+    XLA executes no module within itself, and one whose callbacks execute others goes on with its
+    thunks: a range that holds its own module again, or another one several times with no own
+    thunk after the first, has lost its end. It ends where the first of them starts.
+    """
+    ranges = trace.ranges
+    found = _modules(trace)
+    code = {name: i for i, name in enumerate(dict.fromkeys(found)) if name}
+    module = np.array([code.get(name or "", -1) for name in found] + [-1], np.int64)[ranges.name]
+    rows = np.flatnonzero((module >= 0) & ~ranges.other_thread)
+    end = closed_ends(ranges)
+    order = rows[np.lexsort((ranges.start_ns[rows], module[rows], ranges.thread[rows]))]
+    row, after = order[:-1], order[1:]
+    same = (ranges.thread[row] == ranges.thread[after]) & (module[row] == module[after])
+    again = same & (end[row] > ranges.start_ns[after])
+    end[row[again]] = ranges.start_ns[after[again]]
+    while len(rows):  # one that lost its end may hold another one that did
+        row, first_ns = _holding_several(replace(trace, ranges=replace(ranges, end_ns=end)), module)
+        earlier = first_ns < end[row]
+        end[row[earlier]] = first_ns[earlier]
+        if not earlier.any():
+            break
+    changed = end != closed_ends(ranges)
+    return replace(trace, ranges=replace(ranges, end_ns=np.where(changed, end, ranges.end_ns)))
+
+
+def _holding_several(trace: Trace, module: Int64) -> tuple[Int64, Int64]:
+    """Rows of modules that hold another one several times, and no own thunk after its first start.
+
+    Parameters
+    ----------
+    trace : Trace
+    module : int64, shape (ranges,)
+        Which module of the program each range is, -1 for none.
+
+    Returns
+    -------
+    rows, first_ns : int64 arrays
+        The ranges, and when the first one inside starts.
+    """
+    ranges = trace.ranges
+    texts = [
+        text if domain == _DOMAIN else ""
+        for domain, text in zip(trace.range_domains, trace.range_labels, strict=True)
+    ]
+    candidate, thunk = (
+        np.array([bool(name.match(text)) for text in (*texts, "")], np.bool_)[ranges.name]
+        for name in (_MODULE, _THUNK)
+    )
+    nesting = nest(ranges, len(trace.threads), np.flatnonzero(candidate & ~ranges.other_thread))
+    start, at = ranges.start_ns, np.flatnonzero(thunk)
+    own = innermost(nesting, ranges.thread[at], start[at], start[at])
+    last_ns = np.full(len(nesting) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(last_ns, own, start[at])  # those in no module are the last one's
+    inside = np.flatnonzero((nesting.parent >= 0) & (module[nesting.row] >= 0))
+    inside = inside[module[nesting.row[nesting.parent[inside]]] >= 0]
+    pairs = np.column_stack([nesting.parent[inside], module[nesting.row[inside]]])
+    found, first, count = np.unique(pairs, axis=0, return_index=True, return_counts=True)
+    outer, first_ns = found[:, 0], nesting.start_ns[inside[first]]
+    lost = (count > 1) & (last_ns[outer] < first_ns)
+    order = np.lexsort((first_ns[lost], outer[lost]))
+    outer, at = np.unique(outer[lost], return_index=True)
+    return nesting.row[outer], first_ns[lost][order][at]
 
 
 def executing(trace: Trace, parts: Parts | None) -> Parts:
@@ -90,7 +161,7 @@ def executing(trace: Trace, parts: Parts | None) -> Parts:
         parts = everything.copy
     is_module = np.array([m is not None for m in _modules(trace)] + [False], np.bool_)
     rows = np.flatnonzero(is_module[trace.ranges.name])
-    nesting = nest(trace.ranges, len(trace.threads), rows)
+    nesting = nest(_ended(trace).ranges, len(trace.threads), rows)
 
     def held(found: Launched) -> Bool:
         return innermost(nesting, found.thread, found.at_ns, found.at_ns) >= 0

@@ -114,6 +114,69 @@ def test_steps_of_a_process_begin_on_the_thread_that_is_first(tmp_path: Path) ->
     assert shown.ranges.start_ns[rows].tolist() == steps.start_ns.tolist()
 
 
+def stays_open(path: Path, opened: str, closed_us: int | None, *, thunks: bool = False) -> Path:
+    """Seven executions of 100 µs; the second ends at `closed_us` (None: never), others in 40 µs.
+
+    A candidate of the autotuner, outside of all modules, runs before the last one. With `thunks`
+    every module's ranges of thunks are recorded.
+    """
+    builder = ReportBuilder("2025.3.2")
+    thread = builder.thread()
+    builder.gpu()
+    for step in range(7):
+        at = 100 * step * US + (1000 * US if step == 6 else 0)
+        name, end = ("jit_step", at + 40 * US) if step != 1 else (opened, closed_us)
+        stop = end if step != 1 or end is None else end * US
+        thread.range(f"XlaModule:#hlo_module={name},program_id=5#", at, stop, domain="TSL")
+        if thunks:
+            thread.range(FORWARD.format(1), at + 1 * US, at + 5 * US, domain="TSL")
+        thread.kernel("fusion", (at + 2 * US, at + 3 * US), (at + 5 * US, at + 85 * US))
+    for try_ in range(9):
+        at = (605 + 100 * try_) * US
+        thread.kernel("candidate", (at, at + US), (at + 2 * US, at + 97 * US))
+    return builder.write(path)
+
+
+@pytest.mark.parametrize("thunks", [False, True])
+@pytest.mark.parametrize(
+    ("opened", "closed_us", "steps"),
+    [
+        ("jit_step", None, 7), ("jit_step", 430, 7), ("jit_step", 1650, 7),
+        ("jit_init", None, 6), ("jit_init", 1650, 6),
+    ],
+)  # fmt: skip
+def test_a_module_that_stays_open_hides_no_steps(
+    opened: str, closed_us: int | None, steps: int, thunks: bool, tmp_path: Path
+) -> None:
+    path = stays_open(tmp_path / "r.sqlite", opened, closed_us, thunks=thunks)
+    _, found = JAX_PROGRAM.steps(read(path), Options())
+    assert (found.label, found.found_by, len(found)) == ("jit_step", "range", steps)
+    run = analyze_reports([path], Options()).fitted
+    assert run.steps is not None
+    assert run.steps.label == "jit_step"
+    assert run.batch.median.value == pytest.approx(100e-6)
+    assert run.ranks[0].gpu_busy_s == pytest.approx(80e-6)
+
+
+def test_a_module_whose_callbacks_execute_others_is_a_step(tmp_path: Path) -> None:
+    builder = ReportBuilder("2025.3.2")
+    thread = builder.thread()
+    builder.gpu()
+    for step in range(6):
+        at = 100 * step * US
+        module = "XlaModule:#hlo_module={},program_id=5#"
+        thread.range(module.format("jit_step"), at, at + 90 * US, domain="TSL")
+        for begin in (10, 20):
+            start = at + begin * US
+            thread.range(module.format("jit_log"), start, start + 5 * US, domain="TSL")
+            thread.kernel("log", (start + 10, start + 20), (start + 30, start + 90))
+        thread.range(FORWARD.format(1), at + 30 * US, at + 35 * US, domain="TSL")
+        thread.kernel("fusion", (at + 31 * US, at + 32 * US), (at + 33 * US, at + 85 * US))
+    trace = read(builder.write(tmp_path / "r.sqlite"))
+    _, found = JAX_PROGRAM.steps(trace, Options())
+    assert (found.label, len(found), found.confidence) == ("jit_step", 6, 1.0)
+
+
 def test_flops_are_unknown_without_advice_for_another_framework(tmp_path: Path) -> None:
     run = analyze_reports([report(tmp_path / "r.sqlite")], Options()).fitted
     (said,) = [w for w in run.warnings if "FLOPs" in w]
