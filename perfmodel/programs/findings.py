@@ -174,6 +174,7 @@ ADVICE: Final[Mapping[str, str]] = {
     "write_less": "do the host's work{where} every n steps, or from a copy in another thread",
     "join_messages": "join the messages to a few large ones, and start it while computing goes on",
     "overlap_messages": "start it while computing goes on",
+    "hide_messages": "start it while computing goes on, and join small messages",
     "gather_ahead": "gather the parameters of the next layers while this one computes",
     "share_less": "let fewer ranks share a layer, or sum its parts while other parts compute",
     "help_rank": "find out what rank {rank} does beyond the others, and share its work out",

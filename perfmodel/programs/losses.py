@@ -21,6 +21,7 @@ from perfmodel.programs.findings import (
     waiting_ranks,
     worth,
 )
+from perfmodel.timing.nccl import PASSES
 
 if TYPE_CHECKING:
     from perfmodel.timing.step_facts import StepFacts, Straggler
@@ -57,6 +58,7 @@ _NAMED: Final = 3
 _MANY_MESSAGES: Final = 20
 _PARTS: Final = 0.1
 """Gradients are not summed in the forward pass: more than this share there is of layers' parts."""
+_MOST: Final = 0.5
 _LATE: Final = 0.03
 
 
@@ -275,7 +277,7 @@ def _copies(facts: Facts) -> str:
 
 def _only_messages(steps: StepFacts) -> bool:
     """Whether NCCL only sends and receives, as between the stages of a pipeline."""
-    return bool(steps.operations) and all(n.endswith("SendRecv") for n in steps.operations)
+    return bool(steps.messages) and all(n.endswith("SendRecv") for n, _, _ in steps.messages)
 
 
 def _waiting_for_messages(facts: Facts, steps: StepFacts, actions: Actions) -> Finding:
@@ -320,14 +322,29 @@ def _communication(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator
 
 
 def _against_messages(steps: StepFacts, *, many: bool) -> str:
-    """What helps: gradients are summed once, parts of layers in the forward pass, too."""
-    if any(name.endswith(("AllGather", "ReduceScatter")) for name in steps.operations):
-        return "gather_ahead"
-    everywhere = sum(seconds for _, seconds in steps.exposed_in)
-    forward = sum(seconds for name, seconds in steps.exposed_in if "forward" in name.lower())
-    if forward > _PARTS * everywhere:
+    """What helps, by what is sent and the pass that sends it.
+
+    Ranks that share layers sum their parts in the forward pass, too; gradients are summed in the
+    backward pass or right after it; parameters that ranks share are gathered, and their gradients
+    summed to shares in the backward pass alone. All else, such as an evaluation's, has no advice
+    of its own.
+    """
+
+    def share(operation: str, *passes: str) -> float:
+        return sum(s for n, p, s in steps.messages if n.endswith(operation) and p in passes)
+
+    late = "backward", "after"
+    if share("AllReduce", "forward") + share("ReduceScatter", "forward") > _PARTS:
         return "share_less"
-    return "join_messages" if many else "overlap_messages"
+    gathered, summed = share("AllGather", "forward", *late), share("ReduceScatter", *late)
+    if gathered > _PARTS and summed > 0 and gathered + summed + share("AllReduce", *late) > _MOST:
+        return "gather_ahead"
+    others = share("AllReduce", "") + sum(
+        share(name, *PASSES) for name in ("AllGather", "ReduceScatter")
+    )
+    if share("AllReduce", *late) > _MOST and others <= _PARTS:  # broadcasts may be beside them
+        return "join_messages" if many else "overlap_messages"
+    return "hide_messages"
 
 
 def _precision(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:

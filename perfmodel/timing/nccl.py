@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int64
+from perfmodel.base.arrays import Bool, Int8, Int64
 from perfmodel.readers.trace import KERNEL, NO_NAME, NULL, Trace
 from perfmodel.timing.clock_sync import align, collective_limits
 from perfmodel.timing.collectives import NCCL, NCCL_KERNEL, CollectiveGroup, is_nccl
@@ -26,6 +26,11 @@ _ROOTED: Final = (f"{NCCL}Broadcast", f"{NCCL}Reduce")
 """One rank may be done before the others arrive, so that their kernels need not overlap."""
 _FOR_ALL: Final = (f"{NCCL}AllReduce", f"{NCCL}AllGather", f"{NCCL}ReduceScatter")
 """No rank is done before all have come."""
+PASSES: Final = ("", "forward", "backward", "after")
+"""What launches a collective: '' where unknown; `after` a backward pass, before other products."""
+_PRODUCTS: Final = ("GEMM", "convolution", "attention")
+"""Categories of kernels that layers are made of."""
+_NEVER: Final = -(2**62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,8 @@ class NcclKernels:
         `NULL` where the report does not say.
     exposed_ns : int64, shape (n,)
         Part of the kernel that no computing kernel of its lane covers.
+    during : int64, shape (n,)
+        Index into `PASSES`.
     """
 
     names: tuple[str, ...]
@@ -65,6 +72,7 @@ class NcclKernels:
     communicator: Int64
     bytes: Int64
     exposed_ns: Int64
+    during: Int64
 
     def __len__(self) -> int:
         return len(self.name)
@@ -113,9 +121,19 @@ def communicating(trace: Trace) -> Bool:
 
 
 def nccl_kernels(
-    trace: Trace, steps: Steps, found: Launched, times: StepTimes, sends: Bool, nesting: Nesting
+    trace: Trace,
+    steps: Steps,
+    found: Launched,
+    times: StepTimes,
+    sends: Bool,
+    nesting: Nesting,
+    category: Sequence[str],
+    code: Int8,
 ) -> NcclKernels:
-    """Collect NCCL's kernels of one report: the operations `sends`, as `communicating` says."""
+    """Collect NCCL's kernels of one report: the operations `sends`, as `communicating` says.
+
+    `code` is of every operation an index into `category`.
+    """
     ops = trace.ops
     mine = np.flatnonzero(sends[found.op])
     lane = times.lane_of(found.process[mine], ops.device[found.op[mine]])
@@ -124,10 +142,10 @@ def nccl_kernels(
     names: dict[str, int] = {}
     algorithms: dict[str, int] = {}
     name, algorithm = np.empty(len(op), np.int64), np.empty(len(op), np.int64)
-    for code in np.unique(ops.name[op]).tolist():
-        match, said = NCCL_KERNEL.match(trace.strings[code]), _ALGORITHM.search(trace.strings[code])
+    for each in np.unique(ops.name[op]).tolist():
+        match, said = NCCL_KERNEL.match(trace.strings[each]), _ALGORITHM.search(trace.strings[each])
         assert match is not None  # `communicating`
-        here = ops.name[op] == code
+        here = ops.name[op] == each
         name[here] = names.setdefault(NCCL + match[1], len(names))
         algorithm[here] = algorithms.setdefault(said[0] if said else "", len(algorithms))
     at = steps.holding(found.process[mine], found.at_ns[mine])
@@ -139,6 +157,10 @@ def nccl_kernels(
     communicator, size = _messages(trace, found, mine)
     label = np.where(at >= 0, launched_in(trace, nesting, steps, found, mine, at), NO_NAME)
     labels, range_of = np.unique(label, return_inverse=True)
+    ranges = tuple("" if i == NO_NAME else trace.range_labels[i] for i in labels.tolist())
+    product = np.isin(code, [i for i, word in enumerate(category) if word in _PRODUCTS])
+    during = _passes(trace, steps, found, product[found.op], mine)
+    named = np.array([_pass_named(text) for text in ranges] or [0], np.int64)[range_of]
     columns = (
         name,
         algorithm,
@@ -150,10 +172,72 @@ def nccl_kernels(
         communicator,
         size,
         end - start - covered(lane, start, end, compute),
+        np.where(named > 0, named, during),
     )
     order = np.lexsort((start, lane))
-    ranges = tuple("" if i == NO_NAME else trace.range_labels[i] for i in labels.tolist())
     return NcclKernels(tuple(names), tuple(algorithms), ranges, *(c[order] for c in columns))
+
+
+def _pass_named(label: str) -> int:
+    """The pass that a range's name says, 0 for none or both."""
+    said = [i for i, word in enumerate(PASSES) if word in label.lower() and i in (1, 2)]
+    return said[0] if len(said) == 1 else 0
+
+
+def _passes(trace: Trace, steps: Steps, found: Launched, product: Bool, mine: Int64) -> Int64:
+    """In which pass each collective `mine` of `found` was launched, by what it is between.
+
+    Frameworks that differentiate on a thread of their own launch products of the backward pass
+    there, and all others on the steps' thread: what that one launches between two products of one
+    step, none of the backward pass between them, is of a forward pass.
+
+    Parameters
+    ----------
+    trace, steps, found
+        As `nccl_kernels`.
+    product : bool, shape (launched,)
+        What layers are made of.
+    mine : int64, shape (n,)
+        Rows of `found`.
+
+    Returns
+    -------
+    int64, shape (n,)
+        Index into `PASSES`.
+    """
+    result = np.zeros(len(mine), np.int64)
+    device = trace.ops.device[found.op]
+    lanes = np.column_stack([found.process, device])
+    for process, gpu in np.unique(lanes[mine], axis=0).tolist():
+        layers = np.flatnonzero((found.process == process) & (device == gpu) & product)
+        threads = np.unique(found.thread[layers])
+        if len(threads) < 2:
+            continue
+        main = threads[np.argmin(trace.threads[threads])]  # started first
+        if steps.found_by in ("mark", "range"):
+            main = steps.thread[steps.process == process][0]
+        on_main = found.thread[layers] == main
+        forward, backward = (np.sort(found.at_ns[layers[w]]) for w in (on_main, ~on_main))
+        asked = np.flatnonzero((found.process[mine] == process) & (device[mine] == gpu))
+        at_ns, thread = found.at_ns[mine[asked]], found.thread[mine[asked]]
+        last, following = _around(forward, at_ns)
+        turned, turns = _around(backward, at_ns)
+        step = [steps.holding(found.process[mine[asked]], t) for t in (last, at_ns, following)]
+        between = (
+            (last > turned) & (following < turns) & (step[0] == step[1]) & (step[1] == step[2])
+        )
+        after = (turned > _NEVER) & (turned > last)
+        own = np.select([between, after], [PASSES.index("forward"), PASSES.index("after")])
+        others = np.where(np.isin(thread, threads), PASSES.index("backward"), 0)
+        result[asked] = np.where(thread == main, own, others)
+    return result
+
+
+def _around(times: Int64, at_ns: Int64) -> tuple[Int64, Int64]:
+    """The last of some ascending times before each moment, and the first one after it."""
+    padded = np.concatenate([[_NEVER], times, [-_NEVER]])
+    place = np.searchsorted(times, at_ns)
+    return padded[place], padded[place + 1]
 
 
 def _messages(trace: Trace, found: Launched, mine: Int64) -> tuple[Int64, Int64]:
@@ -240,7 +324,7 @@ def join_kernels(parts: Sequence[NcclKernels], first: Sequence[int]) -> NcclKern
             numbered(algorithms, part.algorithms, part.algorithm),
             numbered(ranges, part.ranges, part.range), part.lane + lane, part.step,
             part.start_ns, part.end_ns, part.communicator, part.bytes,
-            part.exposed_ns,
+            part.exposed_ns, part.during,
         ))  # fmt: skip
     table = [np.concatenate(c) for c in zip(*columns, strict=True)]
     return NcclKernels(tuple(names), tuple(algorithms), tuple(ranges), *table)

@@ -12,7 +12,7 @@ from perfmodel.base.arrays import Floats, Int64
 from perfmodel.readers.trace import NULL
 from perfmodel.timing.critical_path import COLLECTIVES, PATH_KINDS, Change, Replay
 from perfmodel.timing.host_timeline import ALLOCATION, CAUSES, HOST, LAUNCH, PAGEABLE, SYNC
-from perfmodel.timing.nccl import MatchedKernels, NcclKernels
+from perfmodel.timing.nccl import PASSES, MatchedKernels, NcclKernels
 from perfmodel.timing.small_kernels import MANY
 from perfmodel.timing.step_graph import KERNEL_OP
 from perfmodel.timing.step_report import StepReport
@@ -231,8 +231,10 @@ class StepFacts:
         NCCL's kernels of a rank and step, and the most time of a rank's beside no computing.
     exposed_in : tuple of (str, float)
         That time by the range that launched them, longest first; '' is outside any.
-    operations : tuple of str
-        What NCCL's kernels of the steps that count are: `NCCL AllReduce`, ...
+    messages : tuple of (str, str, float)
+        What NCCL's kernels of the steps that count are (`NCCL AllReduce`, ...), the pass of
+        `perfmodel.timing.nccl.PASSES` that launched them, and their share of that lane's such time;
+        of all their time where none is beside no computing.
     idle : tuple of IdleCause
     kernels : tuple of KernelTime
         Those with most GPU time.
@@ -252,7 +254,7 @@ class StepFacts:
     collectives: float
     exposed_s: float
     exposed_in: tuple[tuple[str, float], ...]
-    operations: tuple[str, ...]
+    messages: tuple[tuple[str, str, float], ...]
     idle: tuple[IdleCause, ...]
     kernels: tuple[KernelTime, ...]
     long: LongSteps | None = None
@@ -350,7 +352,7 @@ def step_facts(
         collectives=count,
         exposed_s=spent["exposed_communication"],
         exposed_in=_exposed_in(matched.kernels, window),
-        operations=_operations(matched.kernels, window),
+        messages=_messages(matched.kernels, window),
         idle=idle,
         kernels=kernels,
         long=long,
@@ -401,9 +403,25 @@ def _collectives(reports: Sequence[StepReport], window: slice) -> float:
     return most
 
 
-def _operations(kernels: NcclKernels, window: slice) -> tuple[str, ...]:
-    inside = (kernels.step >= window.start) & (kernels.step < window.stop)
-    return tuple(sorted({kernels.names[i] for i in np.unique(kernels.name[inside]).tolist()}))
+def _messages(kernels: NcclKernels, window: slice) -> tuple[tuple[str, str, float], ...]:
+    """Operations and passes of `StepFacts.messages`, those with the largest share first."""
+    inside = np.flatnonzero((kernels.step >= window.start) & (kernels.step < window.stop))
+    if len(inside) == 0:
+        return ()
+    spent = kernels.exposed_ns[inside]
+    if not spent.any():
+        spent = (kernels.end_ns - kernels.start_ns)[inside]
+    most = int(np.argmax(np.bincount(kernels.lane[inside], spent)))
+    total: dict[tuple[str, str], int] = {}
+    for name, during, lane, ns in zip(
+        kernels.name[inside].tolist(), kernels.during[inside].tolist(),
+        kernels.lane[inside].tolist(), spent.tolist(), strict=True,
+    ):  # fmt: skip
+        key = kernels.names[name], PASSES[during]
+        total[key] = total.get(key, 0) + ns * (lane == most)
+    everything = sum(total.values()) or 1
+    found = ((name, during, ns / everything) for (name, during), ns in total.items())
+    return tuple(sorted(found, key=lambda item: (-item[2], item)))
 
 
 def _exposed_in(kernels: NcclKernels, window: slice) -> tuple[tuple[str, float], ...]:

@@ -233,7 +233,7 @@ def _measured(
         kernel_ns=own,
         count=count,
         kernels=_kernels(trace, steps, times, code, names),
-        nccl=nccl_kernels(trace, steps, found, times, sends, nesting),
+        nccl=nccl_kernels(trace, steps, found, times, sends, nesting, names, code),
         gaps=IdleGaps.of(names_of_gaps, gaps),
         host=HostTimes.of(hosts),
         small=small,

@@ -326,3 +326,74 @@ def test_a_forward_pass_loads_no_data() -> None:
     (found,) = (f for f in run.findings if f.kind == "host_compute")
     assert "DistributedDataParallel.forward" in found.action
     assert found.action.startswith("if the host's work")
+
+
+MAIN, ENGINE = "main", "engine"
+GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n"
+LAYERS = [(MAIN, GEMM), (MAIN, GEMM), (ENGINE, GEMM), (ENGINE, GEMM)]
+SENDS = {
+    "sums of layers' parts": [
+        (MAIN, GEMM), (MAIN, "AllReduce"), (MAIN, GEMM), (ENGINE, GEMM), (ENGINE, "AllReduce"),
+    ],
+    "sequence parallel": [
+        (MAIN, GEMM), (MAIN, "AllGather"), (MAIN, GEMM), (MAIN, "ReduceScatter"), (MAIN, GEMM),
+        (ENGINE, GEMM), (ENGINE, "AllGather"), (ENGINE, GEMM), (ENGINE, "ReduceScatter"),
+    ],
+    "gradients": [*LAYERS, (ENGINE, "AllReduce"), (ENGINE, GEMM), (ENGINE, "AllReduce")],
+    "gradients and buffers": [
+        (MAIN, "Broadcast"), *LAYERS, (ENGINE, "AllReduce"), (ENGINE, GEMM), (ENGINE, "AllReduce"),
+    ],
+    "gradients by hand": [*LAYERS, (MAIN, "AllReduce"), (MAIN, "AllReduce"), (MAIN, "adam")],
+    "shards": [
+        (MAIN, "AllGather"), (MAIN, GEMM), (MAIN, "AllGather"), (MAIN, GEMM), (ENGINE, "AllGather"),
+        (ENGINE, GEMM), (ENGINE, "ReduceScatter"), (ENGINE, GEMM), (ENGINE, "ReduceScatter"),
+    ],
+    "evaluation": [*LAYERS, (MAIN, "adam"), (MAIN, GEMM), (MAIN, "AllGather")],
+    "evaluation of gradients": [
+        *LAYERS, (ENGINE, "AllReduce"), (MAIN, "adam"), (MAIN, GEMM), (MAIN, "AllGather"),
+    ],
+    "one thread": [(MAIN, GEMM), (MAIN, "AllReduce"), (MAIN, GEMM), (MAIN, "AllGather")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(
+    ("sends", "said"),
+    [
+        ("sums of layers' parts", "tensor parallelism over fewer ranks"),
+        ("sequence parallel", "tensor parallelism over fewer ranks"),
+        ("gradients", "more overlap with the backward"),
+        ("gradients and buffers", "more overlap with the backward"),
+        ("gradients by hand", "more overlap with the backward"),
+        ("shards", "FSDP"),
+        ("evaluation", "start it earlier"),
+        ("evaluation of gradients", "start it earlier"),
+        ("one thread", "start it earlier"),
+    ],
+)
+def test_communication_is_advised_by_what_it_is_between(
+    sends: str, said: str, named: bool, tmp_path: Path
+) -> None:
+    """Ranges name no pass; autograd's thread launches the backward pass."""
+    builder = ReportBuilder("2025.3.2")
+    builder.gpu()
+    threads = {MAIN: builder.thread(), ENGINE: builder.thread(tid=500)}
+    at, gpu = 1_000_000, 1_000_000
+    for op in range(4):  # PyTorch's before the steps
+        threads[MAIN].range(f"aten::zeros, op_id = {op}", at, at + 900)
+        at += 1000
+    for step in range(12):
+        begin, gpu = at, max(gpu, at)
+        for who, name in SENDS[sends]:
+            known = name in ("adam", GEMM)
+            kernel = name if known else f"ncclDevKernel_{name}_Sum_bf16_RING_LL()"
+            threads[who].kernel(kernel, (at, at + 800), (gpu + 900, gpu + 20_000), stream=7 + known)
+            at, gpu = at + 1000, gpu + 20_000
+        threads[MAIN].synchronize(at, gpu + 100)
+        at = gpu + 1000
+        if named:
+            threads[MAIN].range(f"step {step}", begin - 10, at)
+        at += 1000
+    run = analyzed(builder.write(tmp_path / "r.sqlite"))
+    (action,) = (f.action for f in run.findings if f.kind == "exposed_communication")
+    assert said in action

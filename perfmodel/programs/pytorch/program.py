@@ -58,6 +58,9 @@ ACTIONS: Final = Actions(texts={
     "overlap_messages":
         "more overlap with the backward: a smaller bucket_cap_mb of DistributedDataParallel; "
         "gradient accumulation under no_sync()",
+    "hide_messages":
+        "start it earlier, beside computing (async_op=True, and wait() where the result is "
+        "needed), join small messages, and send less often what not every step needs",
     "gather_ahead":
         "FSDP: set_modules_to_forward_prefetch and set_modules_to_backward_prefetch, "
         "reshard_after_forward=False where memory allows, fully_shard over several layers at once, "
