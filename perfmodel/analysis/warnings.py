@@ -23,6 +23,20 @@ from perfmodel.timing.step_report import StepReport
 from perfmodel.workloads.work import Counts
 
 _PAUSES: Final = 3
+_PAUSED: Final = {
+    "nothing": "no operation is launched there",
+    "all": "all operations of a step are launched there",
+    "all of a thread":
+        "operations of a step are launched there by all its threads (in PyTorch: forward and "
+        "backward pass), but not all of them, as where an optimizer's step is skipped",
+    "none of a thread":
+        "a part of a step's operations is launched there, none by one of its threads (in PyTorch: "
+        "no backward pass), as in an evaluation",
+    "some": "a part of a step's operations is launched there",
+    "others": "other operations than a step's are launched there",
+    "": "there is other work, or a step lacks its range",
+}  # fmt: skip
+"""What a warning says of `Pause.launched`."""
 _SHOWN: Final = 8
 _STUCK: Final = 3
 """A rank waits in its last call if it is in it for this many times the longest one before."""
@@ -121,28 +135,29 @@ def check_collection(
 
 
 def _pauses(label: str, reports: Sequence[StepReport]) -> Iterator[str]:
-    """Warn of pauses between steps that a step without a range would explain.
+    """Warn of pauses between steps, with what is launched there of a step's operations.
 
     What runs there counts as the time of the step before, on the GPU's clock; steps that end on the
     host hold none of it.
     """
     for report in reports:
-        counts = "" if (report.times.device < 0).all() else ", and counts as time of that step"
-        pauses = report.steps.long_pauses()
-        reason = (
-            "there are other operations, such as an evaluation's; name the steps by NVTX ranges"
+        on_host = bool((report.times.device < 0).all())
+        counts = "" if on_host else ", and counts as time of that step"
+        advice = (
+            "name the steps by NVTX ranges"
             if report.steps.found_by == "kernels"
-            else "a step lacks its range, or there is other work, such as an evaluation; put each "
-            "in a range of its own, or name other steps with --batch-range"
+            else "put each step in a range of its own, or name other steps with --batch-range"
         )
-        for process, number, longer in pauses[:_PAUSES]:
-            rank = report.rank_of.get(process, 0)
+        for pause in report.pauses[:_PAUSES]:
+            rank = report.rank_of.get(pause.process, 0)
+            held = "a step lacks its range, or there is other work"
             yield (
-                f"{label}: rank {rank}: after step {number} ({report.steps.label!r}) "
-                f"{longer:.1f} steps' time is in no step{counts}: {reason}"
+                f"{label}: rank {rank}: after step {pause.number} ({report.steps.label!r}) "
+                f"{pause.longer:.1f} steps' time is in no step{counts}: "
+                f"{held if on_host else _PAUSED[pause.launched]}; {advice}"
             )
-        if len(pauses) > _PAUSES:
-            yield f"{label}: there are {len(pauses) - _PAUSES} more such pauses"
+        if len(report.pauses) > _PAUSES:
+            yield f"{label}: there are {len(report.pauses) - _PAUSES} more such pauses"
 
 
 def _whole_graphs(traces: Sequence[Trace]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -22,10 +22,12 @@ from perfmodel.timing.projection import Joined
 from perfmodel.timing.small_kernels import SmallKernels, small_kernels
 from perfmodel.timing.step_graph import StepGraph, last_steps, step_graph
 from perfmodel.timing.step_times import StepOps, StepTimes, join_times, step_times, widened
-from perfmodel.timing.steps import Launched, Steps, launched
+from perfmodel.timing.steps import Launched, Steps, launched, operation_codes
 
 _MOST_KERNELS: Final = 40
 """Kernels of one report that are kept by name, those with most GPU time."""
+_LOOKED_AT: Final = 3
+"""Pauses of a process whose operations are compared with a step's: as many as warnings show."""
 
 _NONE: Final[Any] = np.empty(0, np.int64)
 _NO_GAPS: Final = IdleGaps((), *[_NONE] * 8)
@@ -58,6 +60,28 @@ class KernelTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """More than half a usual step between two steps.
+
+    Attributes
+    ----------
+    process, number : int
+        Process, and number of the step before.
+    longer : float
+        How many usual steps the pause is longer than a usual one.
+    launched : str
+        What is launched there, of the operations of the step before: `nothing`, `all` of them,
+        `all of a thread` and some of the others', `none of a thread` but some of the others',
+        `some`, or `others`; `` where not looked at.
+    """
+
+    process: int
+    number: int
+    longer: float
+    launched: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepReport:
     """The steps of one report, measured.
 
@@ -82,6 +106,7 @@ class StepReport:
     rank_of : dict of int to int
         Rank by process index: MPI's; other processes with steps are counted on, by GPU.
     utc_start_ns : int or None
+    pauses : tuple of Pause
     """
 
     steps: Steps
@@ -100,6 +125,7 @@ class StepReport:
     launched_ns: int
     rank_of: dict[int, int]
     utc_start_ns: int | None
+    pauses: tuple[Pause, ...]
 
 
 def report_steps(trace: Trace, steps: Steps, categorize: Categorize) -> StepReport:
@@ -242,7 +268,50 @@ def _measured(
         launched_ns=everything,
         rank_of=_numbered(trace.ranks, times),
         utc_start_ns=trace.utc_start_ns,
+        pauses=tuple(_pauses(trace, steps, found)),
     )
+
+
+def _pauses(trace: Trace, steps: Steps, found: Launched) -> Iterator[Pause]:
+    """Say what the pauses between steps hold, of the first ones."""
+    pauses = steps.long_pauses()
+    for i, (process, number, longer) in enumerate(pauses):
+        if sum(p == process for p, *_ in pauses[max(i - _LOOKED_AT, 0) : i]) == _LOOKED_AT:
+            yield Pause(process, number, longer, "")
+            continue
+        mine = np.flatnonzero(steps.process == process)
+        mine = mine[np.argsort(steps.start_ns[mine], kind="stable")]
+        at = int(np.flatnonzero(steps.number[mine] == number)[0])
+        start, end = (int(times[mine[at]]) for times in (steps.start_ns, steps.end_ns))
+        usual = _kinds_launched(trace, found, process, (start, end))
+        following = int(steps.start_ns[mine[at + 1]])
+        there = _kinds_launched(trace, found, process, (end + 1, following - 1))
+        yield Pause(process, number, longer, _compared(usual, there))
+
+
+def _kinds_launched(
+    trace: Trace, found: Launched, process: int, within_ns: tuple[int, int]
+) -> dict[int, set[int]]:
+    """Of every thread of a process, codes of what it launches in an interval."""
+    start, end = within_ns
+    held = (found.process == process) & (found.at_ns >= start) & (found.at_ns <= end)
+    codes, thread = operation_codes(trace.ops, found.op)[held], found.thread[held]
+    return {t: set(codes[thread == t].tolist()) for t in np.unique(thread).tolist()}
+
+
+def _compared(usual: dict[int, set[int]], there: dict[int, set[int]]) -> str:
+    """`Pause.launched`, by what each thread launches in a step and in a pause."""
+    if not any(there.values()):
+        return "nothing"
+    complete = [kinds <= there.get(thread, set()) for thread, kinds in usual.items()]
+    some = [bool(kinds & there.get(thread, set())) for thread, kinds in usual.items()]
+    if all(complete):
+        return "all"
+    if any(complete) and all(some):
+        return "all of a thread"
+    if any(some) and not all(some):
+        return "none of a thread"
+    return "some" if any(some) else "others"
 
 
 def _joined(
@@ -282,6 +351,7 @@ def _joined(
         launched_ns=sum(column["launched_ns"]),
         rank_of=_numbered(trace.ranks, times),
         utc_start_ns=trace.utc_start_ns,
+        pauses=tuple(pause for pauses in column["pauses"] for pause in pauses),
     )
 
 

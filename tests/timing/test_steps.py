@@ -102,6 +102,42 @@ def test_a_step_without_a_range_is_warned_of(tmp_path: Path) -> None:
     assert found.steps.median_s == whole.steps.median_s
 
 
+@pytest.mark.parametrize(
+    ("between", "said"),
+    [
+        ("", "no operation is launched there"),
+        ("fbo", "all operations of a step are launched there"),
+        ("fb", "but not all of them, as where an optimizer's step is skipped"),
+        ("fff", "none by one of its threads (in PyTorch: no backward pass), as in an evaluation"),
+        ("ee", "other operations than a step's are launched there"),
+    ],
+)
+@pytest.mark.parametrize("named", [True, False])
+def test_a_pause_is_warned_of_with_what_is_known_of_it(
+    between: str, said: str, named: bool, tmp_path: Path
+) -> None:
+    """Steps launch a forward pass (f), a backward pass (b) on another thread, an optimizer (o)."""
+    builder = ReportBuilder()
+    builder.gpu()
+    main, other = builder.thread(), builder.thread(tid=500)
+    at = 0
+    for step in range(12):
+        for i, part in enumerate("fbo" + (between or " ") * 2 * (step == 7)):
+            for k in range(3 * (part != " ")):
+                launch(other if part == "b" else main, f"{part}{k}", at, at, at + 1)
+                at += 1
+            at += 40 * (part == " ")
+            if i == 2 and named:
+                main.range(f"step {step}", (at - 9) * MS, at * MS - 1)
+    run = analyze_reports([builder.write(tmp_path / "r.sqlite")], Options()).fitted
+    warned = [w for w in run.warnings if "is in no step" in w]
+    if not named and between in ("", "fbo"):  # then the sequence repeats without a pause
+        assert not warned
+    else:
+        (text,) = warned
+        assert said in text
+
+
 def test_without_ranges_the_sequence_of_kernels_repeats(tmp_path: Path) -> None:
     builder = ReportBuilder()
     thread = builder.thread()
