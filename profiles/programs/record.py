@@ -112,14 +112,25 @@ def run(command: Sequence[str], **kwargs: object) -> subprocess.CompletedProcess
 
 
 def program(ranks: int, words: Sequence[str]) -> list[str]:
-    """The command of a training program: one process a rank, started by a shell."""
-    train = [sys.executable, str(HERE / "train.py"), *words]
+    """The command of a training program."""
+    return started(ranks, [sys.executable, str(HERE / "train.py"), *words])
+
+
+def started(ranks: int, command: list[str]) -> list[str]:
+    """The command of so many ranks: one process each, started by a shell."""
     if ranks == 1:
-        return train
+        return command
     port = os.environ.get("MASTER_PORT", "29500")
     shared = f"WORLD_SIZE={ranks} MASTER_ADDR=127.0.0.1 MASTER_PORT={port}"
-    each = f"RANK=$r LOCAL_RANK=$r {shared} {shlex.join(train)} &"
+    each = f"RANK=$r LOCAL_RANK=$r {shared} {shlex.join(command)} &"
     return ["bash", "-c", f"for r in $(seq 0 {ranks - 1}); do {each} done; wait"]
+
+
+def exported(command: Sequence[str], report: Path) -> Path:
+    """Record a program, and return the report's export to SQLite."""
+    run([*NSYS, "-o", str(report), *command])
+    run([*EXPORT, "-o", f"{report}.sqlite", f"{report}.nsys-rep"])
+    return Path(f"{report}.sqlite")
 
 
 def record(name: str, out: Path) -> None:
@@ -127,12 +138,10 @@ def record(name: str, out: Path) -> None:
     ranks, words = RECORDINGS[name]
     truth = out / f"{name}.truth.json"
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / name
+        report, trimmed = Path(folder) / name, Path(folder) / "trimmed"
         train = program(ranks, [*words, "--truth", str(truth)])
-        run([*NSYS, "-o", str(report), *train])
-        run([*EXPORT, "-o", f"{report}.sqlite", f"{report}.nsys-rep"])
-        trim(Path(f"{report}.sqlite"), Path(f"{report}.trimmed"))
-        packed = lzma.compress(Path(f"{report}.trimmed").read_bytes(), preset=6)
+        trim(exported(train, report), trimmed)
+        packed = lzma.compress(trimmed.read_bytes(), preset=6)
         (out / f"{name}.sqlite.xz").write_bytes(packed)
     shown = " ".join(["python", "profiles/programs/train.py", *words])
     said = {"command": shown, "ranks": ranks, "date": datetime.now(UTC).isoformat()[:19]}
@@ -160,6 +169,7 @@ def count(name: str, out: Path) -> None:
 def main() -> None:
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
+    failed = []
     for word in sys.argv[2:]:
         for name in GROUPS.get(word, [word]):
             start = datetime.now(UTC)
@@ -169,7 +179,10 @@ def main() -> None:
                     record_trace(name, out)
             except (OSError, ValueError) as error:
                 print(f"{name}: {error}", file=sys.stderr)
+                failed.append(name)
             print(f"{name}: {(datetime.now(UTC) - start).total_seconds():.0f} s", flush=True)
+    if failed:
+        sys.exit(f"not recorded: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -73,6 +73,21 @@ def test_ranks_of_a_recording_are_started_by_a_shell() -> None:
     assert "--tensor-parallel" in record.RECORDINGS["gpt_tensor4"][1]
 
 
+def test_what_could_not_be_recorded_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that fail leave no truth; the shell that started them ends with 0."""
+
+    def record_one(name: str, out: Path) -> None:
+        if name == "gpt_tensor4":
+            raise FileNotFoundError(out / f"{name}.truth.json")
+
+    monkeypatch.setattr(record, "record", record_one)
+    monkeypatch.setattr(sys, "argv", ["record", str(tmp_path), "gpt_tensor4", "gpt_tensor8"])
+    with pytest.raises(SystemExit, match=r"not recorded: gpt_tensor4$"):
+        record.main()
+
+
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n"
 REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096>)"
 LINEAR = "aten::linear, seq = {o}, op_id = {o}, sizes = [[64, 32], [24, 32], [24]]"
