@@ -1,12 +1,14 @@
 """Predicts GPTs on four and eight GPUs from runs on one and two, and scores the predictions.
 
     python -m benchmarks.predict.gpt_ranks freeze
+    python -m benchmarks.predict.gpt_ranks record FOLDER --ranks 8
     python -m benchmarks.predict.gpt_ranks score FOLDER ... [--host MACHINE.toml]
     python -m benchmarks.predict.gpt_ranks document
 
 `freeze` keeps what the frozen models predict (predictions_ranks.json). A FOLDER holds what
 `benchmarks.predict.gpt_runs --sizes ranks` wrote: seconds of steps, a file a launch, and reports
-cut by `benchmarks.predict.gpt_split`; the steps of a launch with reports are not scored. `score`
+cut by `benchmarks.predict.gpt_split`; the steps of a launch with reports are not scored. `record`
+makes such a launch, under Nsight Systems; `bash benchmarks/gpu.sh 8` makes all of them. `score`
 compares both with the predictions, or with --host with those of the same models on a host whose
 calls a machine file times (computed then), and `document` writes the page's part.
 """
@@ -17,6 +19,8 @@ import argparse
 import json
 import math
 import statistics
+import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -25,10 +29,12 @@ import perfmodel
 from benchmarks.common import pages, results
 from benchmarks.common.pages import markdown
 from benchmarks.predict import gpt
-from benchmarks.predict.gpt_sizes import SYMBOLS
+from benchmarks.predict.gpt_sizes import SETS, SYMBOLS
+from benchmarks.predict.gpt_split import split
 from perfmodel.machines.measure.measurement import choose
 from perfmodel.models.launches import LAUNCH_SD, another, limits
 from perfmodel.models.operators_file import load
+from profiles.programs.record import exported, started
 
 Row = dict[str, Any]
 PREDICTED: Final = gpt.RESULTS / "predictions_ranks.json"
@@ -71,6 +77,28 @@ def scored(predictions: Iterable[Row], measured: Iterable[Row]) -> list[Row]:
     return found
 
 
+def record(folder: Path, ranks: int) -> None:
+    """Record a launch of every size and way, and cut its report.
+
+    Raises
+    ------
+    SystemExit
+        If there is no report of one of them.
+    """
+    tag = "recorded"
+    program = [
+        sys.executable, "-m", "benchmarks.predict.gpt_runs", str(folder), "--sizes", "ranks",
+        "--tag", tag, "--both", "--record", "--modes", "timing",
+    ]  # fmt: skip
+    with tempfile.TemporaryDirectory() as scratch:
+        report = exported(started(ranks, program), Path(scratch) / tag)
+        folder.mkdir(parents=True, exist_ok=True)
+        found = split(report, tag, folder)
+    print(*(f"{path}: {path.stat().st_size / 1e3:.0f} kB" for path in found), sep="\n")
+    if len(found) != (wanted := 2 * len(SETS["ranks"])):
+        raise SystemExit(f"expected {wanted} reports; got {len(found)}: see what is printed above")
+
+
 def exposed(prediction: Row, report: Path) -> Row:
     """Set the predicted communication of a step against a report's.
 
@@ -100,7 +128,7 @@ def score(found: Sequence[Path], machine: str | None) -> dict[str, Any]:
             continue
         of_row = [(row, path.with_name(f"{path.stem}_{row['k']}_timing.sqlite.xz")) for row in rows]
         recorded = [pair for pair in of_row if pair[1].exists() and of_case(pair[0]) in by_case]
-        if not recorded:
+        if not recorded and not rows[0].get("recorded"):  # Nsight Systems makes steps longer
             measured += [row | {"file": path.name} for row in rows]
         reports += [exposed(by_case[of_case(row)], report) for row, report in recorded]
     return {
@@ -153,16 +181,22 @@ def _exposed(row: Row) -> tuple[object, ...]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("freeze", "score", "document"))
+    parser.add_argument("what", choices=("freeze", "record", "score", "document"))
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
+    parser.add_argument("--ranks", type=int, choices=(2, *RANKS), help="of record")
     parser.add_argument("--host", metavar="MACHINE.toml")
     args = parser.parse_args()
     if args.what == "freeze":
         results.write(PREDICTED, predicted())
-    elif args.what == "score":
+        return
+    if args.what == "record":
+        if len(args.folders) != 1 or not args.ranks:
+            parser.error("record: expected one FOLDER, and --ranks")
+        record(args.folders[0], args.ranks)
+        return
+    if args.what == "score":
         results.write(SCORED, score(args.folders, args.host), digits=6)
-    if args.what != "freeze":
-        pages.put_parts(gpt.PAGE, gpt.SCRIPT, {"ranks": text(results.read(SCORED), of_shipped())})
+    pages.put_parts(gpt.PAGE, gpt.SCRIPT, {"ranks": text(results.read(SCORED), of_shipped())})
 
 
 if __name__ == "__main__":

@@ -148,6 +148,7 @@ def main() -> None:
         run = built(sizes, c)
         row: dict[str, Any] = {
             "k": len(rows), "sizes": sizes | {"p": world}, "compiled": c.compile,
+            "recorded": c.record,
             "parallel": "none" if world == 1 else "fsdp" if c.fsdp else "ddp",
             "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
             "nccl": ".".join(map(str, torch.cuda.nccl.version())),
@@ -161,6 +162,7 @@ def main() -> None:
         if rank == 0:
             print(json.dumps(row), flush=True)
             lines = ",\n".join(map(json.dumps, rows))
+            c.out.mkdir(parents=True, exist_ok=True)
             results.place(c.out / f"{c.tag}.json", rows).write_text(f"[\n{lines}\n]\n")
         if not c.record:
             del run

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.common import pages, results
+from benchmarks.common.folders import unpacked
 from benchmarks.predict import gpt, gpt_ranks
 from benchmarks.predict.gpt_sizes import BLIND, EAGER, SETS
 
@@ -118,6 +121,46 @@ def test_the_communication_of_a_report_is_that_of_the_last_rank(tmp_path: Path) 
     assert one["exposed_s"] == row["exposed_communication_s"]
     assert one["waiting_s"] > 15e-3
     assert gpt_ranks.text(found, []).count("| DDP |") == 1
+
+
+def test_steps_under_nsight_systems_are_not_scored_where_there_is_no_report(
+    tmp_path: Path,
+) -> None:
+    """A launch that was to be recorded, and whose reports were not made."""
+    (rows,) = measured_rows([2.0])
+    results.write(tmp_path / "recorded.json", [row | {"recorded": True} for row in rows])
+    found = gpt_ranks.score([tmp_path], None)
+    assert (found["steps"], found["exposed"]) == ([], [])
+
+
+@pytest.mark.parametrize("made", [4, 3])
+def test_a_launch_is_recorded_and_cut_into_a_report_of_each_gpt(
+    made: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def exported(command: list[str], report: Path) -> Path:
+        asked.append(command)
+        unpacked(gpt.REPORTS / "gpt_ddp8.sqlite.xz", report)
+        with sqlite3.connect(report) as file:
+            for k in range(made):
+                file.execute(
+                    "INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid) "
+                    "SELECT min(start), max(end), 59, ?, min(globalTid) FROM NVTX_EVENTS",
+                    (f"size {k} timing",),
+                )
+        file.close()
+        return report
+
+    monkeypatch.setattr(gpt_ranks, "exported", exported)
+    monkeypatch.setattr("lzma.compress", lambda data, preset: data[:9])
+    with nullcontext() if made == 4 else pytest.raises(SystemExit, match="4 reports; got 3"):
+        gpt_ranks.record(tmp_path / "launches", 8)
+    reports = [f"recorded_{k}_timing.sqlite.xz" for k in range(made)]
+    assert sorted(path.name for path in (tmp_path / "launches").iterdir()) == reports
+    ((_, _, script),) = asked
+    assert "seq 0 7" in script
+    assert "--tag recorded --both --record --modes timing" in script
 
 
 def test_the_page_has_what_is_known_of_ranks() -> None:
