@@ -116,7 +116,7 @@ def run(options: argparse.Namespace, comm: Any) -> None:
         clock.say("each rank is bound to one core: start mpirun with --bind-to none")
     clock.say(f"{comm.size} ranks, {len(options.cells)} cells, {len(options.rungs)} rungs")
     backend = choose(options.cells[0].config(), comm.local_rank)
-    if options.out == RESULTS and not backend.on_device:
+    if folders.RESULTS in options.out.resolve().parents and not backend.on_device:
         raise SystemExit("expected a GPU; got none: a rehearsal on the CPU writes where --out says")
     data = synthetic(options.cells[0].config({"test_size": 64})) if comm.rank == 0 else None
     data = distribute(comm, data)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +26,7 @@ from benchmarks.ladder import sections as ladder_notes
 from benchmarks.ladder import sections as ladder_targets
 from benchmarks.ladder.cell import batches_of_visit
 from support.trainer_runs import environment, mpirun_command
+from trainer.backends import choice
 from trainer.data import synthetic
 from trainer.mpi import Communicator
 from trainer.train import sequential
@@ -353,6 +357,19 @@ def test_floor_of_the_document_s_size(math: str, gemm_us: float, exposed_us: flo
     assert found["allreduce_s"] * 1e6 == pytest.approx(exposed_us, rel=1e-3)
     assert found["elementwise_s"] * 1e6 == pytest.approx(4.886, rel=1e-3)
     assert found["launch_s"] * 1e6 == pytest.approx(5)
+
+
+@pytest.mark.parametrize("name", ["ladder.json", "scaling_8.json"])
+def test_a_cpu_writes_none_of_the_recorded_results(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ladder_check, "Clock", lambda *_: SimpleNamespace(say=print))
+    monkeypatch.setitem(sys.modules, "benchmarks.ladder.torch_peers", None)
+    monkeypatch.setattr(choice, "choose", lambda *_: SimpleNamespace(on_device=False))
+    for out in (RESULTS / name, os.path.relpath(RESULTS / name)):
+        options = main.parse(["--out", str(out)])
+        with pytest.raises(SystemExit, match="expected a GPU; got none"):
+            main.run(options, Communicator())
 
 
 def test_floor_of_one_rank_and_of_model_parallelism() -> None:
