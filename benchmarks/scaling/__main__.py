@@ -4,7 +4,7 @@
 
 Needs no GPU: it reads profiles/campaign, profiles/launches, profiles/scale, and of
 benchmarks/results/ the files all_reduce.json, ladder.json, machine_h200x4.toml, predict_scale.json,
-resnet.json and scaling.json.
+resnet.json and scaling_P.json of the host with the most GPUs.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def parts(campaign: Study) -> dict[str, str]:
             results.read(folders.PROFILES / "scale" / "launches.json"),
         ),
     }
-    if scaled := results.read(RESULTS / "scaling.json"):
-        found["steps"] = steps.tables(scaled)
+    if files := sorted(RESULTS.glob("scaling_[248].json")):
+        found["steps"] = steps.tables(results.read(files[-1]))
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import re
 import runpy
 import subprocess
 import sys
@@ -95,22 +94,6 @@ def test_two_processes_put_results_aside_in_files_of_their_own(
     assert [path.name for path in placed] == ["lab.json", "lab-2.json"]
     found = [json.loads(path.read_text(encoding="utf-8")) for path in placed]
     assert found == [recorded(3), recorded(2)]
-
-
-def test_the_gpu_script_samples_utilization_as_long_as_it_was_recorded() -> None:
-    script = (folders.ROOT / "benchmarks" / "gpu.sh").read_text(encoding="utf-8")
-    [(limit, asked)] = re.findall(
-        r"utilization-resnet (\d+) .*utilization\.resnet[ \\\n]+--seconds ([\d ]+)", script
-    )
-    recorded_s: dict[str, float] = {}
-    rows = results.read(folders.RESULTS / "utilization_resnet.json")["rows"]
-    for row in rows:
-        steps, seconds = row["command"].partition("--steps ")[2].split(" --seconds ")
-        recorded_s |= dict(zip(steps.split(), map(float, seconds.split()), strict=True))
-    assert len(rows) == len(asked.split()) == len(recorded_s)
-    for row, given in zip(rows, map(float, asked.split()), strict=True):
-        assert given >= recorded_s[row["name"]]
-    assert float(limit) > sum(map(float, asked.split())) + 60
 
 
 def test_fewer_samples_are_less() -> None:
