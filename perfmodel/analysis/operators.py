@@ -19,7 +19,7 @@ from perfmodel.timing.operator_times import CountedOperator, OperatorKey, Operat
 TENSOR_UNITS: Final = {"float32": "tf32_tensor", "float64": "float64_tensor"}
 """Tensor cores that multiply what a unit without does; TF32 rounds the factors to 10 bits."""
 
-PHASES: Final = ("forward", "backward", "optimizer")
+PHASES: Final = ("forward", "backward", "optimizer", "other")
 
 _COVERED: Final = 0.9
 """Counters of less of the time than this are of another program."""

@@ -390,6 +390,58 @@ def test_clipping_gradients_is_the_optimizers(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+EMBED = "aten::embedding, seq = {s}, op_id = {o}, sizes = [[64, 8], [4]]"
+EVALUATED = "autograd::engine::evaluate_function: EmbeddingBackward0, op_id = {o}"
+STEP_AND_AVERAGE = (
+    ("", "aten::div, op_id = {o}, sizes = [[64], []]", "other"),  # an input that is prepared
+    ("", "aten::mm, op_id = {o}, sizes = [[4, 8], [8, 8]]", "forward"),  # of a teacher
+    ("", "aten::relu, op_id = {o}, sizes = [[4, 8]]", "forward"),
+    ("", EMBED, "forward"),
+    ("", "aten::arange, op_id = {o}, sizes = [[], []]", "forward"),
+    (EVALUATED, "EmbeddingBackward0, seq = {s}, op_id = {o}, sizes = [[4, 8]]", "backward"),
+    ("", "aten::_amp_foreach_non_finite_check_and_unscale_, op_id = {o}, sizes = [[64]]",
+     "optimizer"),
+    ("", "aten::_foreach_norm, op_id = {o}, sizes = [[64, 8]]", "optimizer"),
+    ("Optimizer.step#SGD.step", "aten::_foreach_add_, op_id = {o}, sizes = [[64, 8]]", "optimizer"),
+    ("", "aten::_amp_update_scale_, op_id = {o}, sizes = [[], []]", "optimizer"),
+    ("", "aten::_foreach_lerp_, op_id = {o}, sizes = [[64, 8], [64, 8]]", "other"),
+    ("", "aten::lerp_, seq = {n}, op_id = {o}, sizes = [[64, 8], [64, 8]]", "other"),  # with grad
+    ("Optimizer.zero_grad#SGD.zero_grad", "aten::zero_, op_id = {o}, sizes = [[64, 8]]",
+     "optimizer"),
+    ("", "aten::mul_, op_id = {o}, sizes = [[64, 8], []]", "other"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("functions", [True, False])
+def test_averages_of_parameters_are_of_no_phase(functions: bool, tmp_path: Path) -> None:
+    """Without functions of autograd nothing says where a forward pass begins."""
+    builder = ReportBuilder("2025.3.2")
+    main, autograd = builder.thread(), builder.thread(100, 101)
+    builder.gpu()
+    op = 0
+    for step in range(4):
+        at = 100_000 * step
+        main.range(f"step {step}", at, at + 90_000)
+        for i, (around, name, _) in enumerate(STEP_AND_AVERAGE):
+            begin, op = at + 10 + 100 * i, op + 2
+            thread = autograd if around == EVALUATED else main
+            if around:
+                thread.range(around.format(o=op), begin, begin + 90)
+            text = name if functions else name.replace(", seq = {s}", "")
+            thread.range(text.format(s=step, n=step + 1, o=op + 1), begin + 10, begin + 80)
+            thread.kernel("k", (begin + 20, begin + 30), (begin + 40, begin + 90))
+    run = analyze([read_sqlite(builder.write(tmp_path / "r.sqlite"))], Options()).fitted
+    assert run.work is not None
+    expected = {
+        name.split(",")[0]: "forward" if phase == "other" and not functions else phase
+        for _, name, phase in STEP_AND_AVERAGE
+    }
+    assert {r.name: r.phase for r in run.work.operators} == expected
+    others = [row for row in run.work.phases if row.phase == "other"]
+    assert bool(others) == functions
+    assert sum(r.gpu_s for r in run.work.phases[:-1]) == pytest.approx(run.work.phases[-1].gpu_s)
+
+
 def test_a_gpu_without_known_peaks_is_warned_of(tmp_path: Path) -> None:
     builder = ReportBuilder("2025.3.2")
     thread = builder.thread()

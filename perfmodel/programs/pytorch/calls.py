@@ -15,6 +15,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64
 from perfmodel.base.units import sizes_text
+from perfmodel.programs.pytorch.annotate import MODULE
 from perfmodel.programs.pytorch.dtypes import (
     FLOATS,
     ITEM_BYTES,
@@ -33,11 +34,18 @@ from perfmodel.programs.pytorch.operators import (
     numel,
     work_of,
 )
-from perfmodel.programs.pytorch.tree import EVALUATE, Modules, Tree, find_modules, nearest
+from perfmodel.programs.pytorch.tree import (
+    EVALUATE,
+    Modules,
+    Tree,
+    find_modules,
+    nearest,
+    with_function,
+)
 from perfmodel.programs.pytorch.triton import Types, buffers
 from perfmodel.readers.trace import KERNEL, MEMCPY
 
-Phase = Literal["forward", "backward", "optimizer"]
+Phase = Literal["forward", "backward", "optimizer", "other"]
 Origin = Literal["kernel", "inputs", "default", "given", ""]
 
 _FUNCTION: Final = re.compile(r"(\w{1,99})Backward\d{1,9}")
@@ -233,7 +241,7 @@ def _pairs(names: OperatorNames) -> Iterable[tuple[str, Sizes | None]]:
     return zip(names.name, names.sizes, strict=True)
 
 
-_PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "optimizer")
+_PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "optimizer", "other")
 
 
 def _phases(names: OperatorNames, tree: Tree) -> Int64:
@@ -242,7 +250,9 @@ def _phases(names: OperatorNames, tree: Tree) -> Int64:
     Autograd evaluates the backward in ranges of its own, and optimizers name their steps; a
     program's own ranges called so count too. What is in none of them is of the backward on a thread
     of autograd's, such as DistributedDataParallel's last copies; of the optimizer if it comes
-    between a backward and the optimizer's step, such as clipping gradients; else of the forward.
+    between a backward and the optimizer's step, such as clipping gradients, or is a gradient
+    scaler's; of none ('other') if it comes after these and before a forward, such as averaging
+    parameters; else of the forward.
     """
     code = np.full(len(names.name), -1, np.int64)
     for i, name in enumerate(names.name):
@@ -257,7 +267,9 @@ def _phases(names: OperatorNames, tree: Tree) -> Int64:
             code[i] = 0
     mine = code[tree.label]
     said = nearest(tree.parent, mine >= 0)
-    unsaid = np.where(_before_optimizer(mine, tree), 2, 0)
+    unsaid = np.where(_before_optimizer(mine, tree), 2, np.where(_after(mine, names, tree), 3, 0))
+    scales = np.array([name.startswith("aten::_amp_") for name in names.name], np.bool_)
+    unsaid[nearest(tree.parent, scales[tree.label]) >= 0] = 2
     if tree.thread is not None:
         evaluates = np.array([name.startswith(EVALUATE) for name in names.name], np.bool_)[
             tree.label
@@ -277,6 +289,41 @@ def _before_optimizer(mine: Int64, tree: Tree) -> Bool:
     at = np.searchsorted(tree.start_ns[marked], tree.start_ns, side="right")
     found: Bool = between[at]
     return found
+
+
+def _after(mine: Int64, names: OperatorNames, tree: Tree) -> Bool:
+    """Whether each range comes after a backward or an optimizer's step, before the next forward.
+
+    A forward begins with a range called so, a module, a product, or an operator that autograd
+    evaluates a function of: until then no operator is known to be of one. Without any such function
+    in the recording none is said to come after.
+
+    Parameters
+    ----------
+    mine : int64, shape (n,)
+        Phase that each range names, -1 for none.
+    names, tree
+        As `find_calls`.
+    """
+    begins = np.array([name.startswith((MODULE, *_PRODUCTS)) for name in names.name], np.bool_)
+    clears = np.array([name.startswith("Optimizer.zero_grad") for name in names.name], np.bool_)
+    operator = np.array([s is not None or n.startswith("aten::") for n, s in _pairs(names)])
+    differentiated = with_function(names, tree)
+    if len(differentiated) == 0:
+        return np.zeros(len(tree.parent), np.bool_)
+    begun = begins[tree.label]
+    begun[differentiated] = True
+    begun &= nearest(tree.parent, mine > 0) < 0
+    around = np.where(tree.parent >= 0, operator[tree.label[tree.parent]], False)
+    outermost = nearest(tree.parent, ~(operator[tree.label] & around))  # operators call others
+    forward = np.unique(np.append(outermost[begun], np.flatnonzero(mine == 0)))
+    other = np.flatnonzero((mine > 0) & ~clears[tree.label])
+    at_ns = tree.start_ns[np.append(other, forward)]
+    is_other = np.arange(len(at_ns)) < len(other)
+    order = np.lexsort((~is_other, at_ns))
+    last = np.searchsorted(at_ns[order], tree.start_ns, side="right")
+    after: Bool = np.append(False, is_other[order])[last]
+    return after
 
 
 def _around_others(counted: Int64, tree: Tree) -> Int64:
