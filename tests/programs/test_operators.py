@@ -232,6 +232,18 @@ def _seconds(labels: list[str]) -> float:
         ("aten::index_add_", ((5, 3), (), (6,), (6, 3), ()), {}, (0, 48 + 36 + 24, 24)),
         ("aten::index_copy_", ((5, 3), (), (6,), (6, 3)), {}, (0, 48 + 36, 24)),
         ("aten::nonzero", ((10,),), {"out": (7, 1)}, (0, 40, 56)),
+        ("aten::nonzero", ((10,),), {"out": (7, 1), "masks": ((10,),)}, (0, 20, 56)),
+        # masks: of 100 rows 55, by the aten::nonzero inside or by the result
+        *(("aten::index", ((100, 8), *index), more, (0, 440 * 2 + 8 * 55, 440 * 2))
+          for index, more in ((((100,),), {"masks": ((100,),), "true": 55}),
+                              (((),), {"masks": ((100,),), "true": 55}),
+                              (((100,),), {"out": (55, 8)}))),
+        ("aten::index", ((4, 100, 8), (), (100,)), {"masks": ((100,),), "true": 55},
+         (0, 4 * 440 * 2 + 8 * 55, 4 * 440 * 2)),
+        ("aten::index", ((100, 8), (100, 8)), {"masks": ((100, 8),), "true": 440},
+         (0, 440 * 2 + 16 * 440, 440 * 2)),
+        ("aten::_index_put_impl_", ((100, 8), (100,), (55, 8), (), ()), {"masks": ((100,),)},
+         (0, 440 * 2 + 8 * 55, 440 * 2)),
         ("aten::scatter_", ((5, 8), (), (5, 1), ()), {}, (0, 40, 10)),
         ("aten::scatter_add_", ((5, 8), (), (5, 2), (5, 2)), {}, (0, 80 + 20 + 20, 20)),
         ("aten::sort", ((4, 100), (), ()), {}, (0, 800, 400 * 10)),
@@ -390,6 +402,35 @@ def test_clipping_gradients_is_the_optimizers(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_mask_that_indexes_is_known_by_what_finds_its_elements(tmp_path: Path) -> None:
+    """x[mask] of 100 rows of 8 floats, 55 of which are true, and x[index] of 100 rows."""
+    builder = ReportBuilder("2025.3.2")
+    thread = builder.thread()
+    builder.gpu()
+    index = (
+        "aten::index, seq = 1, op_id = {}, sizes = [[100, 8], [100]], input_op_ids = [(0,-1), {}]"
+    )
+    for step in range(3):
+        at = 10_000 * step
+        thread.range(f"step {step}", at, at + 9000)
+        thread.range(index.format(2, "(0,-1)"), at + 10, at + 900)
+        thread.range("aten::nonzero, op_id = 4, sizes = [[100]]", at + 20, at + 200)
+        thread.range("aten::select, op_id = 6, sizes = [[55, 1], [], []], "
+                     "input_op_ids = [(4,0), (0,-1), (0,-1)]", at + 300, at + 400)  # fmt: skip
+        thread.range(index.format(8, "(0,-1)"), at + 1010, at + 1900)
+        for begin, name in ((30, "nonzero"), (500, "index<float>"), (1500, "index<float>")):
+            kernel = f"void at::native::{name}"
+            thread.kernel(kernel, (at + begin, at + begin + 10), (at + begin + 20, at + begin + 90))
+    run = analyze([read_sqlite(builder.write(tmp_path / "r.sqlite"))], Options()).fitted
+    assert run.work is not None
+    found = {r.name: (r.count, r.bytes) for r in run.work.operators}
+    distinct = 63 * 8  # of 100 rows, drawn 100 times
+    assert found == {
+        "aten::nonzero": (1, 2 * 100 + 8 * 55),
+        "aten::index": (2, (440 * 8 + 8 * 55) + (distinct * 4 + 8 * 100 + 800 * 4)),
+    }
+
+
 EMBED = "aten::embedding, seq = {s}, op_id = {o}, sizes = [[64, 8], [4]]"
 EVALUATED = "autograd::engine::evaluate_function: EmbeddingBackward0, op_id = {o}"
 STEP_AND_AVERAGE = (
@@ -496,6 +537,8 @@ def test_sizes_that_fit_no_formula_are_not_counted() -> None:
     assert count("aten::topk", (4, 100), ()) is None  # k is in no size
     assert count("aten::index", (4, 5, 3), (4, 5)) is None  # a mask, or 20 indices
     assert count("aten::index", (4, 0), (4, 0), out=(1, 0)) is not None
+    assert count("aten::index", (4, 5), (4,), masks=((4,),)) is None  # how much of it is true
+    assert count("aten::index", (4, 5), (4,), (4,), masks=((4,), (4,)), true=2) is None
     assert count("aten::index", (4,), (2,), (2,)) is None
     assert count("aten::index_put_", (5, 3), ()) is None
 

@@ -88,6 +88,7 @@ _BOOLEAN_ARGUMENTS: Final = {
     "aten::masked_fill_": (1,), "aten::masked_fill": (1,), "aten::where": (0,),
     "aten::native_dropout_backward": (1,),
 }  # fmt: skip
+_INDEXING: Final = ("aten::index", "aten::_index_put_impl_")
 _TENSORS_IN: Final = "aten::embedding_dense_backward"
 
 
@@ -653,7 +654,32 @@ class _Graph:
             wanted = self._wanted(node, sizes, self._joined(i))
             transposed = self._transposed.get(self._forward_seq(node))
         kernels = self._joined(i) if name in _BY_KERNELS else ""
-        return self._result(node, name, sizes), wanted, transposed, kernels
+        result = self._result(node, name, sizes)
+        return result, wanted, transposed, kernels, *self._masks(node, name)
+
+    def _masks(self, node: int, name: str) -> tuple[Sizes, int | None]:
+        """`Call.masks` and `Call.true` of a call that indexes."""
+        inside = self._nonzero.get(node, [])
+        if name == "aten::nonzero":
+            above = int(self.tree.parent[node])
+            inside = [node] if node in self._nonzero.get(above, []) else []
+        sizes = [self.names.sizes[self.tree.label[n]] or () for n in inside]
+        found = next(iter(self._outputs(inside[0], 0)), None) if len(inside) == 1 else None
+        return tuple(size[0] for size in sizes if size), found[0] if found else None
+
+    @cached_property
+    def _nonzero(self) -> dict[int, list[int]]:
+        """Of every range that indexes those of `aten::nonzero` inside it, one for every mask."""
+        looks, indexes = (
+            np.array([n.startswith(prefixes) for n in self.names.name], np.bool_)
+            for prefixes in ("aten::nonzero", _INDEXING)
+        )
+        found: dict[int, list[int]] = {}
+        for node in np.flatnonzero(looks[self.tree.label]).tolist():
+            above = int(self.tree.parent[node])
+            if above >= 0 and indexes[self.tree.label[above]]:
+                found.setdefault(above, []).append(node)
+        return found
 
     @cached_property
     def _looks(self) -> list[bool]:
@@ -759,6 +785,8 @@ class _Graph:
         wanted: tuple[bool, bool] = (True, True),
         transposed: bool | None = None,
         kernels: str = "",
+        masks: Sizes = (),
+        true: int | None = None,
     ) -> Call:
         name, sizes = self.names.name[label], self.names.sizes[label] or ()
         item = types.item_bytes or ITEM_BYTES[types.result or dtype]
@@ -796,7 +824,7 @@ class _Graph:
             items[place] = ITEM_BYTES.get(dtype_named(word) or "", items[place])
         return Call(
             name, sizes, tuple(items), item, out, wanted, transposed, types.depth, kernels,
-            self.causal,
+            self.causal, masks=masks, true=true,
         )  # fmt: skip
 
     def _joined(self, i: int) -> str:

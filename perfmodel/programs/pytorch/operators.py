@@ -47,6 +47,10 @@ class Call:
         Bytes that a kernel of torch.compile reads, and writes.
     buffers : tuple of int
         Of every argument of such a kernel the bytes that it reads and writes.
+    masks : tuple of tuple of int
+        Sizes of the indices that are masks, by the `aten::nonzero` inside; of that one its own.
+    true : int or None
+        How many elements of them are true, where what consumes the `aten::nonzero` says.
     """
 
     name: str
@@ -61,6 +65,8 @@ class Call:
     causal: bool = False
     moved: tuple[int, int] | None = None
     buffers: tuple[int, ...] = ()
+    masks: Sizes = ()
+    true: int | None = None
 
     def read(self, *which: int) -> int:
         """Bytes of some arguments, each once."""
@@ -759,18 +765,16 @@ def _indexed(call: Call, last: int | None, result: Size | None) -> tuple[int, in
     """Elements that indices choose, distinct ones of them, and bytes of the indices.
 
     The arguments between the first and `last` are the indices; those of dimensions that are taken
-    whole are not recorded, or (), so that the size of the `result` says more. A mask has the size
-    of the dimensions that it indexes, and how much of it is true only the result says.
+    whole are not recorded, or (), so that the size of the `result` says more. A trace of
+    torch.profiler names none of them.
     """
     x, indices = call.sizes[0], call.sizes[1:last]
     given = [size for size in indices if size]
-    if not x or not given or len(indices) > len(x):
+    if not x or not (given or call.masks) or len(indices) > len(x):
         raise FormulaError
-    if len(indices) == 1 and given[0] == x[: len(given[0])] and len(given[0]) > 1:
-        width = max(prod(x[len(given[0]) :]), 1)
-        if call.out is None or numel(call.out) % width or numel(call.out) > numel(x):
-            raise FormulaError
-        return numel(call.out), numel(call.out), 8 * len(given[0]) * (numel(call.out) // width)
+    mask = _mask(call, given, result)
+    if mask is not None:
+        return _masked(call, mask, result)
     if not prod(x) or (result and not prod(result)):
         return 0, 0, 8 * sum(map(numel, given))
     draws = numel(broadcast(*given))
@@ -780,6 +784,38 @@ def _indexed(call: Call, last: int | None, result: Size | None) -> tuple[int, in
         width = numel(result) // draws
         rows = prod(x) // width if width else 0
     return draws * width, distinct_rows(rows, draws) * width, 8 * sum(map(numel, given))
+
+
+def _mask(call: Call, given: list[Size], result: Size | None) -> Size | None:
+    """The index, if it is a mask: PyTorch finds its true elements by an `aten::nonzero` inside.
+
+    Without that a mask of several dimensions is known by its size, which is that of the first ones
+    of what it indexes. One of a single dimension has the size of as many indices, whose result has
+    as many rows: a result of fewer is a mask's.
+    """
+    if call.masks:
+        if len(call.masks) > 1 or any(size != call.masks[0] for size in given):
+            raise FormulaError
+        return call.masks[0]
+    x, index = call.sizes[0], given[0]
+    if len(given) > 1 or len(call.sizes[1]) == 0 or index != x[: len(index)]:
+        return None
+    fewer = result is not None and len(result) == len(x) and result[1:] == x[1:]
+    return index if len(index) > 1 or (fewer and result != x) else None
+
+
+def _masked(call: Call, mask: Size, result: Size | None) -> tuple[int, int, int]:
+    """What `_indexed` returns for a mask: of each true element its place along every dimension."""
+    x, places = call.sizes[0], prod(mask)
+    width = prod(x) // places if places else 0
+    true = call.true
+    if true is None and result and width and numel(result) % width == 0:
+        true = numel(result) // width
+    if true is None and result and not prod(result):
+        true = 0
+    if true is None or true > places or (places and prod(x) % places):
+        raise FormulaError
+    return true * width, true * width, 8 * len(mask) * true
 
 
 @formula("aten::index")
@@ -842,10 +878,10 @@ def index_add(call: Call) -> OperatorWork:
 def nonzero(call: Call) -> OperatorWork:
     """Reads the input to count and again to choose; writes 8 bytes an axis for what is chosen.
 
-    How much is chosen its consumer says.
+    How much is chosen its consumer says. A mask has a byte for every element.
     """
     written = 8 * numel(call.out) if call.out else 0
-    return OperatorWork(0, 2 * call.read(0), written)
+    return OperatorWork(0, 2 * (numel(call.sizes[0]) if call.masks else call.read(0)), written)
 
 
 @formula("aten::histc", "aten::bincount", "aten::_histogramdd_from_bin_cts")
