@@ -75,6 +75,10 @@ def truth(folder: Path, name: str) -> dict[str, Any]:
     return found
 
 
+TOKENS = ((2, 16, 4, 8), (2, 12, 2, 8), (2, 12, 2, 8))
+"""Queries, keys and values of flash-attn: [B, S, H, D]."""
+
+
 def count(name: str, *sizes: tuple[int, ...], item: int = 2, **more: Any) -> OperatorWork | None:
     return work_of(Call(name, sizes, tuple([item] * len(sizes)), item, **more))
 
@@ -244,6 +248,27 @@ def _seconds(labels: list[str]) -> float:
          (0, 440 * 2 + 16 * 440, 440 * 2)),
         ("aten::_index_put_impl_", ((100, 8), (100,), (55, 8), (), ()), {"masks": ((100,),)},
          (0, 440 * 2 + 8 * 55, 440 * 2)),
+        # 2 4 16 12 = 1536 scores of 8 numbers; 16 queries of 4 heads, 12 keys and values of 2
+        *((name, (*TOKENS, *more), {}, (2 * 1536 * 16, 3584, 2 * 4 * 16 * (8 * 2 + 4)))
+          for name, more in (("flash_attn::_flash_attn_forward", ((), ())),
+                             ("flashattn::_flash_attn_forward", ()), ("FlashAttnFunc", ()),
+                             ("flash_attn_3::fwd", ((), ())), ("xformers_flash::flash_fwd", ()),
+                             ("xformers::efficient_attention_forward_cutlass", ((), ())),
+                             ("aten::_efficient_attention_forward", ((), (), ())),
+                             ("aten::_flash_attention_forward", ((), ())))),
+        *((name, (TOKENS[0], *TOKENS, TOKENS[0], (2, 4, 16)), {},
+           (2 * 1536 * 5 * 8, 3 * 2048 + 3584 + 4 * 128, 3584))
+          for name in ("flash_attn::_flash_attn_backward", "xformers_flash::flash_bwd",
+                       "flash_attn_3::bwd", "aten::_flash_attention_backward")),
+        ("xformers_flash::flash_bwd", ((), TOKENS[0], *TOKENS, TOKENS[0]), {},
+         (2 * 1536 * 5 * 8, 3 * 2048 + 3584 + 4 * 128, 3584)),
+        ("flash_attn::_flash_attn_backward", (TOKENS[0], *TOKENS),
+         {"kernels": "flash_bwd_convert_dq_kernel"},
+         (2 * 1536 * 5 * 8, 3 * 2048 + 3584 + 4 * 128 + 8 * 1024, 3584 + 4 * 1024)),
+        ("torchvision::roi_align", ((2, 8, 10, 10), (30, 5), ()), {"out": (30, 8, 7, 7)},
+         (0, (1600 + 150) * 2, 30 * 8 * 49 * 2)),
+        ("torchvision::_roi_align_backward", ((30, 8, 7, 7), (30, 5), ()),
+         {"out": (2, 8, 10, 10)}, (0, (30 * 8 * 49 + 150 + 1600) * 2, 3200)),
         ("aten::scatter_", ((5, 8), (), (5, 1), ()), {}, (0, 40, 10)),
         ("aten::scatter_add_", ((5, 8), (), (5, 2), (5, 2)), {}, (0, 80 + 20 + 20, 20)),
         ("aten::sort", ((4, 100), (), ()), {}, (0, 800, 400 * 10)),
@@ -431,6 +456,37 @@ def test_a_mask_that_indexes_is_known_by_what_finds_its_elements(tmp_path: Path)
     }
 
 
+def test_an_attention_counts_as_a_whole_and_what_it_calls_by_itself(tmp_path: Path) -> None:
+    """The same kernel below PyTorch's attention, and called by a library."""
+    builder = ReportBuilder("2025.3.2")
+    thread = builder.thread()
+    builder.gpu()
+    sizes = ", ".join(["[2, 4, 16, 8]"] * 3)
+    whole = f"aten::_scaled_dot_product_flash_attention, op_id = 1, sizes = [{sizes}]"
+    sizes = ", ".join(["[2, 16, 4, 8]"] * 3)
+    inner = f"aten::_flash_attention_forward, op_id = {{}}, sizes = [{sizes}, [], []]"
+    for step in range(3):
+        at = 10_000 * step
+        thread.range(f"step {step}", at, at + 9000)
+        thread.range(whole, at + 10, at + 900)
+        thread.range(inner.format(2), at + 20, at + 800)
+        thread.range(inner.format(3), at + 1020, at + 1800)
+        thread.range(
+            "torchvision::nms, op_id = 4, sizes = [[30, 4], [30], []]", at + 2000, at + 2900
+        )
+        for begin, name in ((30, "flash_fwd_kernel"), (1030, "flash_fwd_kernel"), (2030, "nms")):
+            thread.kernel(name, (at + begin, at + begin + 10), (at + begin + 20, at + begin + 90))
+    run = analyze([read_sqlite(builder.write(tmp_path / "r.sqlite"))], Options()).fitted
+    assert run.work is not None
+    flops = 2 * 2 * 4 * 16 * 16 * 16
+    assert {r.name: r.flops for r in run.work.operators} == {
+        "aten::_scaled_dot_product_flash_attention": flops,
+        "aten::_flash_attention_forward": flops,
+        "torchvision::nms": None,
+    }
+    assert any("torchvision::nms" in w and "without a formula" in w for w in run.warnings)
+
+
 EMBED = "aten::embedding, seq = {s}, op_id = {o}, sizes = [[64, 8], [4]]"
 EVALUATED = "autograd::engine::evaluate_function: EmbeddingBackward0, op_id = {o}"
 STEP_AND_AVERAGE = (
@@ -537,6 +593,13 @@ def test_sizes_that_fit_no_formula_are_not_counted() -> None:
     assert count("aten::topk", (4, 100), ()) is None  # k is in no size
     assert count("aten::index", (4, 5, 3), (4, 5)) is None  # a mask, or 20 indices
     assert count("aten::index", (4, 0), (4, 0), out=(1, 0)) is not None
+    assert count("flash_attn::_flash_attn_varlen_forward", *[(9, 4, 8)] * 3, (4,), (4,)) is None
+    assert count("xformers_flash::flash_fwd", *[(9, 4, 8)] * 3, (4,), (4,)) is None
+    assert count("aten::_efficient_attention_forward", *TOKENS, (), (4,), (4,)) is None
+    assert count("xformers::efficient_attention_forward_cutlass", *TOKENS, (), (4,)) is None
+    assert count("torchvision::nms", (30, 4), (30,), ()) is None
+    assert count("torchvision::roi_align", (2, 8, 10, 10), (30, 5)) is None
+    assert count("torch_scatter::scatter_max", (30, 8), (30, 8)) is None
     assert count("aten::index", (4, 5), (4,), masks=((4,),)) is None  # how much of it is true
     assert count("aten::index", (4, 5), (4,), (4,), masks=((4,), (4,)), true=2) is None
     assert count("aten::index", (4,), (2,), (2,)) is None

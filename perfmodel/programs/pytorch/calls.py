@@ -27,6 +27,9 @@ from perfmodel.programs.pytorch.dtypes import (
 )
 from perfmodel.programs.pytorch.names import OperatorNames, Size, Sizes
 from perfmodel.programs.pytorch.operators import (
+    ATTENTION,
+    TOKENS_FIRST,
+    WRAPPED,
     Call,
     OperatorWork,
     formula_of,
@@ -213,7 +216,7 @@ def find_calls(
         [s is not None and formula_of(n) is not None for n, s in _pairs(names)], np.bool_
     )
     operator = np.array([s is not None or n.startswith("aten::") for n, s in _pairs(names)])
-    near_formula = nearest(tree.parent, modelled[tree.label])
+    near_formula = nearest(tree.parent, modelled[tree.label] & ~_wrapped(names, tree))
     near_operator = nearest(tree.parent, operator[tree.label])
     phases = _phases(names, tree)
     inside = kernels.node >= 0
@@ -236,6 +239,14 @@ def find_calls(
         tuple(_PHASES[code] for code in phase.tolist()),
         tuple(modules.paths[code] for code in module.tolist()),
     )
+
+
+def _wrapped(names: OperatorNames, tree: Tree) -> Bool:
+    """Which ranges are operators of an attention that counts as a whole."""
+    inner = np.array([name in WRAPPED for name in names.name], np.bool_)
+    whole = np.array([name.startswith(ATTENTION) for name in names.name], np.bool_)
+    found: Bool = inner[tree.label] & (nearest(tree.parent, whole[tree.label]) >= 0)
+    return found
 
 
 def _pairs(names: OperatorNames) -> Iterable[tuple[str, Sizes | None]]:
@@ -653,7 +664,8 @@ class _Graph:
         if name == "aten::convolution_backward":
             wanted = self._wanted(node, sizes, self._joined(i))
             transposed = self._transposed.get(self._forward_seq(node))
-        kernels = self._joined(i) if name in _BY_KERNELS else ""
+        by_kernels = name in _BY_KERNELS or name.startswith(TOKENS_FIRST)
+        kernels = self._joined(i) if by_kernels else ""
         result = self._result(node, name, sizes)
         return result, wanted, transposed, kernels, *self._masks(node, name)
 
@@ -686,7 +698,7 @@ class _Graph:
         """Of every name whether a call of it depends on more than its own sizes and types."""
         return [
             sizes is not None and formula_of(name) is not None
-            and name.startswith((*_ASKED, *_BY_KERNELS))
+            and name.startswith((*_ASKED, *_BY_KERNELS, *TOKENS_FIRST))
             for name, sizes in _pairs(self.names)
         ]  # fmt: skip
 
@@ -910,15 +922,16 @@ def _with(call: OperatorCall, after_others: int, around_another: bool) -> Operat
 
 _PRODUCTS: Final = (
     "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::_scaled_mm",
-    "aten::_grouped_mm", "aten::_scaled_dot_product", "aten::cudnn_conv", "aten::convolution",
-    "aten::mv", "aten::addmv", "aten::_cudnn_rnn",
+    "aten::_grouped_mm", ATTENTION, "aten::cudnn_conv", "aten::convolution", "aten::mv",
+    "aten::addmv", "aten::_cudnn_rnn", *TOKENS_FIRST,
 )  # fmt: skip
 _ASKED: Final = (
     "aten::cudnn_conv", "aten::convolution", "aten::_conv_depthwise", "aten::conv_depthwise",
     "aten::slow_conv", "aten::_slow_conv", "aten::miopen_", "aten::max_pool2d", "aten::max_pool3d",
     "aten::avg_pool", "aten::_adaptive_avg_pool", "aten::upsample", "aten::sum", "aten::mean",
     "aten::embedding_dense_backward", "aten::index", "aten::topk", "aten::_embedding_bag",
-    "aten::nonzero", "aten::_fft_r2c", "aten::_fft_c2r",
+    "aten::nonzero", "aten::_fft_r2c", "aten::_fft_c2r", "torchvision::roi_align",
+    "torchvision::_roi_align_backward",
 )  # fmt: skip
 _BY_KERNELS: Final = (
     "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::gather", "aten::index_select",

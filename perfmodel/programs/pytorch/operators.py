@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Final
@@ -419,6 +419,74 @@ def attention_backward(call: Call) -> OperatorWork:
     return OperatorWork(flops, read, written)
 
 
+ATTENTION: Final = "aten::_scaled_dot_product_"
+WRAPPED: Final = (
+    "aten::_flash_attention_forward", "aten::_flash_attention_backward",
+    "aten::_efficient_attention_forward", "aten::_efficient_attention_backward",
+)  # fmt: skip
+"""Operators that those of scaled_dot_product_attention call, and other libraries by themselves."""
+_STARTS: Final = {
+    "aten::_flash_attention_forward": (3,), "aten::_flash_attention_backward": (6,),
+    "aten::_efficient_attention_forward": (4,), "aten::_efficient_attention_backward": (6,),
+    "xformers::efficient_attention_forward_cutlass": (3, 4), "xformers_flash::flash_fwd": (3,),
+    "xformers::efficient_attention_backward_cutlass": (5, 6), "xformers_flash::flash_bwd": (7,),
+}  # fmt: skip
+"""Which arguments, of this or that version, say where sequences of several lengths start."""
+TOKENS_FIRST: Final = (*WRAPPED, "flash_attn", "flashattn::", "FlashAttnFunc", "xformers")
+"""Beginnings of the names of attentions of [B, S, H, D]."""
+
+
+def heads_first(name: str, sizes: Sizes) -> Sizes:
+    """Sizes [B, H, S, D] of an attention's queries, keys and values.
+
+    Operators of flash-attn and xFormers take [B, S, H, D]. Of sequences of several lengths, which
+    lie one behind the other, the sizes do not say the lengths.
+
+    Raises
+    ------
+    FormulaError
+        If they are no such sizes.
+    """
+    first = 1 if name.endswith(("_backward", "_backward_cutlass", "bwd")) else 0
+    if name == "xformers_flash::flash_bwd" and not sizes[0]:  # behind a setting
+        first = 2
+    found = sizes[first : first + 3]
+    starts = any(len(sizes[i]) == 1 and sizes[i] != (0,) for i in _STARTS.get(name, ())
+                 if i < len(sizes))  # fmt: skip
+    if len(found) < 3 or any(len(s) != 4 for s in found) or starts:
+        raise FormulaError
+    if not name.startswith(TOKENS_FIRST):
+        return found
+    return tuple((b, h, s, d) for b, s, h, d in found)
+
+
+@formula(
+    *WRAPPED[::2], "flash_attn::_flash_attn_forward", "flashattn::_flash_attn_forward",
+    "FlashAttnFunc", "flash_attn_3::_flash_attn_forward", "flash_attn_3::fwd",
+    "xformers_flash::flash_fwd", "xformers::efficient_attention_forward_cutlass",
+)  # fmt: skip
+def flash_attention(call: Call) -> OperatorWork:
+    """As `attention`, of queries, keys and values [B, S, H, D] (flash_attn_interface.py).
+
+    T. Dao, FlashAttention-2 (2023), counts 4 S² D H of a forward pass, as D = Dv gives.
+    """
+    return attention(replace(call, sizes=heads_first(call.name, call.sizes)))
+
+
+@formula(
+    *WRAPPED[1::2], "flash_attn::_flash_attn_backward", "flashattn::_flash_attn_backward",
+    "flash_attn_3::_flash_attn_backward", "flash_attn_3::bwd", "xformers_flash::flash_bwd",
+    "xformers::efficient_attention_backward_cutlass",
+)  # fmt: skip
+def flash_attention_backward(call: Call) -> OperatorWork:
+    """As `attention_backward`, of [B, S, H, D]: 2.5 times the forward's FLOPs (Dao, 2023)."""
+    found = heads_first(call.name, call.sizes)
+    at = next(i for i, size in enumerate(call.sizes) if size)
+    return attention_backward(
+        replace(call, sizes=(call.sizes[at], *found), items=call.items[at : at + 4])
+    )
+
+
 # --- normalization
 
 
@@ -713,6 +781,28 @@ def pool(call: Call) -> OperatorWork:
 def pool_backward(call: Call) -> OperatorWork:
     """Reads the gradient, writes the input's."""
     return OperatorWork(0, call.read(0), numel(call.sizes[1]) * call.item)
+
+
+@formula("torchvision::roi_align")
+def roi_align(call: Call) -> OperatorWork:
+    """Reads the features and the boxes; writes the result, whose size its consumer says.
+
+    Boxes of a detector overlap and cover the image, so that every feature counts once
+    (torchvision/csrc/ops/cuda/roi_align_kernel.cu interpolates several times between four).
+    """
+    x, boxes = call.sizes[:2]
+    if call.out is None or len(call.out) != 4 or call.out[:2] != (boxes[0], x[1]):
+        raise FormulaError
+    return OperatorWork(0, call.read(0, 1), numel(call.out) * call.item)
+
+
+@formula("torchvision::_roi_align_backward")
+def roi_align_backward(call: Call) -> OperatorWork:
+    """Reads the result's gradient and the boxes, adds to every feature's gradient."""
+    if call.out is None or len(call.out) != 4 or call.out[1] != call.sizes[0][1]:
+        raise FormulaError
+    made = numel(call.out) * call.item
+    return OperatorWork(0, call.read(0, 1) + made, made)
 
 
 # --- embeddings and indices

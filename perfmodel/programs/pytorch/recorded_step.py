@@ -18,7 +18,15 @@ from perfmodel.base.arrays import Int64
 from perfmodel.models.recorded import RecordedCall, RecordedStep, Work
 from perfmodel.programs.pytorch.calls import OperatorCall
 from perfmodel.programs.pytorch.operator_times import Found, find
-from perfmodel.programs.pytorch.operators import Call, numel, work_of
+from perfmodel.programs.pytorch.operators import (
+    ATTENTION,
+    TOKENS_FIRST,
+    Call,
+    FormulaError,
+    heads_first,
+    numel,
+    work_of,
+)
 from perfmodel.readers.trace import KERNEL, NULL, Trace
 from perfmodel.timing.nccl import match_kernels
 from perfmodel.timing.step_report import StepReport
@@ -30,7 +38,7 @@ _LAYOUT: Final = re.compile(
 )
 """Of a GEMM's kernel: which factors cuBLAS, whose matrices are column-major, transposes."""
 _ROW_MAJOR: Final = {"tn": "nt", "nt": "tn", "nn": "nn"}
-_ATTENTION: Final = "aten::_scaled_dot_product_"
+_ATTENTION: Final = (ATTENTION, *TOKENS_FIRST)
 _MOST_GAP_NS: Final = 3000
 _AHEAD_NS: Final = 10_000
 
@@ -121,8 +129,11 @@ def work_at(call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> Work:
 def _shape(name: str, sizes: Sequence[tuple[int, ...]]) -> tuple[int, int, int] | None:
     """(m, n, k) of a GEMM, (batch times heads, queries, numbers of a head) of attention."""
     if name.startswith(_ATTENTION):
-        q = sizes[1 if name.endswith("backward") else 0]
-        return (q[0] * q[1], q[2], q[3]) if len(q) == 4 else None
+        try:
+            b, h, s, d = heads_first(name, tuple(sizes))[0]
+        except FormulaError:
+            return None
+        return b * h, s, d
     first = {"aten::mm": 0, "aten::addmm": 1, "aten::_addmm_activation": 1}.get(name)
     if first is None:
         return None
