@@ -206,6 +206,8 @@ def _passes(trace: Trace, steps: Steps, found: Launched, product: Bool, mine: In
         Index into `PASSES`.
     """
     result = np.zeros(len(mine), np.int64)
+    if len(mine) == 0:
+        return result
     device = trace.ops.device[found.op]
     lanes = np.column_stack([found.process, device])
     for process, gpu in np.unique(lanes[mine], axis=0).tolist():
