@@ -491,6 +491,8 @@ EMBED = "aten::embedding, seq = {s}, op_id = {o}, sizes = [[64, 8], [4]]"
 EVALUATED = "autograd::engine::evaluate_function: EmbeddingBackward0, op_id = {o}"
 STEP_AND_AVERAGE = (
     ("", "aten::div, op_id = {o}, sizes = [[64], []]", "other"),  # an input that is prepared
+    ("", "aten::native_layer_norm, op_id = {o}, sizes = [[4, 8], [], [8], [8]]", "forward"),
+    ("", "aten::sub, op_id = {o}, sizes = [[4, 8], [4, 8]]", "forward"),
     ("", "aten::mm, op_id = {o}, sizes = [[4, 8], [8, 8]]", "forward"),  # of a teacher
     ("", "aten::relu, op_id = {o}, sizes = [[4, 8]]", "forward"),
     ("", EMBED, "forward"),

@@ -306,9 +306,9 @@ def _before_optimizer(mine: Int64, tree: Tree) -> Bool:
 def _after(mine: Int64, names: OperatorNames, tree: Tree) -> Bool:
     """Whether each range comes after a backward or an optimizer's step, before the next forward.
 
-    A forward begins with a range called so, a module, a product, or an operator that autograd
-    evaluates a function of: until then no operator is known to be of one. Without any such function
-    in the recording none is said to come after.
+    A forward begins with a range called so, a module, an operator of a layer (which may be frozen),
+    or one that autograd evaluates a function of: until then no operator is known to be of one.
+    Without any such function in the recording none is said to come after.
 
     Parameters
     ----------
@@ -317,7 +317,9 @@ def _after(mine: Int64, names: OperatorNames, tree: Tree) -> Bool:
     names, tree
         As `find_calls`.
     """
-    begins = np.array([name.startswith((MODULE, *_PRODUCTS)) for name in names.name], np.bool_)
+    begins = np.array(
+        [name.startswith((MODULE, *_PRODUCTS, *_LAYERS)) for name in names.name], np.bool_
+    )
     clears = np.array([name.startswith("Optimizer.zero_grad") for name in names.name], np.bool_)
     operator = np.array([s is not None or n.startswith("aten::") for n, s in _pairs(names)])
     differentiated = with_function(names, tree)
@@ -924,6 +926,11 @@ _PRODUCTS: Final = (
     "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::_scaled_mm",
     "aten::_grouped_mm", ATTENTION, "aten::cudnn_conv", "aten::convolution", "aten::mv",
     "aten::addmv", "aten::_cudnn_rnn", *TOKENS_FIRST,
+)  # fmt: skip
+_LAYERS: Final = (
+    "aten::embedding", "aten::layer_norm", "aten::batch_norm", "aten::group_norm",
+    "aten::instance_norm", "aten::rms_norm", "aten::dropout", "aten::native_layer_norm",
+    "aten::native_batch_norm", "aten::native_group_norm", "aten::native_dropout",
 )  # fmt: skip
 _ASKED: Final = (
     "aten::cudnn_conv", "aten::convolution", "aten::_conv_depthwise", "aten::conv_depthwise",
