@@ -59,6 +59,9 @@ COPY_KINDS: Final = {
 }
 """CUPTI's `CUpti_ActivityMemcpyKind`, labelled as Nsight Systems labels it."""
 
+HOST_COPIES: Final = (1, 2, 3, 4)
+"""Those between the host and the GPU that a program asks for."""
+
 MEMORY_KINDS: Final = {
     0: "pageable",
     1: "pinned",

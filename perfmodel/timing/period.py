@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Int64
+from perfmodel.base.arrays import Bool, Int64
 
 _LEAST_REPEATS: Final = 3
 """A sequence is periodic if it repeats at least so often."""
@@ -36,6 +37,13 @@ _MOST_CODES, _FEW_CODES, _MOST_LAGS, _MOST_TRIED = 400, 8, 64, 100
 """Codes looked at for a period; those of them that may occur several times in one, and how often;
 periods tried."""
 
+_NEW: Final = 0.5
+"""Of the time beside steps at most this share is of operations that no step has."""
+_IN_COMMON: Final = (0.1, 0.9)
+"""Share of a layer's operations in the forward pass that its backward pass has, too."""
+_WINDOW, _DRAWS = 131072, 4
+"""Operations whose distances are looked at, and random directions that noise is averaged over."""
+
 _DIGITS: Final = re.compile(r"\d+")
 
 Cut = tuple[int, int, int]
@@ -47,7 +55,35 @@ def pattern_of(name: str) -> str:
     return _DIGITS.sub("*", name)
 
 
-def repetitions_of(codes: Int64) -> tuple[Int64, Int64] | None:
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """A sequence of operations.
+
+    Attributes
+    ----------
+    codes : int64, shape (n,)
+        Equal for equal operations.
+    spent_ns : int64, shape (n,)
+        How long each takes.
+    copies : bool, shape (n,)
+        Which are copies between host and GPU.
+    updates : bool, shape (n,)
+        Which are an optimizer's, by name.
+    """
+
+    codes: Int64
+    spent_ns: Int64
+    copies: Bool
+    updates: Bool
+
+    @classmethod
+    def of(cls, codes: Int64) -> Operations:
+        """Operations that take equally long, of which nothing else is known."""
+        no = np.zeros(len(codes), np.bool_)
+        return cls(codes, np.ones(len(codes), np.int64), no, no)
+
+
+def repetitions_of(ops: Operations) -> tuple[Int64, Int64] | None:
     """Find what a sequence repeats: where each repetition begins, and what comes after it.
 
     What repeats without a break may occur elsewhere, too, such as before and after a validation.
@@ -55,20 +91,81 @@ def repetitions_of(codes: Int64) -> tuple[Int64, Int64] | None:
     quarters: less could be the layers of a network. Breaks must not part what is nothing but a few
     operations, several times: those are iterations within a step. After a long set-up, such as a
     compiler's search for the fastest kernels, they may be less if they go on until the end. Where
-    the data decide what is launched, such as by a mixture of experts, only what is in every
-    repetition once is looked at.
+    epochs repeat, the steps in them are taken. Where the data decide what is launched, such as by a
+    mixture of experts, only what is in every repetition once is looked at.
     """
+    codes = ops.codes
     cut = period_of(codes, least=0.0)
-    if cut is None:
+    if cut is None or _are_layers(ops, cut):
         return _by_steady_codes(codes)
     first, period, repeats = cut
     everywhere = _occurrences(codes, first + period * np.arange(repeats), period)
     count, held = len(codes), period * len(everywhere)
     lasts = repeats >= _SURELY and first + period * (repeats + 1) > count
     parted = len(everywhere) > repeats and _inner_iterations(codes[first : first + period])
-    if period * repeats >= count / 2 or ((held >= _PARTED * count or lasts) and not parted):
-        return everywhere, everywhere + period
+    most = held >= _PARTED * count or lasts
+    if not most and held >= count / 2 and repeats >= _STEADY:
+        most = _is_no_part(ops, slice(first, first + period), _between(everywhere, period, count))
+    if period * repeats >= count / 2 or (most and not parted):
+        return _steps_of_epochs(ops, everywhere, period)
     return _by_steady_codes(codes)
+
+
+def _are_layers(ops: Operations, cut: Cut) -> bool:
+    """Whether others repeat as often before: those of the forward pass, of one recorded step.
+
+    They have some kinds of operations in common, but not all: those are steps or an evaluation.
+    """
+    first, period, repeats = cut
+    before = period_of(ops.codes[:first], least=0.0)
+    if before is None or before[1] < _STEADY:
+        return False
+    layer, other = slice(first, first + period), slice(before[0], before[0] + before[1])
+    batches = ops.copies[layer].any() and ops.copies[other].any()
+    more, fewer = sorted((before[2], repeats), reverse=True)
+    as_often = more - fewer <= 1 or abs(more - 2 * fewer) <= 1  # DDP's buckets: of two layers each
+    common = float(np.isin(ops.codes[other], ops.codes[layer]).mean())
+    return as_often and not batches and _IN_COMMON[0] <= common <= _IN_COMMON[1]
+
+
+def _between(begins: Int64, period: int, count: int) -> Int64:
+    """What is left from the first repetition until the end."""
+    left = np.ones(count, np.bool_)
+    left[: begins[0]] = False
+    left[(begins[:, None] + np.arange(period)).ravel()] = False
+    return np.flatnonzero(left)
+
+
+def _steps_of_epochs(ops: Operations, begins: Int64, period: int) -> tuple[Int64, Int64]:
+    """The same repetitions, or what repeats in each of them, as long as those are epochs."""
+    first = int(begins[0])
+    two = slice(first, first + 2 * period)  # the steps of one epoch may begin anywhere in it
+    inner = period_of(ops.codes[two], least=0.0)
+    if inner is None or inner[1] < _SHORTEST or period < _LEAST_REPEATS * inner[1]:
+        return begins, begins + period
+    at, length, repeats = first + inner[0], inner[1], min(inner[2], period // inner[1])
+    step, rest = slice(at, at + length), np.arange(at + length * repeats, at + period)
+    if not _is_no_part(ops, step, rest, repeats > len(begins)):
+        return begins, begins + period
+    found = _occurrences(ops.codes, at + length * np.arange(repeats), length)
+    return _steps_of_epochs(ops, found, length)
+
+
+def _is_no_part(ops: Operations, step: slice, rest: Int64, often: bool = True) -> bool:
+    """Whether what is left beside repetitions is no part of a step.
+
+    Layers, micro-batches and iterations of a solver repeat as well. What comes between those are
+    operations of other kinds: an optimizer's, an embedding's. Between the steps of two epochs are
+    those of an evaluation, most of which are the steps', too, or copies only.
+    """
+    own = ~np.isin(ops.codes[rest], ops.codes[step]) & ~ops.copies[rest]
+    if not own.any():
+        return True
+    spent = ops.spent_ns[rest]
+    new = float(spent[own].sum() / max(int(spent.sum()), 1))
+    a_batch = bool(ops.copies[step].any())  # comes, or its loss goes: no layer
+    no_update = not ops.updates[rest][own].any()
+    return no_update and (new <= _NEW if a_batch else often and new <= _NEW / 2)
 
 
 def _inner_iterations(pattern: Int64) -> bool:
@@ -182,4 +279,24 @@ def _proposed(codes: Int64) -> list[int]:
             size, times = np.unique(at[lag:] - at[:-lag], return_counts=True)
             for gap, n in zip(size[times >= 2].tolist(), times[times >= 2].tolist(), strict=True):
                 votes[gap] = votes.get(gap, 0) + n * gap
-    return sorted((g for g in votes if g <= _MOST_PERIOD), key=lambda g: -votes[g])[:_MOST_TRIED]
+    often = sorted((g for g in votes if g <= _MOST_PERIOD), key=lambda g: -votes[g])[:_MOST_TRIED]
+    return list(dict.fromkeys([*often, *_correlated(inverse)]))
+
+
+def _correlated(kinds: Int64) -> list[int]:
+    """Distances at which most operations are equal, in the last `_WINDOW` of them.
+
+    The autocorrelation, by Fourier transforms, of unit vectors of random directions, one for each
+    kind of operation: equal ones add 1, others about 0 (Wiener-Khinchin).
+    """
+    kinds = kinds[-_WINDOW:]
+    if len(kinds) < _LEAST_REPEATS:
+        return []
+    random = np.random.default_rng(0)
+    equal = np.zeros(len(kinds))
+    for _ in range(_DRAWS):
+        angles = random.uniform(0, 2 * np.pi, int(kinds.max(initial=0)) + 1)
+        transformed = np.fft.fft(np.exp(1j * angles)[kinds], 2 * len(kinds))
+        equal += np.fft.ifft(np.abs(transformed) ** 2).real[: len(kinds)]
+    most = np.argsort(-equal[1 : len(kinds) // _LEAST_REPEATS + 1], kind="stable")
+    return [int(lag) + 1 for lag in most[:_MOST_LAGS]]

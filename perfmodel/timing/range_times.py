@@ -13,13 +13,12 @@ from perfmodel.base.arrays import Bool, Growing, Int32, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.codes import check_sum, sums
 from perfmodel.readers.nvtx import MPI_DOMAIN
-from perfmodel.readers.trace import MEMCPY, NULL, Trace, rows
+from perfmodel.readers.trace import HOST_COPIES, MEMCPY, NULL, Trace, rows
 from perfmodel.timing.intervals import extents
 from perfmodel.timing.nesting import Nesting, enclosing, last_moment, nest
 from perfmodel.timing.projection import Joined, Launches, all_pairs, attribute
 
 Path = tuple[str, ...]
-_PCI_COPIES: Final = (1, 2, 3, 4)  # host to device or array and back
 _PAIRS: Final = 1 << 20  # of ranges and operations that are sorted at once
 _DEEPEST, _MOST_LABELS = 1000, 50_000_000  # of a path, of all paths together
 
@@ -393,7 +392,7 @@ def _gpu_times(
     projection, busy = (np.full(len(nesting), NULL) for _ in range(2))
     ops, copied = (np.zeros(len(nesting), np.int64) for _ in range(2))
     o = trace.ops
-    pci = np.isin(o.copy_kind, _PCI_COPIES) & (o.kind == MEMCPY)
+    pci = np.isin(o.copy_kind, HOST_COPIES) & (o.kind == MEMCPY)
     sizes = np.where(pci, np.maximum(o.bytes, 0), 0)
     for holder, op in _held(trace, nesting, launches):
         heads = np.flatnonzero(np.concatenate([[True], holder[1:] != holder[:-1]]))

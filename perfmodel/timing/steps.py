@@ -15,11 +15,19 @@ from perfmodel.base.errors import SchemaError
 from perfmodel.base.pattern import matching
 from perfmodel.base.units import percent
 from perfmodel.readers.nvtx import MPI_DOMAIN
-from perfmodel.readers.trace import NO_NAME, PUSH_POP, GpuOps, Ranges, Trace, concatenate
+from perfmodel.readers.trace import (
+    HOST_COPIES,
+    NO_NAME,
+    PUSH_POP,
+    GpuOps,
+    Ranges,
+    Trace,
+    concatenate,
+)
 from perfmodel.readers.trace import rows as select
 from perfmodel.timing.host_steps import extents, host_steps
 from perfmodel.timing.nesting import closed_ends, nest
-from perfmodel.timing.period import pattern_of, period_of, repetitions_of
+from perfmodel.timing.period import Operations, pattern_of, period_of, repetitions_of
 from perfmodel.timing.projection import Joined, join_launches
 
 FoundBy = Literal["mark", "range", "kernels", "optimizer", "whole"]
@@ -45,6 +53,8 @@ BLOCKING: Final = (
     "cudaThreadSynchronize", "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
 )  # fmt: skip
 """CUDA calls that wait until the GPU has done what was launched."""
+_OPTIMIZER: Final = re.compile(r"multi_tensor_apply|adam|sgd|adagrad|rmsprop|lamb(?!da)", re.I)
+"""Kernels that update parameters: PyTorch's optimizers are loops over lists of tensors."""
 _INNER: Final = 0.75
 """Share of a step's operations that a shorter sequence in it repeats to be said."""
 _OTHER_KIND: Final = 1.5
@@ -582,12 +592,12 @@ def _launch_columns(parts: Parts) -> list[tuple[Any, ...]]:
         for p in np.unique(process):
             mine = np.flatnonzero(process == p)
             at_ns, codes = found.at_ns[order[mine]], operation_codes(part.ops, op[mine])
-            cut = repetitions_of(codes)
+            cut = repetitions_of(_operations(part, op[mine], codes))
             if cut is None:
                 return []
             if _overlap(part.ops, op[mine], cut):
                 at_ns, codes = _with_waits(part, int(p), at_ns, codes)
-                cut = repetitions_of(codes) or cut
+                cut = repetitions_of(Operations.of(codes)) or cut
             first, after = cut
             repeats, start = len(first), at_ns[first]
             end = np.full(repeats, _last_call(part, int(p)), np.int64)
@@ -604,6 +614,13 @@ def _launch_columns(parts: Parts) -> list[tuple[Any, ...]]:
             ))  # fmt: skip
         del part, found, order, process, op, at_ns, codes  # before the next one is made
     return columns
+
+
+def _operations(trace: Trace, op: Int64, codes: Int64) -> Operations:
+    ops, names = trace.ops, trace.ops.name[op]
+    updates = np.array([bool(_OPTIMIZER.search(n)) for n in trace.strings] + [False], np.bool_)
+    copies = np.isin(ops.copy_kind[op], HOST_COPIES)
+    return Operations(codes, ops.end_ns[op] - ops.start_ns[op], copies, updates[names])
 
 
 def _overlap(ops: GpuOps, op: Int64, cut: tuple[Int64, Int64]) -> bool:

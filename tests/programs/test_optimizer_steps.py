@@ -110,7 +110,7 @@ def test_checkpoints_between_steps_are_found_in_a_recording() -> None:
     run = analyze_reports([PROGRAMS / "video.sqlite.xz"], Options()).fitted
     assert run.work is not None
     assert run.steps is not None
-    assert (run.steps.found_by, run.batch.count) == ("optimizer", truth["steps_profiled"] - 2)
+    assert (run.steps.found_by, run.batch.count) == ("kernels", truth["steps_profiled"] - 2)
     assert run.work.flops == truth["flops"]
     mean_s = truth["step_s_profiled"] + truth["checkpoint_s"] * 2 / run.batch.count
     assert run.batch.mean_s == pytest.approx(mean_s, rel=0.1)
