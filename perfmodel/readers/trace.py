@@ -59,8 +59,8 @@ COPY_KINDS: Final = {
 }
 """CUPTI's `CUpti_ActivityMemcpyKind`, labelled as Nsight Systems labels it."""
 
-HOST_COPIES: Final = (1, 2, 3, 4)
-"""Those between the host and the GPU that a program asks for."""
+TO_GPU, TO_HOST = (1, 3), (2, 4)
+"""Those between the host and the GPU, its arrays included, that a program asks for."""
 
 MEMORY_KINDS: Final = {
     0: "pageable",

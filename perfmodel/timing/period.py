@@ -37,8 +37,8 @@ _MOST_CODES, _FEW_CODES, _MOST_LAGS, _MOST_TRIED = 400, 8, 64, 100
 """Codes looked at for a period; those of them that may occur several times in one, and how often;
 periods tried."""
 
-_NEW: Final = 0.5
-"""Of the time beside steps at most this share is of operations that no step has."""
+_LITTLE: Final = 0.05
+"""Share of the time of steps with batches of their own that what is done now and then takes."""
 _IN_COMMON: Final = (0.1, 0.9)
 """Share of a layer's operations in the forward pass that its backward pass has, too."""
 _WINDOW, _DRAWS = 131072, 4
@@ -65,22 +65,28 @@ class Operations:
         Equal for equal operations.
     spent_ns : int64, shape (n,)
         How long each takes.
-    copies : bool, shape (n,)
-        Which are copies between host and GPU.
+    to_gpu, to_host : bool, shape (n,)
+        Which are copies between the host and the GPU.
     updates : bool, shape (n,)
         Which are an optimizer's, by name.
     """
 
     codes: Int64
     spent_ns: Int64
-    copies: Bool
+    to_gpu: Bool
+    to_host: Bool
     updates: Bool
+
+    @property
+    def copies(self) -> Bool:
+        """Which are copies in either direction."""
+        return self.to_gpu | self.to_host
 
     @classmethod
     def of(cls, codes: Int64) -> Operations:
         """Operations that take equally long, of which nothing else is known."""
         no = np.zeros(len(codes), np.bool_)
-        return cls(codes, np.ones(len(codes), np.int64), no, no)
+        return cls(codes, np.ones(len(codes), np.int64), no, no, no)
 
 
 def repetitions_of(ops: Operations) -> tuple[Int64, Int64] | None:
@@ -140,12 +146,13 @@ def _steps_of_epochs(ops: Operations, begins: Int64, period: int) -> tuple[Int64
     """The same repetitions, or what repeats in each of them, as long as those are epochs."""
     first = int(begins[0])
     two = slice(first, first + 2 * period)  # the steps of one epoch may begin anywhere in it
-    inner = period_of(ops.codes[two], least=0.0)
-    if inner is None or inner[1] < _SHORTEST or period < _LEAST_REPEATS * inner[1]:
+    inner = period_of(ops.codes[two], 0.0, ops.spent_ns[two])
+    if inner is None or period < _LEAST_REPEATS * inner[1]:
         return begins, begins + period
     at, length, repeats = first + inner[0], inner[1], min(inner[2], period // inner[1])
     step, rest = slice(at, at + length), np.arange(at + length * repeats, at + period)
-    if not _is_no_part(ops, step, rest, repeats > len(begins)):
+    a_batch = ops.to_gpu[rest].any() and not ops.copies[step].any()
+    if a_batch or not _is_no_part(ops, step, rest, repeats > len(begins)):
         return begins, begins + period
     found = _occurrences(ops.codes, at + length * np.arange(repeats), length)
     return _steps_of_epochs(ops, found, length)
@@ -154,18 +161,23 @@ def _steps_of_epochs(ops: Operations, begins: Int64, period: int) -> tuple[Int64
 def _is_no_part(ops: Operations, step: slice, rest: Int64, often: bool = True) -> bool:
     """Whether what is left beside repetitions is no part of a step.
 
-    Layers, micro-batches and iterations of a solver repeat as well. What comes between those are
-    operations of other kinds: an optimizer's, an embedding's. Between the steps of two epochs are
-    those of an evaluation, most of which are the steps', too, or copies only.
+    Layers, micro-batches and iterations of a solver repeat as well. What comes between those is a
+    batch, or operations of other kinds: an optimizer's, an embedding's. Between the steps of two
+    epochs are those of an evaluation, most of which are the steps', too, or copies only.
     """
+    a_batch = bool(ops.copies[step].any())  # comes, or its loss goes: no layer
+    if ops.copies[step].all():
+        return False
     own = ~np.isin(ops.codes[rest], ops.codes[step]) & ~ops.copies[rest]
     if not own.any():
         return True
-    spent = ops.spent_ns[rest]
-    new = float(spent[own].sum() / max(int(spent.sum()), 1))
-    a_batch = bool(ops.copies[step].any())  # comes, or its loss goes: no layer
-    no_update = not ops.updates[rest][own].any()
-    return no_update and (new <= _NEW if a_batch else often and new <= _NEW / 2)
+    if ops.updates[rest][own].any():
+        return False
+    new, others = (float(ops.spent_ns[rest][chosen].sum()) for chosen in (own, ~own))
+    if a_batch:
+        everything = float(ops.spent_ns[step.start : int(rest[-1]) + 1].sum())
+        return new <= max(others, _LITTLE * everything)
+    return often and new <= others / 3
 
 
 def _inner_iterations(pattern: Int64) -> bool:
@@ -234,32 +246,36 @@ def _occurrences(codes: Int64, known: Int64, period: int) -> Int64:
     return np.sort(np.concatenate([known, np.array(found, np.int64)]))
 
 
-def period_of(codes: Int64, least: float = 0.5) -> Cut | None:
+def period_of(codes: Int64, least: float = 0.5, spent_ns: Int64 | None = None) -> Cut | None:
     """Find the period of a sequence: where it begins, its length, and how often it repeats.
 
-    The beginning may differ (set-up, warm-up). Distances between occurrences of the rarest codes
-    propose periods; the shortest of those that explain most of the sequence without a break is
-    taken, if it is at least half of it (or another share, `least`).
+    The beginning may differ (set-up, warm-up). Distances between occurrences of the rarest codes,
+    and those at which most are equal, propose periods; the shortest of those that explain most of
+    the sequence (of its time, where that is given) without a break is taken, if it is at least half
+    of it (or another share, `least`).
     """
     count = len(codes)
-    found = []
+    weights = np.ones(count, np.int64) if spent_ns is None else spent_ns
+    until = np.concatenate([[0], np.cumsum(weights)])
+    found: list[tuple[int, Cut]] = []
     for period in _proposed(codes):
         same = codes[period:] == codes[:-period]
         edges = np.flatnonzero(np.diff(np.concatenate([[0], same.view(np.int8), [0]])))
         starts, stops = edges[::2], edges[1::2]
         if len(starts) == 0:
             continue
-        longest = int(np.argmax(stops - starts))
+        longest = int(np.argmax(until[stops + period] - until[starts]))
         first, length = int(starts[longest]), int(stops[longest] - starts[longest]) + period
         repeats = length // period
         if repeats >= _LEAST_REPEATS:
             # end with the recording, so that what is left over is set-up
             first += length - repeats * period if first + length == count else 0
-            found.append((first, period, repeats))
-    covered = max((period * repeats for _, period, repeats in found), default=0)
-    if covered < count * least or not found:
+            held = int(until[first + period * repeats] - until[first])
+            found.append((held, (first, period, repeats)))
+    covered = max((held for held, _ in found), default=0)
+    if covered < until[-1] * least or not found:
         return None
-    return min((f for f in found if f[1] * f[2] >= _NEARLY * covered), key=lambda f: f[1])
+    return min((cut for held, cut in found if held >= _NEARLY * covered), key=lambda cut: cut[1])
 
 
 def _proposed(codes: Int64) -> list[int]:

@@ -13,7 +13,7 @@ from perfmodel.base.arrays import Bool, Growing, Int32, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.codes import check_sum, sums
 from perfmodel.readers.nvtx import MPI_DOMAIN
-from perfmodel.readers.trace import HOST_COPIES, MEMCPY, NULL, Trace, rows
+from perfmodel.readers.trace import MEMCPY, NULL, TO_GPU, TO_HOST, Trace, rows
 from perfmodel.timing.intervals import extents
 from perfmodel.timing.nesting import Nesting, enclosing, last_moment, nest
 from perfmodel.timing.projection import Joined, Launches, all_pairs, attribute
@@ -392,7 +392,7 @@ def _gpu_times(
     projection, busy = (np.full(len(nesting), NULL) for _ in range(2))
     ops, copied = (np.zeros(len(nesting), np.int64) for _ in range(2))
     o = trace.ops
-    pci = np.isin(o.copy_kind, HOST_COPIES) & (o.kind == MEMCPY)
+    pci = np.isin(o.copy_kind, TO_GPU + TO_HOST) & (o.kind == MEMCPY)
     sizes = np.where(pci, np.maximum(o.bytes, 0), 0)
     for holder, op in _held(trace, nesting, launches):
         heads = np.flatnonzero(np.concatenate([[True], holder[1:] != holder[:-1]]))

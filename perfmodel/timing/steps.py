@@ -16,9 +16,10 @@ from perfmodel.base.pattern import matching
 from perfmodel.base.units import percent
 from perfmodel.readers.nvtx import MPI_DOMAIN
 from perfmodel.readers.trace import (
-    HOST_COPIES,
     NO_NAME,
     PUSH_POP,
+    TO_GPU,
+    TO_HOST,
     GpuOps,
     Ranges,
     Trace,
@@ -619,8 +620,9 @@ def _launch_columns(parts: Parts) -> list[tuple[Any, ...]]:
 def _operations(trace: Trace, op: Int64, codes: Int64) -> Operations:
     ops, names = trace.ops, trace.ops.name[op]
     updates = np.array([bool(_OPTIMIZER.search(n)) for n in trace.strings] + [False], np.bool_)
-    copies = np.isin(ops.copy_kind[op], HOST_COPIES)
-    return Operations(codes, ops.end_ns[op] - ops.start_ns[op], copies, updates[names])
+    to_gpu, to_host = (np.isin(ops.copy_kind[op], kinds) for kinds in (TO_GPU, TO_HOST))
+    spent_ns = ops.end_ns[op] - ops.start_ns[op]
+    return Operations(codes, spent_ns, to_gpu, to_host, updates[names])
 
 
 def _overlap(ops: GpuOps, op: Int64, cut: tuple[Int64, Int64]) -> bool:

@@ -265,9 +265,9 @@ def test_steps_before_and_after_a_validation_are_steps() -> None:
     assert np.diff(first)[pauses].tolist() == [len(train) + 3 * len(validate)]
 
 
-def _operations(codes: list[int], *, copies: set[int], updates: set[int]) -> Operations:
+def _operations(codes: list[int], *marked: set[int]) -> Operations:
     every = np.array(codes, np.int64)
-    marks = (np.isin(every, list(kinds)) for kinds in (copies, updates))
+    marks = (np.isin(every, list(kinds)) for kinds in marked)
     return Operations(every, np.ones(len(every), np.int64), *marks)
 
 
@@ -277,14 +277,14 @@ def _operations(codes: list[int], *, copies: set[int], updates: set[int]) -> Ope
         ([0, 1, 2, 3, 20, 21] * 4 + [9, 22], 10),  # an evaluation, and its result
         ([9], 10),  # the loss, copied to the host
         ([30, 31, 32, 33], 0),  # an optimizer: what repeats are micro-batches
-        ([20, 21, 22, 23, 24], 0),  # other work: time steps of a solver that iterates
+        ([*range(20, 28)], 0),  # other work: time steps of a solver that iterates
     ],
 )
 @pytest.mark.parametrize("epochs", [1, 2, 3, 5])
 def test_steps_of_epochs_are_steps(rest: list[int], lengths: int, epochs: int) -> None:
     step = [8, 0, 1, 2, 3, 4, 5, 4, 6, 9]
     codes = [40, 41, *([*step * 12, *rest] * epochs)]
-    found = repetitions_of(_operations(codes, copies={8, 9}, updates={30, 31, 32, 33}))
+    found = repetitions_of(_operations(codes, {8}, {9}, {30, 31, 32, 33}))
     if lengths == 0 and epochs < 3:
         return  # what repeats too seldom is not found, or not told from a set-up
     assert found is not None
