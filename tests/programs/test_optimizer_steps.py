@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.common.folders import PROGRAMS
@@ -46,7 +47,7 @@ def found(tmp_path: Path, steps: list[list[str]]) -> Steps:
     [
         [SHORT, SHORT, SHORT, LONG],
         [SHORT, SHORT, [*SHORT, "checkpoint"]],
-        [SHORT, SHORT, [*SHORT, *SHORT, *SHORT]],
+        [SHORT, SHORT, [*SHORT, *LONG]],
     ],
 )
 def test_steps_that_alternate_end_with_the_optimizers(
@@ -96,6 +97,16 @@ def test_five_updates_of_a_critic_and_one_of_a_generator_are_one_step(
         thread.range(f"Optimizer.step#Adam.step, op_id = {at}", begin, at - 10)
     steps = PyTorchProgram().steps(read(builder.write(tmp_path / "r.sqlite")), Options())[1]
     assert (steps.found_by, len(steps)) == ("kernels", 6)
+
+
+def test_steps_that_all_differ_end_with_the_optimizers(tmp_path: Path) -> None:
+    """Every batch has a length of its own; before the first step nothing is known of its start."""
+    steps = [[f"gemm_{i}", *SHORT, f"softmax_{i}"] for i in range(6)]
+    made = found(tmp_path, steps)
+    assert (made.found_by, len(made)) == ("optimizer", 5)
+    assert np.diff(made.end_ns).tolist() == [7000] * 4
+    roll_out = [[f"act_{i}" for i in range(40)], *steps]
+    assert found(tmp_path, [*roll_out, *roll_out[::-1]]).found_by == "whole"
 
 
 def test_the_summary_says_how_steps_end(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Steps by the ranges of optimizers, where what repeats is several of them."""
+"""Steps by the ranges of optimizers, where what repeats is several of them, or nothing does."""
 
 from __future__ import annotations
 
@@ -22,28 +22,31 @@ _LONGEST: Final = 3.0
 
 
 def divided(trace: Trace, steps: Steps, parts: Parts | None) -> Steps:
-    """Return the steps that each end with an optimizer's, of periods that hold several of them.
+    """Return the steps that each end with an optimizer's, of what holds several of them.
 
     A program whose batches have two lengths in turn, or that writes a checkpoint in every third
     step, repeats only several steps. These are steps where two that follow each other launch the
     same operations and none has many times as many as the others, as a reinforcement learner's
     first update after its roll-out has. All optimizers of a period launch the same kernels, which
-    take as long: a critic and a generator are two networks, and the updates of both one step. All
-    other steps are returned unchanged.
+    take as long: a critic and a generator are two networks, and the updates of both one step.
+    Where nothing repeats, since every batch has sizes of its own, all optimizers launch the same
+    kernels, and the first step, which set-up precedes, is none. All other steps are returned
+    unchanged.
 
     Parameters
     ----------
     trace : Trace
         With the program's own ranges.
     steps : Steps
-        Of the period of the sequence of operations.
+        Of the period of the sequence of operations, or the whole recording.
     parts : callable, optional
         As `perfmodel.timing.steps.find_steps`.
     """
     is_step = np.array([text.startswith(_STEP) for text in (*trace.range_labels, "")], np.bool_)
     rows = np.flatnonzero(is_step[trace.ranges.name])
-    if steps.found_by != "kernels" or len(rows) == 0:
+    if steps.found_by not in ("kernels", "whole") or len(rows) == 0:
         return steps
+    whole = steps.found_by == "whole"
     if parts is None:
         everything = [(trace, launched(trace))]
         parts = everything.copy
@@ -55,6 +58,7 @@ def divided(trace: Trace, steps: Steps, parts: Parts | None) -> Steps:
         ends[p] = np.sort(done[process == p])
         begins = steps.start_ns[steps.process == p]
         several = np.diff(np.searchsorted(ends[p], begins))
+        several = np.array([len(ends[p]) // 2]) if whole else several
         if len(several) == 0 or several.min() < 2 or len(np.unique(thread[process == p])) > 1:
             return steps
     for part, found in parts():
@@ -68,13 +72,15 @@ def divided(trace: Trace, steps: Steps, parts: Parts | None) -> Steps:
             period = np.searchsorted(
                 np.sort(steps.start_ns[steps.process == p]), starts[p], "right"
             )
+            if whole:  # each is a period, the first of them a set-up: only kernels are compared
+                period = np.arange(len(cuts))
             same = _of_one_network(codes, spent, begins, cuts, period)
-            if not same or not _alike(np.split(codes, cuts)[1:-1]):
+            if not same or not _alike(np.split(codes, cuts)[1:-1], whole):
                 return steps
     columns = []
     for p, end in ends.items():
         start = np.append(steps.start_ns[steps.process == p][:1], end[:-1] + 1)
-        kept = end > start
+        kept = (end > start) & (start > end[0] if whole else True)
         columns.append(np.array([np.full(kept.sum(), p), start[kept], end[kept]]))
     who, start, end = np.concatenate(columns, axis=1)
     first = np.searchsorted(who, who)
@@ -93,11 +99,14 @@ def divided(trace: Trace, steps: Steps, parts: Parts | None) -> Steps:
     return replace(made, confidence=held_share(trace, made, parts))
 
 
-def _alike(found: list[Int64]) -> bool:
-    """Whether of some sequences two that follow each other are equal, and none is very long."""
+def _alike(found: list[Int64], whole: bool) -> bool:
+    """Whether none of some sequences is very long, and two that follow each other are equal.
+
+    Where nothing repeats none need be.
+    """
     if len(found) < 2 or max(map(len, found)) > _LONGEST * np.median([len(one) for one in found]):
         return False
-    return any(np.array_equal(one, two) for one, two in pairwise(found))
+    return whole or any(np.array_equal(one, two) for one, two in pairwise(found))
 
 
 def _of_one_network(
