@@ -17,7 +17,7 @@ from perfmodel.programs.program import UNNAMED_STEP, Options, Program
 from perfmodel.readers.trace import Trace, without_doubtful_sizes
 from perfmodel.readers.trace import rows as select
 from perfmodel.timing.intervals import lengths
-from perfmodel.timing.nesting import closed_ends, innermost, nest
+from perfmodel.timing.nesting import Nesting, closed_ends, innermost, nest
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
 from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.steps import (
@@ -39,6 +39,8 @@ _THUNK: Final = re.compile(r"Thunk:#(?:name=(?P<name>[^,#]*),)?hlo_op=(?P<op>[^,
 _COMPILE: Final = re.compile(r"Xla(?:Compile|PassPipeline|CreateGpuExecutable|EmitGpuAsm)")
 _MUCH: Final = 0.2
 """Share of a recording in which XLA compiles that is worth a warning."""
+_GRAPH: Final = "command_buffer"
+"""How XLA calls the thunks that launch CUDA graphs."""
 _NO_SIZES: Final = (
     "FLOPs, bytes and MFU are unknown: XLA's ranges name no sizes; "
     "jax.jit(step).lower(...).compile().cost_analysis() counts those of a step"
@@ -289,9 +291,31 @@ def hlo_times(trace: Trace, steps: StepReport) -> OperatorTimes | None:
         fusible_bytes=none,
         gpu_ns=lengths(row, trace.ops.start_ns[op], trace.ops.end_ns[op], len(rows)),
         lanes=len(steps.times.process),
-        warnings=(_NO_SIZES, *_compiling(trace, steps.steps)),
+        warnings=(
+            _NO_SIZES,
+            *_unrecorded_graphs(trace, nesting, found),
+            *_compiling(trace, steps.steps),
+        ),
         source="none",
     )
+
+
+def _unrecorded_graphs(trace: Trace, thunks: Nesting, found: Launched) -> Iterator[str]:
+    """Say that XLA executes CUDA graphs of which no operation was recorded."""
+    held = innermost(thunks, found.thread, found.at_ns, found.at_ns)
+    launching = np.bincount(held[held >= 0], minlength=len(thunks.row)) > 0
+    graphs = [
+        (hlo_operation(label) or ("", ""))[1].startswith(_GRAPH) for label in trace.range_labels
+    ]
+    is_graph = np.array([*graphs, False], np.bool_)[trace.ranges.name[thunks.row]]
+    lost, every = int((is_graph & ~launching).sum()), int(is_graph.sum())
+    if lost > _MUCH * every:
+        yield (
+            f"{trace.source.name}: {lost} of {every} executions of XLA's command buffers, which are "
+            f"CUDA graphs, have no GPU operation in the report: GPU times are too short, and idle "
+            f"times too long; record with XLA_FLAGS=--xla_gpu_enable_command_buffer= (none), or "
+            f"nsys profile --cuda-graph-trace=node"
+        )
 
 
 def _compiling(trace: Trace, steps: Steps) -> Iterator[str]:

@@ -268,25 +268,43 @@ def _measured(
         launched_ns=everything,
         rank_of=_numbered(trace.ranks, times),
         utc_start_ns=trace.utc_start_ns,
-        pauses=tuple(_pauses(trace, steps, found)),
+        pauses=tuple(_pauses(trace, steps, found, times)),
     )
 
 
-def _pauses(trace: Trace, steps: Steps, found: Launched) -> Iterator[Pause]:
-    """Say what the pauses between steps hold, of the first ones."""
-    pauses = steps.long_pauses()
-    for i, (process, number, longer) in enumerate(pauses):
-        if sum(p == process for p, *_ in pauses[max(i - _LOOKED_AT, 0) : i]) == _LOOKED_AT:
-            yield Pause(process, number, longer, "")
-            continue
+def _pauses(trace: Trace, steps: Steps, found: Launched, times: StepTimes) -> Iterator[Pause]:
+    """Say what the pauses between steps hold, of the first ones.
+
+    Where the host runs ahead of the GPU, how long they are is seen on the GPU.
+    """
+    looked_at: dict[int, int] = {}
+    for process, number, on_host in steps.long_pauses():
         mine = np.flatnonzero(steps.process == process)
         mine = mine[np.argsort(steps.start_ns[mine], kind="stable")]
         at = int(np.flatnonzero(steps.number[mine] == number)[0])
-        start, end = (int(times[mine[at]]) for times in (steps.start_ns, steps.end_ns))
+        longer = _longer_on_gpu(times, process, number, on_host)
+        if longer <= 0.5:
+            continue
+        looked_at[process] = looked_at.get(process, 0) + 1
+        if looked_at[process] > _LOOKED_AT:
+            yield Pause(process, number, longer, "")
+            continue
+        start, end = (int(each[mine[at]]) for each in (steps.start_ns, steps.end_ns))
         usual = _kinds_launched(trace, found, process, (start, end))
         following = int(steps.start_ns[mine[at + 1]])
         there = _kinds_launched(trace, found, process, (end + 1, following - 1))
         yield Pause(process, number, longer, _compared(usual, there))
+
+
+def _longer_on_gpu(times: StepTimes, process: int, number: int, otherwise: float) -> float:
+    """How many usual steps a step takes longer than one, on the GPU where that is longest."""
+    longer = []
+    for lane in np.flatnonzero((times.process == process) & (times.device >= 0)):
+        known = times.step_ns[lane]
+        usual = float(np.median(known[known >= 0])) if (known >= 0).any() else 0.0
+        if known[number] >= 0 and usual > 0:
+            longer.append(float(known[number]) / usual - 1.0)
+    return max(longer, default=otherwise)
 
 
 def _kinds_launched(

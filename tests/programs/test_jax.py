@@ -186,6 +186,26 @@ def test_flops_are_unknown_without_advice_for_another_framework(tmp_path: Path) 
     assert run.work.source == "none"
 
 
+@pytest.mark.parametrize("recorded", [0, 5])
+def test_command_buffers_without_operations_are_warned_of(recorded: int, tmp_path: Path) -> None:
+    """XLA's while loops are CUDA graphs that Nsight Systems may not record."""
+    builder = ReportBuilder("2025.3.2")
+    thread = builder.thread()
+    builder.gpu()
+    for step in range(5):
+        at = 100 * step * US
+        thread.range("XlaModule:#hlo_module=jit_run,program_id=1#", at, at + 40 * US, domain="TSL")
+        thread.range(FORWARD.format(1), at + US, at + 5 * US, domain="TSL")
+        thread.kernel("gemm", (at + 2 * US, at + 3 * US), (at + 5 * US, at + 20 * US))
+        thread.range("Thunk:#hlo_op=command_buffer_7#", at + 6 * US, at + 9 * US, domain="TSL")
+        if step < recorded:
+            thread.kernel("body", (at + 7 * US, at + 8 * US), (at + 20 * US, at + 90 * US))
+    run = analyze_reports([builder.write(tmp_path / "r.sqlite")], Options()).fitted
+    said = [w for w in run.warnings if "command buffers" in w]
+    assert len(said) == (recorded == 0)
+    assert all("r.sqlite: 5 of 5 executions" in w for w in said)
+
+
 def test_a_recording_that_is_mostly_compilation_is_warned_of(tmp_path: Path) -> None:
     """One run of 10 ms behind 80 ms of compilation on two threads."""
     builder = ReportBuilder("2025.3.2")
