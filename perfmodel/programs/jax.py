@@ -38,7 +38,7 @@ _THUNK: Final = re.compile(r"Thunk:#(?:name=(?P<name>[^,#]*),)?hlo_op=(?P<op>[^,
 
 _COMPILE: Final = re.compile(r"Xla(?:Compile|PassPipeline|CreateGpuExecutable|EmitGpuAsm)")
 _MUCH: Final = 0.2
-"""Share of a recording in which XLA compiles that is worth a warning."""
+"""Share that is worth a warning: of a recording in which XLA compiles, of graphs not recorded."""
 _GRAPH: Final = "command_buffer"
 """How XLA calls the thunks that launch CUDA graphs."""
 _NO_SIZES: Final = (
@@ -244,7 +244,7 @@ def hlo_operation(label: str) -> tuple[str, str] | None:
 
 
 def hlo_times(trace: Trace, steps: StepReport) -> OperatorTimes | None:
-    """GPU time of the HLO operations of every step, without FLOPs; None if no thunk launched any.
+    """GPU time of the HLO operations of every step, without FLOPs; None if no thunk has any.
 
     An operation belongs to the innermost thunk that was open on its thread when it was launched.
 
@@ -263,7 +263,8 @@ def hlo_times(trace: Trace, steps: StepReport) -> OperatorTimes | None:
     nesting = nest(trace.ranges, len(trace.threads), np.flatnonzero(chosen))
     node = innermost(nesting, found.thread[at], found.at_ns[at], found.at_ns[at])
     held = np.flatnonzero(node >= 0)
-    if len(held) == 0:
+    lost = tuple(_unrecorded_graphs(trace, nesting, found))
+    if len(held) == 0 and not lost:
         return None
     names = trace.ranges.name[nesting.row[node[held]]]
     keys = {int(name): _hlo_key(*(thunks[name] or ("", ""))) for name in np.unique(names)}
@@ -291,11 +292,7 @@ def hlo_times(trace: Trace, steps: StepReport) -> OperatorTimes | None:
         fusible_bytes=none,
         gpu_ns=lengths(row, trace.ops.start_ns[op], trace.ops.end_ns[op], len(rows)),
         lanes=len(steps.times.process),
-        warnings=(
-            _NO_SIZES,
-            *_unrecorded_graphs(trace, nesting, found),
-            *_compiling(trace, steps.steps),
-        ),
+        warnings=(_NO_SIZES, *lost, *_compiling(trace, steps.steps)),
         source="none",
     )
 
@@ -304,17 +301,16 @@ def _unrecorded_graphs(trace: Trace, thunks: Nesting, found: Launched) -> Iterat
     """Say that XLA executes CUDA graphs of which no operation was recorded."""
     held = innermost(thunks, found.thread, found.at_ns, found.at_ns)
     launching = np.bincount(held[held >= 0], minlength=len(thunks.row)) > 0
-    graphs = [
-        (hlo_operation(label) or ("", ""))[1].startswith(_GRAPH) for label in trace.range_labels
-    ]
+    operations = (hlo_operation(label) for label in trace.range_labels)
+    graphs = [bool(operation and operation[1].startswith(_GRAPH)) for operation in operations]
     is_graph = np.array([*graphs, False], np.bool_)[trace.ranges.name[thunks.row]]
     lost, every = int((is_graph & ~launching).sum()), int(is_graph.sum())
     if lost > _MUCH * every:
         yield (
-            f"{trace.source.name}: {lost} of {every} executions of XLA's command buffers, which are "
-            f"CUDA graphs, have no GPU operation in the report: GPU times are too short, and idle "
-            f"times too long; record with XLA_FLAGS=--xla_gpu_enable_command_buffer= (none), or "
-            f"nsys profile --cuda-graph-trace=node"
+            f"{lost} of {every} executions of XLA's command buffers, which are CUDA graphs, have "
+            f"no GPU operation in the report: GPU times are too short, and idle times too long; "
+            f"record with XLA_FLAGS=--xla_gpu_enable_command_buffer= (none), "
+            f"or nsys profile --cuda-graph-trace=node"
         )
 
 
