@@ -43,10 +43,12 @@ _STUCK: Final = 3
 
 
 def gpu_of_rank(run: Run) -> dict[int, int]:
-    """GPU id by rank; reports of one rank each may all call it 0."""
+    """GPU id by rank; reports of one rank each may all call it 0, a process may drive several."""
     by_report = [devices(trace) for trace in run.traces]
-    if not run.steps or len({r for gpus in by_report for r in gpus}) == sum(map(len, by_report)):
-        return {rank: gpu for gpus in by_report for rank, gpu in gpus.items()}
+    found = {rank: gpu for gpus in by_report for rank, gpu in gpus.items()}
+    lanes = sum(int((report.times.device >= 0).sum()) for report in run.steps)
+    if not run.steps or len(found) == sum(map(len, by_report)) == lanes:
+        return found
     return {
         rank: gpu_id(trace, process, ordinal)
         for trace, report, ranks in zip(run.traces, run.steps, lane_ranks(run.steps), strict=True)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.programs.program import Options
 from perfmodel.render.summary import what_ran
+from support.build_report import ReportBuilder
 from support.recorded import analyzed, truth, with_warmup_s
 
 
@@ -19,6 +24,21 @@ def test_steps_of_jax_are_found_behind_compiling_and_tuning() -> None:
     assert run.batch.mean_s == pytest.approx(said["step_s_profiled"], rel=0.01)
     assert [(r.rank, r.gpu) for r in run.ranks] == [(0, 0), (1, 1)]
     assert all(r.gpu_busy_s is not None and r.gpu_busy_s > 0.9 * r.batch_s for r in steps.ranks)
+
+
+def test_a_process_has_a_rank_for_each_of_its_gpus(tmp_path: Path) -> None:
+    """The second GPU has most operations."""
+    builder = ReportBuilder("2025.3.2")
+    thread = builder.thread()
+    for gpu in range(2):
+        builder.gpu(gpu)
+    for step in range(6):
+        for i, device in enumerate((0, 1, 1)):
+            at = 100_000 * step + 10_000 * i
+            thread.kernel(f"k{i}", (at, at + 900), (at + 1000, at + 30_000), device=device)
+    run = analyze_reports([builder.write(tmp_path / "r.sqlite")], Options()).fitted
+    assert [(r.rank, r.gpu) for r in run.ranks] == [(0, 0), (1, 1)]
+    assert any("2 ranks, 2 x NVIDIA H200" in line for line in what_ran(run))
 
 
 def test_jax_reduces_its_gradients_in_each_step() -> None:
