@@ -416,9 +416,17 @@ def _long_steps(
                     why,
                     float(more[most]) / len(known) * 1e-9 if most >= 0 else 0.0,
                     gaps[0] if gaps else None,
+                    _followed(report, lane, np.flatnonzero(long) + window.start),
                 )
             )
     return max(found, key=lambda f: (f.saving_s, f.cause == "kernel", f.longer_s), default=None)
+
+
+def _followed(report: StepReport, lane: int, numbers: Int64) -> int:
+    """After how many of a lane's steps other work is done before the next one."""
+    process = int(report.times.process[lane])
+    others = [p.number for p in report.pauses if p.process == process and p.launched != "all"]
+    return int(np.isin(numbers, others).sum())
 
 
 def _busy_longer(times: StepTimes, lane: int, window: slice, long: Bool, longer_ns: float) -> str:

@@ -143,12 +143,16 @@ def _long_steps(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
         return
     where = f" in '{long.gap.range}'" if long.gap and long.gap.range else ""
     gap = f"; the longest gap is {si(long.gap.seconds, 's')}{where}" if long.gap else ""
+    which = f"{long.count} of {long.steps} steps"
+    paused = long.paused == long.count
+    take = f"{long.count} take {si(long.longer_s, 's')} more than the median one"
+    later = f"after {long.count} the next one begins {si(long.longer_s, 's')} later"
     yield Finding(
         long.cause,
-        f"{long.count} of {long.steps} steps take much longer than the others",
+        f"other work follows {which}" if paused else f"{which} take much longer than the others",
         long.saving_s,
         f"the median step takes {si(long.median_s, 's')}, the mean one {si(long.mean_s, 's')}: "
-        f"{long.count} take {si(long.longer_s, 's')} more than the median one, in the mean; per "
+        f"{later if paused else take}, in the mean; per "
         f"step of all the GPU idles {si(long.saving_s, 's')} more {_WHILE[long.cause]}{gap}",
         _against(long.cause, where, long.gap.call if long.gap else "", actions),
         of_mean=True,

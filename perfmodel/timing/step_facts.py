@@ -140,6 +140,9 @@ class LongSteps:
         GPU does not idle.
     gap : Gap or None
         The longest of this cause.
+    paused : int
+        After so many of the long steps other work is done before the next one, such as an
+        evaluation: a step lasts until the next one begins.
     """
 
     rank: int
@@ -151,6 +154,7 @@ class LongSteps:
     cause: str
     saving_s: float
     gap: Gap | None
+    paused: int
 
 
 @dataclass(frozen=True, slots=True)
