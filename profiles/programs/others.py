@@ -1,4 +1,4 @@
-"""Programs of other kinds than train.py's, to be profiled: `python others.py lstm|gan|streams`.
+"""Programs of other kinds than train.py's, to be profiled: `python others.py NAME`.
 
     nsys profile -t cuda,nvtx -s none --capture-range=cudaProfilerApi --capture-range-end=stop \
         -o R python others.py gan --truth truth.json
@@ -6,7 +6,9 @@
 `lstm` is a language model of cuDNN's LSTM in FP32, with clipped gradients and SGD. `gan` is a DCGAN
 with two optimizers, three backward passes a step, images from pageable memory and printed losses.
 Both record their operators' sizes and name no steps. `streams` is a CuPy program on three streams
-without any range (`nsys profile -t cuda,nvtx,osrt -s none`, without a capture range).
+without any range (`nsys profile -t cuda,nvtx,osrt -s none`, without a capture range). So are `cg`,
+conjugate gradients by CuPy whose norm the host reads in every 50th iteration, and `epochs`, a
+PyTorch program that replays one CUDA graph a step, and evaluates and saves after every 40th.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 Step = Callable[[], object]
+EPOCH = 40
 
 
 def lstm() -> tuple[Step, dict[str, Any]]:
@@ -130,6 +133,93 @@ def streams() -> tuple[Step, dict[str, Any]]:
     return step, {"gemm_flops_by_hand": parts * 2 * n**3, "bytes_copied": parts * 2 * n * n * 4}
 
 
+def conjugate_gradients() -> tuple[Step, dict[str, Any]]:
+    """An iteration for the five-point Laplacian of a square, by element-wise kernels."""
+    import cupy as cp
+
+    n, read_every = 1024, 50
+    x = cp.linspace(0.0, 1.0, n)
+    b = cp.sin(3 * cp.pi * x)[:, None] * cp.sin(2 * cp.pi * x)[None, :] / (n + 1) ** 2
+    padded, product, found = cp.zeros((n + 2, n + 2)), cp.empty_like(b), cp.zeros_like(b)
+    residual, direction = b.copy(), b.copy()
+    state: dict[str, Any] = {"square": cp.vdot(residual, residual), "iteration": 0}
+
+    def step() -> None:
+        nonlocal direction, found, residual
+        padded[1:-1, 1:-1] = direction
+        cp.multiply(direction, 4.0, out=product)
+        inner = slice(1, -1)
+        for there in ((slice(-2), inner), (slice(2, None), inner),
+                      (inner, slice(-2)), (inner, slice(2, None))):  # fmt: skip
+            cp.subtract(product, padded[there], out=product)
+        alpha = state["square"] / cp.vdot(direction, product)
+        found += alpha * direction
+        residual -= alpha * product
+        square = cp.vdot(residual, residual)
+        direction *= square / state["square"]
+        direction += residual
+        state["square"] = square
+        state["iteration"] += 1
+        if state["iteration"] % read_every == 0:
+            print(state["iteration"], float(cp.sqrt(square)))
+
+    return step, {"unknowns": n * n, "read_every": read_every}
+
+
+def epochs() -> tuple[Step, dict[str, Any]]:
+    """A replay of a step's graph on a batch made by the host; `evaluate` is what ends an epoch."""
+    import tempfile
+
+    import numpy as np
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+    from torch.utils.flop_counter import FlopCounterMode
+
+    shape, width = (128, 8, 512), 96
+    model = nn.Sequential(
+        nn.Conv1d(8, width, 7, 2, 3), nn.ELU(), nn.Conv1d(width, width, 5, 2, 2), nn.ELU(),
+        nn.ConvTranspose1d(width, width, 4, 2, 1), nn.ELU(), nn.ConvTranspose1d(width, 8, 4, 2, 1),
+    ).cuda()  # fmt: skip
+    optimizer = torch.optim.Adam(model.parameters(), capturable=True)
+    x, y = (torch.zeros(shape, device="cuda") for _ in range(2))
+    pinned = [torch.empty(shape).pin_memory() for _ in range(2)]
+    held = [torch.randn(shape) for _ in range(4)]
+    random = np.random.default_rng(0)
+
+    def train() -> None:
+        optimizer.zero_grad()
+        F.smooth_l1_loss(model(x), y).backward()
+        optimizer.step()
+
+    with FlopCounterMode(display=False) as counter:
+        train()
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            train()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        train()
+
+    def step() -> None:
+        for host in pinned:
+            host.copy_(torch.from_numpy(random.standard_normal(shape, np.float32)))
+        for device, host in zip((x, y), pinned, strict=True):
+            device.copy_(host, non_blocking=True)
+        graph.replay()
+        torch.cuda.synchronize()
+
+    def evaluate() -> None:
+        with torch.no_grad():
+            print(sum(F.mse_loss(model(h.cuda()), h.cuda()).item() for h in held) / len(held))
+        torch.save(model.state_dict(), Path(tempfile.gettempdir()) / "epochs.pt")
+
+    return step, {"flop_counter_total": counter.get_total_flops(), "evaluate": evaluate}
+
+
 def _count(model: Any) -> int:
     return sum(p.numel() for p in model.parameters())
 
@@ -150,40 +240,58 @@ def recorded(step: Step, steps: int) -> float:
     return seconds
 
 
+def alone(step: Step, steps: int, evaluate: Step | None) -> float:
+    """Seconds of a step of a program that is recorded from its start to its end."""
+    spent = 0.0
+    for i in range(steps):
+        start = time.perf_counter()
+        step()
+        spent += time.perf_counter() - start
+        if evaluate and (i + 1) % EPOCH == 0:
+            evaluate()
+    return spent / steps
+
+
+def in_capture(step: Step, steps: int) -> dict[str, Any]:
+    """FLOPs and seconds of a step of PyTorch, without the profiler and in its capture."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        step()
+    for _ in range(10):
+        step()
+    rounds = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(5):
+            step()
+        torch.cuda.synchronize()
+        rounds.append((time.perf_counter() - start) / 5)
+    return {
+        "flop_counter_total": counter.get_total_flops(),
+        "step_s_bare": statistics.median(rounds),
+        "step_s_profiled": recorded(step, steps),
+    }
+
+
 def main() -> None:
-    programs = {"lstm": (lstm, 8), "gan": (gan, 6), "streams": (streams, 30)}
+    whole = {"streams": (streams, 30), "cg": (conjugate_gradients, 300), "epochs": (epochs, 120)}
+    programs = {"lstm": (lstm, 8), "gan": (gan, 6), **whole}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("program", choices=programs)
     parser.add_argument("--truth", type=Path)
     c = parser.parse_args()
     make, steps = programs[c.program]
     step, truth = make()
-    if c.program == "streams":
+    if c.program in whole:
+        evaluate = truth.pop("evaluate", None)
         for _ in range(3):
             step()
-        start = time.perf_counter()
-        for _ in range(steps):
-            step()
-        truth["step_s_profiled"] = (time.perf_counter() - start) / steps
+        truth["step_s_profiled"] = alone(step, steps, evaluate)
     else:
-        import torch
-        from torch.utils.flop_counter import FlopCounterMode
-
-        with FlopCounterMode(display=False) as counter:
-            step()
-        truth["flop_counter_total"] = counter.get_total_flops()
-        for _ in range(10):
-            step()
-        rounds = []
-        for _ in range(5):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(5):
-                step()
-            torch.cuda.synchronize()
-            rounds.append((time.perf_counter() - start) / 5)
-        truth["step_s_bare"] = statistics.median(rounds)
-        truth["step_s_profiled"] = recorded(step, steps)
+        truth |= in_capture(step, steps)
     if c.truth:
         c.truth.write_text(json.dumps({**truth, "steps": steps}, indent=1) + "\n", encoding="utf-8")
 
