@@ -59,8 +59,10 @@ COPY_KINDS: Final = {
 }
 """CUPTI's `CUpti_ActivityMemcpyKind`, labelled as Nsight Systems labels it."""
 
-TO_GPU, TO_HOST = (1, 3), (2, 4)
+TO_GPU: Final = (1, 3)
+TO_HOST: Final = (2, 4)
 """Those between the host and the GPU, its arrays included, that a program asks for."""
+_MIGRATED_TO_HOST: Final = 12
 
 MEMORY_KINDS: Final = {
     0: "pageable",
@@ -73,6 +75,8 @@ MEMORY_KINDS: Final = {
     7: "unknown",
 }
 """CUPTI's `CUpti_ActivityMemoryKind`, as Nsight Systems numbers it."""
+
+PAGEABLE_MEMORY: Final = 0
 
 
 class Events:
@@ -150,6 +154,14 @@ class GpuOps(Events):
     copy_kind: Int8
     src_kind: Int8
     dst_kind: Int8
+
+    def host_memory(self, op: Int64) -> Int8:
+        """Kinds of the host's memory that some copies read or write, keys of `MEMORY_KINDS`.
+
+        Of a copy between GPUs it is that of its source.
+        """
+        to_host = np.isin(self.copy_kind[op], (*TO_HOST, _MIGRATED_TO_HOST))
+        return np.where(to_host, self.dst_kind[op], self.src_kind[op])
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,12 +48,8 @@ def group_copies(
         op = distinct_positions(found.op[found.op_batch >= warmup], len(trace.ops))
         op = op[trace.ops.kind[op] == MEMCPY]
         o = trace.ops
-        host = np.where(np.isin(o.copy_kind[op], [2, 4, 12]), o.dst_kind[op], o.src_kind[op])
-        columns.append(
-            np.column_stack(
-                [o.copy_kind[op], host, np.maximum(o.bytes[op], 0), o.end_ns[op] - o.start_ns[op]]
-            )
-        )
+        size, ns = np.maximum(o.bytes[op], 0), o.end_ns[op] - o.start_ns[op]
+        columns.append(np.column_stack([o.copy_kind[op], o.host_memory(op), size, ns]))
     rows = np.concatenate(columns) if columns else np.empty((0, 4), np.int64)
     groups = []
     kinds, number = distinct_rows(rows[:, 0], rows[:, 1])

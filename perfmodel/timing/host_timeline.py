@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64, distinct_positions
-from perfmodel.readers.trace import MEMCPY, NULL, Trace
+from perfmodel.readers.trace import MEMCPY, NULL, PAGEABLE_MEMORY, TO_GPU, TO_HOST, Trace
 from perfmodel.timing.step_times import StepTimes, widened
 from perfmodel.timing.steps import BLOCKING, Launched, Steps
 
@@ -29,9 +29,6 @@ _ALLOCATING: Final = (
 )  # fmt: skip
 _DRAINING: Final = ("cudaFree", "cuMemFree")
 """Calls that return only when the GPU has done what was launched, as the blocking ones."""
-_TO_HOST: Final = 2
-_FROM_HOST: Final = 1
-_PAGEABLE: Final = 0
 _QUEUE_NS: Final = 200_000
 """A launch that takes longer waits until the GPU's queue has room."""
 _USUAL: Final = 10.0
@@ -136,8 +133,8 @@ def call_kinds(trace: Trace, found: Launched) -> tuple[Int8, Bool]:
     drains = (waits | starting(_DRAINING)).take(trace.api.name)
     ops = trace.ops
     copies = ops.kind == MEMCPY
-    pageable = copies & ((ops.src_kind == _PAGEABLE) | (ops.dst_kind == _PAGEABLE))
-    into, out = ops.copy_kind == _FROM_HOST, ops.copy_kind == _TO_HOST
+    pageable = copies & ((ops.src_kind == PAGEABLE_MEMORY) | (ops.dst_kind == PAGEABLE_MEMORY))
+    into, out = (np.isin(ops.copy_kind, kinds) for kinds in (TO_GPU, TO_HOST))
     for chosen, code in ((pageable & into, PAGEABLE), (pageable & out, SYNC)):
         calls = found.call[chosen[found.op]]
         kind[calls], drains[calls] = code, True

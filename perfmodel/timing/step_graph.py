@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64
-from perfmodel.readers.trace import MEMCPY, MEMSET, Trace
+from perfmodel.readers.trace import MEMCPY, MEMSET, PAGEABLE_MEMORY, TO_GPU, TO_HOST, Trace
 from perfmodel.timing.host_timeline import SYNC, HostTimeline
 from perfmodel.timing.step_times import StepTimes
 from perfmodel.timing.steps import Launched, Steps
@@ -18,9 +18,6 @@ COPY_OP: Final = 1
 COMMUNICATION_OP: Final = 2
 PAGEABLE_OP: Final = 3
 READ_OP: Final = 4
-_PAGEABLE: Final = 0
-_FROM_HOST: Final = 1
-_TO_HOST: Final = 2
 MOST_OPS: Final = 16_000
 """Operations of a lane that are kept: those of its last whole steps, or of a part of one step."""
 _MOST_STEPS: Final = 10
@@ -121,9 +118,10 @@ def step_graph(
     kind = np.full(len(op), KERNEL_OP, np.int8)
     copies = (ops.kind[op] == MEMCPY) | (ops.kind[op] == MEMSET)
     kind[copies] = COPY_OP
-    staged = (ops.copy_kind[op] == _FROM_HOST) & (ops.src_kind[op] == _PAGEABLE)
+    into, out = (np.isin(ops.copy_kind[op], kinds) for kinds in (TO_GPU, TO_HOST))
+    staged = into & (ops.src_kind[op] == PAGEABLE_MEMORY)
     kind[copies & staged] = PAGEABLE_OP
-    kind[(~copies | (ops.copy_kind[op] == _TO_HOST)) & (line.kind[at] == SYNC)] = READ_OP
+    kind[(~copies | out) & (line.kind[at] == SYNC)] = READ_OP
     kind[communicates[op]] = COMMUNICATION_OP
     host = np.arange(begin, end)  # copies: views would hold the whole timeline
     return StepGraph(

@@ -19,6 +19,7 @@ from perfmodel.readers.trace import (
     MPI_SOURCES,
     NO_NAME,
     NULL,
+    TO_HOST,
     GpuOps,
     MpiCalls,
     Ranges,
@@ -31,7 +32,6 @@ from perfmodel.timing.run import TimedReport
 from perfmodel.timing.step_report import lightened
 
 _OTHER = MPI_SOURCES.index("other")
-_TO_HOST = 2  # CUPTI's copy kind
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 
 
@@ -100,7 +100,7 @@ def _last(found: Attribution, ops: GpuOps) -> Iterator[Int64]:
     op = found.op
     named, cell = distinct_rows(found.op_rank, found.op_batch)
     cells = len(named)
-    out = (ops.kind[op] == MEMCPY) & (ops.copy_kind[op] == _TO_HOST)
+    out = (ops.kind[op] == MEMCPY) & np.isin(ops.copy_kind[op], TO_HOST)
     first_copy = np.full(cells, np.iinfo(np.int64).max)
     np.minimum.at(first_copy, cell[out], ops.start_ns[op[out]])
     before = (ops.kind[op] == KERNEL) & (ops.start_ns[op] < first_copy[cell])

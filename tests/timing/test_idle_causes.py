@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,10 @@ def blocking(t: Thread, at: int) -> None:
     t.api("cudaStreamSynchronize_v3020", at + 1 * MS, at + 6 * MS - 20 * US)
 
 
-def pageable_read(t: Thread, at: int) -> None:
+def pageable_read(t: Thread, at: int, kind: str = "d2h") -> None:
     """A copy of a few bytes to pageable memory returns late."""
     end = at + 6 * MS
-    t.memcpy("d2h", 4, (at + MS, end - 20 * US), (end - 50 * US, end - 40 * US))
+    t.memcpy(kind, 4, (at + MS, end - 20 * US), (end - 50 * US, end - 40 * US))
 
 
 def allocation(t: Thread, at: int) -> None:
@@ -80,6 +81,7 @@ def steps_of(path: Path, work: Callable[[Thread, int], None], **second: int) -> 
     [
         (blocking, "blocking_sync", "cudaStreamSynchronize", "step *"),
         (pageable_read, "blocking_sync", "cudaMemcpyAsync", "step *"),
+        (partial(pageable_read, kind="a2h"), "blocking_sync", "cudaMemcpyAsync", "step *"),
         (allocation, "allocation", "cudaMalloc", "step *"),
         (host, "host_compute", "cudaLaunchKernel", "data"),
         (mpi, "communication", "MPI_Allreduce", "step *"),

@@ -44,7 +44,6 @@ UNSPLIT: Final = "collectives, not split"
 COLLECTIVES: Final = (TRANSFER, WAITING, UNSPLIT)
 KERNELS: Final = "kernels"
 GRAPHS: Final = "whole CUDA graphs"
-_TO_HOST: Final = (2, 4, 12)  # copies whose host memory is the destination
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +101,9 @@ def _operations(run: Run, index: int) -> _Ops:
     op, at = np.unique(found.op, return_index=True)
     rank = np.searchsorted(run.ranks, found.op_rank[at])
     o = trace.ops
-    memory = np.where(np.isin(o.copy_kind[op], _TO_HOST), o.dst_kind[op], o.src_kind[op])
     kind, copied = o.kind[op], o.kind[op] == MEMCPY
     distinct, code = distinct_rows(
-        kind, np.where(copied, o.copy_kind[op], -1), np.where(copied, memory, -1),
+        kind, np.where(copied, o.copy_kind[op], -1), np.where(copied, o.host_memory(op), -1),
         np.where(kind == KERNEL, o.name[op], -1),
     )  # fmt: skip
     keys = tuple(_key(trace, *row) for row in distinct.tolist())

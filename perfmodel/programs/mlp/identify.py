@@ -12,7 +12,7 @@ from perfmodel.base.arrays import distinct_rows
 from perfmodel.programs import MARK_SYMBOLS
 from perfmodel.programs.identify import Identity, from_mark, read_mark
 from perfmodel.programs.mlp.settings import LAYER_2, ON_DEVICE
-from perfmodel.readers.trace import MEMCPY, MPI_SOURCES, NULL
+from perfmodel.readers.trace import MEMCPY, MPI_SOURCES, NULL, TO_GPU, TO_HOST
 from perfmodel.timing.run import Run
 
 COMPARED_SETTINGS: Final = (
@@ -27,7 +27,6 @@ _PEAKS: Final = {2: "float16_tensor", 4: "float32", 8: "float64"}
 _MATHS: Final = {"tf32": "tf32_tensor", "tf32x3": "tf32x3_tensor"}
 _TWO_PRODUCTS: Final = "tf32x2_tensor"
 _THIN_KERNELS: Final = ("thin", "fused")
-_H2D, _D2H = 1, 2
 _USUAL: Final = 0.9
 """Messages in this share of the batches are in every batch, but for trimmed ones."""
 
@@ -90,22 +89,22 @@ def _messages(run: Run) -> tuple[set[int], set[int]]:
     """
     trace, found = run.parts[0]
     batches = len(distinct_rows(found.op_rank, found.op_batch)[0])
-    times: dict[int, dict[int, float]] = {}
-    for kind in (_D2H, _H2D):
-        op = found.op[
-            (trace.ops.copy_kind[found.op] == kind) & (trace.ops.kind[found.op] == MEMCPY)
-        ]
+    times: list[dict[int, float]] = []
+    for kinds in (TO_HOST, TO_GPU):
+        chosen = np.isin(trace.ops.copy_kind[found.op], kinds)
+        op = found.op[chosen & (trace.ops.kind[found.op] == MEMCPY)]
         size, count = np.unique(trace.ops.bytes[op], return_counts=True)
-        times[kind] = dict(zip(size.tolist(), (count / max(batches, 1)).tolist(), strict=True))
-    gradients = {size for size, n in times[_D2H].items() if n >= _USUAL}
+        times.append(dict(zip(size.tolist(), (count / max(batches, 1)).tolist(), strict=True)))
+    out, into = times
+    gradients = {size for size, n in out.items() if n >= _USUAL}
     if not gradients:
         collective = trace.mpi.source == MPI_SOURCES.index("collectives")
         reduce = np.array(["llreduce" in s for s in trace.strings] + [False], np.bool_)
         mine = collective & reduce[trace.mpi.name] & (trace.mpi.size_bytes != NULL)
         gradients = {int(s) for s in np.unique(trace.mpi.size_bytes[mine])}
     # what went out comes back; a size that comes more often is that of an input, too
-    returned = dict.fromkeys(gradients, 1.0) if times[_D2H] else {}
-    inputs = {size for size, n in times[_H2D].items() if n - returned.get(size, 0.0) >= _USUAL}
+    returned = dict.fromkeys(gradients, 1.0) if out else {}
+    inputs = {size for size, n in into.items() if n - returned.get(size, 0.0) >= _USUAL}
     return gradients, inputs
 
 

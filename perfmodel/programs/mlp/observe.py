@@ -28,7 +28,7 @@ from perfmodel.programs.mlp.settings import (
     settings_of,
 )
 from perfmodel.programs.program import not_modelled
-from perfmodel.readers.trace import KERNEL, MEMCPY, NULL
+from perfmodel.readers.trace import KERNEL, MEMCPY, NULL, TO_HOST
 from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.cuda_graphs import kernel_seconds, only_replays, traced_as_a_whole
 from perfmodel.timing.run import Run, batch_seconds
@@ -80,7 +80,6 @@ def _together(tables: list[Floats]) -> Floats:
 
 _WAITS_S: Final = 100e-6
 """A host that waits longer than this is behind the GPU; below, it waits for its last launches."""
-_COPY_OUT: Final = 2  # CUPTI's device to host
 
 
 def observe(run: Run) -> Observation:
@@ -287,7 +286,7 @@ def _behind(run: Run, clocks: _Clocks) -> Floats:
     for trace, found in run.parts:
         ops = trace.ops
         cell = np.searchsorted(run.ranks, found.op_rank), found.op_batch
-        out = (ops.kind[found.op] == MEMCPY) & (ops.copy_kind[found.op] == _COPY_OUT)
+        out = (ops.kind[found.op] == MEMCPY) & np.isin(ops.copy_kind[found.op], TO_HOST)
         np.minimum.at(first_copy, tuple(c[out] for c in cell), ops.start_ns[found.op[out]])
         before = (ops.kind[found.op] == KERNEL) & (ops.start_ns[found.op] < first_copy[cell])
         np.maximum.at(last_kernel, tuple(c[before] for c in cell), ops.end_ns[found.op[before]])

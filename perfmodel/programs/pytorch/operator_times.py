@@ -16,7 +16,7 @@ from perfmodel.programs.pytorch.dtypes import kernel_types
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.ranges import SIZES
 from perfmodel.programs.pytorch.tree import Tree
-from perfmodel.readers.trace import KERNEL, Trace
+from perfmodel.readers.trace import KERNEL, TO_GPU, TO_HOST, Trace
 from perfmodel.timing.intervals import lengths
 from perfmodel.timing.nesting import Nesting, innermost, last_moment, nest
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
@@ -28,8 +28,6 @@ _MOST_SIZES: Final = 10_000
 _MOST_MODULES: Final = 5000
 _MOST: Final = 2**62
 """Counts of sizes that no program has end here."""
-_OVER_PCIE: Final = (1, 2)
-"""CUPTI's kinds of copies from the host, and to it."""
 _RANGE_S: Final = 5e-6
 """What an operator's range with sizes costs the host: 5.0 µs in `lstm_shapes`, 6.4 in `gan_shapes`.
 
@@ -183,7 +181,7 @@ def tabulate(trace: Trace, calls: Calls, placed: Placed) -> OperatorTimes:
     first = np.full(count, len(op), np.int64)
     np.minimum.at(first, owner, np.arange(len(op)))
     distinct, alike = _distinct(calls.calls)
-    copies = np.isin(trace.ops.copy_kind[op], _OVER_PCIE) & ~kernel
+    copies = np.isin(trace.ops.copy_kind[op], TO_GPU + TO_HOST) & ~kernel
     copied = _any(owner[copies], count) & ~_any(owner[kernel], count)
     known: dict[int, int] = {}
     sent = 4 * alike + 2 * copied[: len(alike)] + talking[: len(alike)]
