@@ -14,12 +14,10 @@ from perfmodel.base.arrays import Floats
 from perfmodel.base.units import percent
 from perfmodel.machines.machine import Machine
 from perfmodel.programs.findings import OperatorFact
-from perfmodel.timing.operator_times import CountedOperator, OperatorKey, OperatorTimes
+from perfmodel.timing.operator_times import PHASES, CountedOperator, OperatorKey, OperatorTimes
 
 TENSOR_UNITS: Final = {"float32": "tf32_tensor", "float64": "float64_tensor"}
 """Tensor cores that multiply what a unit without does; TF32 rounds the factors to 10 bits."""
-
-PHASES: Final = ("forward", "backward", "optimizer", "other")
 
 _COVERED: Final = 0.9
 """Counters of less of the time than this are of another program."""

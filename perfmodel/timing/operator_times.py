@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, Literal, get_args
 
 from perfmodel.base.arrays import Int64
+
+Phase = Literal["forward", "backward", "optimizer", "other"]
+PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
+"""Parts of a training step; `other` comes after the optimizer and before the next forward pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +21,7 @@ class OperatorKey:
     name : str
         Operator; for operations that no operator launched, what their kernels do, in parentheses.
     phase : str
-        'forward', 'backward' or 'optimizer'.
+        One of `PHASES`; '' where that is unknown, and the name itself where that is a phase.
     dtype, origin : str
         Type that it computes with, and what says so: 'kernel', 'inputs', 'given' or 'default'.
     unit : str

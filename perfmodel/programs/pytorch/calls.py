@@ -47,8 +47,8 @@ from perfmodel.programs.pytorch.tree import (
 )
 from perfmodel.programs.pytorch.triton import Types, buffers
 from perfmodel.readers.trace import KERNEL, MEMCPY
+from perfmodel.timing.operator_times import PHASES, Phase
 
-Phase = Literal["forward", "backward", "optimizer", "other"]
 Origin = Literal["kernel", "inputs", "default", "given", ""]
 
 _FUNCTION: Final = re.compile(r"(\w{1,99})Backward\d{1,9}")
@@ -92,7 +92,6 @@ _BOOLEAN_ARGUMENTS: Final = {
     "aten::native_dropout_backward": (1,),
 }  # fmt: skip
 _INDEXING: Final = ("aten::index", "aten::_index_put_impl_")
-_TENSORS_IN: Final = "aten::embedding_dense_backward"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +214,8 @@ def find_calls(
     modelled = np.array(
         [s is not None and formula_of(n) is not None for n, s in _pairs(names)], np.bool_
     )
-    operator = np.array([s is not None or n.startswith("aten::") for n, s in _pairs(names)])
     near_formula = nearest(tree.parent, modelled[tree.label] & ~_wrapped(names, tree))
-    near_operator = nearest(tree.parent, operator[tree.label])
+    near_operator = nearest(tree.parent, _operators(names)[tree.label])
     phases = _phases(names, tree)
     inside = kernels.node >= 0
     owner_node = np.full(len(kernels.node), -1, np.int64)
@@ -231,12 +229,12 @@ def find_calls(
     graph = _Graph(names, tree, kernels, nodes, owner, dtype, causal=causal)
     modules = find_modules(names, tree)
     calls = graph.calls(phases[nodes], modules)
-    phase = np.where(inside, phases[kernels.node] if len(phases) else 0, 0)
+    phase = np.where(inside, phases[kernels.node] if len(phases) else _FORWARD, _FORWARD)
     module = np.where(inside, modules.of_node[kernels.node] if len(phases) else -1, -1)
     return Calls(
         calls,
         owner,
-        tuple(_PHASES[code] for code in phase.tolist()),
+        tuple(PHASES[code] for code in phase.tolist()),
         tuple(modules.paths[code] for code in module.tolist()),
     )
 
@@ -244,8 +242,8 @@ def find_calls(
 def _wrapped(names: OperatorNames, tree: Tree) -> Bool:
     """Which ranges are operators of an attention that counts as a whole."""
     inner = np.array([name in WRAPPED for name in names.name], np.bool_)
-    whole = np.array([name.startswith(ATTENTION) for name in names.name], np.bool_)
-    found: Bool = inner[tree.label] & (nearest(tree.parent, whole[tree.label]) >= 0)
+    whole = names.starting(ATTENTION)[tree.label]
+    found: Bool = inner[tree.label] & (nearest(tree.parent, whole) >= 0)
     return found
 
 
@@ -253,11 +251,16 @@ def _pairs(names: OperatorNames) -> Iterable[tuple[str, Sizes | None]]:
     return zip(names.name, names.sizes, strict=True)
 
 
-_PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "optimizer", "other")
+def _operators(names: OperatorNames) -> Bool:
+    """Which names are of operators."""
+    return np.array([s is not None or n.startswith("aten::") for n, s in _pairs(names)], np.bool_)
+
+
+_FORWARD, _BACKWARD, _OPTIMIZER, _OTHER = range(len(PHASES))
 
 
 def _phases(names: OperatorNames, tree: Tree) -> Int64:
-    """Phase of every range, as a position in `_PHASES`: the one that it is inside of.
+    """Phase of every range, as a position in `PHASES`: the one that it is inside of.
 
     Autograd evaluates the backward in ranges of its own, and optimizers name their steps; a
     program's own ranges called so count too. What is in none of them is of the backward on a thread
@@ -269,26 +272,24 @@ def _phases(names: OperatorNames, tree: Tree) -> Int64:
     code = np.full(len(names.name), -1, np.int64)
     for i, name in enumerate(names.name):
         low = name.lower()
-        if name.startswith(EVALUATE):
-            code[i] = 1
+        if name.startswith(EVALUATE) or low == "backward":
+            code[i] = _BACKWARD
         elif name.startswith("Optimizer.") or low in ("optimizer", "optimizer_step"):
-            code[i] = 2
-        elif low == "backward":
-            code[i] = 1
+            code[i] = _OPTIMIZER
         elif low == "forward":
-            code[i] = 0
+            code[i] = _FORWARD
     mine = code[tree.label]
     said = nearest(tree.parent, mine >= 0)
-    unsaid = np.where(_before_optimizer(mine, tree), 2, np.where(_after(mine, names, tree), 3, 0))
-    scales = np.array([name.startswith("aten::_amp_") for name in names.name], np.bool_)
-    unsaid[nearest(tree.parent, scales[tree.label]) >= 0] = 2
+    scales = nearest(tree.parent, names.starting("aten::_amp_")[tree.label]) >= 0
+    unsaid = np.select(
+        [scales | _before_optimizer(mine, tree), _between_steps(mine, names, tree)],
+        [_OPTIMIZER, _OTHER], _FORWARD,
+    )  # fmt: skip
     if tree.thread is not None:
-        evaluates = np.array([name.startswith(EVALUATE) for name in names.name], np.bool_)[
-            tree.label
-        ]
+        evaluates = names.starting(EVALUATE)[tree.label]
         others = np.unique(tree.thread[(mine >= 0) & ~evaluates])
         engines = np.setdiff1d(tree.thread[evaluates], others)
-        unsaid[np.isin(tree.thread, engines)] = 1
+        unsaid[np.isin(tree.thread, engines)] = _BACKWARD
     return np.where(said >= 0, mine[said], unsaid)
 
 
@@ -297,13 +298,13 @@ def _before_optimizer(mine: Int64, tree: Tree) -> Bool:
     marked = np.flatnonzero(mine >= 0)
     marked = marked[np.argsort(tree.start_ns[marked], kind="stable")]
     phase = np.concatenate([[-1], mine[marked], [-1]])
-    between: Bool = (phase[:-1] == 1) & (phase[1:] == 2)
+    between: Bool = (phase[:-1] == _BACKWARD) & (phase[1:] == _OPTIMIZER)
     at = np.searchsorted(tree.start_ns[marked], tree.start_ns, side="right")
     found: Bool = between[at]
     return found
 
 
-def _after(mine: Int64, names: OperatorNames, tree: Tree) -> Bool:
+def _between_steps(mine: Int64, names: OperatorNames, tree: Tree) -> Bool:
     """Whether each range comes after a backward or an optimizer's step, before the next forward.
 
     A forward begins with a range called so, a module, an operator of a layer (which may be frozen),
@@ -317,21 +318,18 @@ def _after(mine: Int64, names: OperatorNames, tree: Tree) -> Bool:
     names, tree
         As `find_calls`.
     """
-    begins = np.array(
-        [name.startswith((MODULE, *_PRODUCTS, *_LAYERS)) for name in names.name], np.bool_
-    )
-    clears = np.array([name.startswith("Optimizer.zero_grad") for name in names.name], np.bool_)
-    operator = np.array([s is not None or n.startswith("aten::") for n, s in _pairs(names)])
+    clears = names.starting("Optimizer.zero_grad")[tree.label]
+    operator = _operators(names)[tree.label]
     differentiated = with_function(names, tree)
     if len(differentiated) == 0:
         return np.zeros(len(tree.parent), np.bool_)
-    begun = begins[tree.label]
+    begun = names.starting(MODULE, *_PRODUCTS, *_LAYERS)[tree.label]
     begun[differentiated] = True
-    begun &= nearest(tree.parent, mine > 0) < 0
-    around = np.where(tree.parent >= 0, operator[tree.label[tree.parent]], False)
-    outermost = nearest(tree.parent, ~(operator[tree.label] & around))  # operators call others
-    forward = np.unique(np.append(outermost[begun], np.flatnonzero(mine == 0)))
-    other = np.flatnonzero((mine > 0) & ~clears[tree.label])
+    begun &= nearest(tree.parent, mine > _FORWARD) < 0
+    around = (tree.parent >= 0) & operator[tree.parent]
+    outermost = nearest(tree.parent, ~(operator & around))  # operators call others
+    forward = np.unique(np.append(outermost[begun], np.flatnonzero(mine == _FORWARD)))
+    other = np.flatnonzero((mine > _FORWARD) & ~clears)
     at_ns = tree.start_ns[np.append(other, forward)]
     is_other = np.arange(len(at_ns)) < len(other)
     order = np.lexsort((~is_other, at_ns))
@@ -684,10 +682,7 @@ class _Graph:
     @cached_property
     def _nonzero(self) -> dict[int, list[int]]:
         """Of every range that indexes those of `aten::nonzero` inside it, one for every mask."""
-        looks, indexes = (
-            np.array([n.startswith(prefixes) for n in self.names.name], np.bool_)
-            for prefixes in ("aten::nonzero", _INDEXING)
-        )
+        looks, indexes = self.names.starting("aten::nonzero"), self.names.starting(*_INDEXING)
         found: dict[int, list[int]] = {}
         for node in np.flatnonzero(looks[self.tree.label]).tolist():
             above = int(self.tree.parent[node])
@@ -707,7 +702,7 @@ class _Graph:
     def _call(self, kind: _Kind, types: KernelTypes, module: str) -> OperatorCall:
         """Count a call of some kind."""
         label, _, code, _, copied, made, *looked_up = kind
-        phase = _PHASES[code]
+        phase = PHASES[code]
         name, sizes = self.names.name[label], self.names.sizes[label]
         said = self.names.types[label]
         arguments: list[str | None] = []
@@ -742,7 +737,7 @@ class _Graph:
         """
         plain = [c.phase if c.work and not c.work.flops and c.phase != "optimizer" else ""
                  for c in found]  # fmt: skip
-        phase = np.array([_PHASES.index(p) if p else -1 for p in plain], np.int8)[code]
+        phase = np.array([PHASES.index(p) if p else -1 for p in plain], np.int8)[code]
         reads = [
             [c.counted.read(i) for i in range(len(c.counted.sizes))]
             if c.counted and p and not c.name.startswith("triton_")  # buffers' makers are unknown

@@ -24,7 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Int64
+from perfmodel.base.arrays import Bool, Int64
 from perfmodel.readers.operator_texts import SIZES, places
 
 Size = tuple[int, ...]
@@ -75,6 +75,10 @@ class OperatorNames:
     unread: int
     types: tuple[tuple[str, ...] | None, ...]
     needed: tuple[tuple[bool, ...] | None, ...]
+
+    def starting(self, *prefixes: str) -> Bool:
+        """Which names begin with one of some texts."""
+        return np.array([name.startswith(prefixes) for name in self.name], np.bool_)
 
 
 def parse(labels: Sequence[str], *, cut: bool = False) -> OperatorNames:

@@ -93,11 +93,10 @@ def find_modules(names: OperatorNames, tree: Tree) -> Modules:
     mine = code[tree.label]
     around = nearest(tree.parent, mine >= 0)
     of_node = np.where(around >= 0, mine[around], -1)
-    evaluates = np.array([name.startswith(EVALUATE) for name in names.name], np.bool_)
     backward, forward = _functions(names, tree)
     tied = nothing.copy()  # by the engine's range, which also sums gradients up after the function
     tied[tree.parent[backward]] = np.where(forward >= 0, of_node[forward], -1)
-    evaluation = nearest(tree.parent, evaluates[tree.label])
+    evaluation = nearest(tree.parent, names.starting(EVALUATE)[tree.label])
     inner = evaluation > around  # what the backward pass recomputes has a module around it
     of_node[inner] = tied[evaluation[inner]]
     return Modules((*paths, ""), of_node)
@@ -111,8 +110,7 @@ def with_function(names: OperatorNames, tree: Tree) -> Int64:
 
 def _functions(names: OperatorNames, tree: Tree) -> tuple[Int64, Int64]:
     """Ranges of functions that autograd's engine evaluates, and of their operators, -1 for none."""
-    evaluates = np.array([name.startswith(EVALUATE) for name in names.name], np.bool_)
-    called = (tree.parent >= 0) & evaluates[tree.label[tree.parent]]
+    called = (tree.parent >= 0) & names.starting(EVALUATE)[tree.label[tree.parent]]
     seq = tree.numbered(names.seq[tree.label])
     backward = np.flatnonzero(called & (seq >= 0))
     return backward, _tied(seq, tree, np.flatnonzero((seq >= 0) & ~called), backward)

@@ -32,12 +32,13 @@ from perfmodel.render.plot.style import (
     shortened,
     size_pt,
 )
+from perfmodel.timing.operator_times import PHASES
 
 MOST: Final = 14
 """So many products are drawn, and so many other operators, those that take the most time."""
 _NAMED: Final = 5
 _BARS: Final = 10
-_HUES: Final = dict(zip(("forward", "backward", "optimizer", "other"), PALETTE, strict=False))
+_HUES: Final = dict(zip(PHASES, PALETTE, strict=False))
 _AREA: Final = 900.0  # points² of a point that takes all the time
 _LEAST: Final = 10.0
 
