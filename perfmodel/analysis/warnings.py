@@ -19,11 +19,10 @@ from perfmodel.timing.host_steps import cut_short
 from perfmodel.timing.range_times import ranks_of
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import PathTimes
-from perfmodel.timing.step_report import StepReport
+from perfmodel.timing.step_report import MOST_PAUSES, LaunchedThere, StepReport
 from perfmodel.workloads.work import Counts
 
-_PAUSES: Final = 3
-_PAUSED: Final = {
+_PAUSED: Final[Mapping[LaunchedThere, str]] = {
     "nothing": "no operation is launched there",
     "all": "all operations of a step are launched there",
     "all of a thread":
@@ -34,7 +33,7 @@ _PAUSED: Final = {
         "no backward pass), as in an evaluation",
     "some": "a part of a step's operations is launched there",
     "others": "other operations than a step's are launched there",
-    "": "there is other work, or a step lacks its range",
+    "": "a step lacks its range, or there is other work",
 }  # fmt: skip
 """What a warning says of `Pause.launched`."""
 _SHOWN: Final = 8
@@ -143,23 +142,21 @@ def _pauses(label: str, reports: Sequence[StepReport]) -> Iterator[str]:
     host hold none of it.
     """
     for report in reports:
-        on_host = bool((report.times.device < 0).all())
-        counts = "" if on_host else ", and counts as time of that step"
+        counts = "" if (report.times.device < 0).all() else ", and counts as time of that step"
         advice = (
             "name the steps by NVTX ranges"
             if report.steps.found_by == "kernels"
             else "put each step in a range of its own, or name other steps with --batch-range"
         )
-        for pause in report.pauses[:_PAUSES]:
+        for pause in report.pauses[:MOST_PAUSES]:
             rank = report.rank_of.get(pause.process, 0)
-            held = "a step lacks its range, or there is other work"
             yield (
                 f"{label}: rank {rank}: after step {pause.number} ({report.steps.label!r}) "
                 f"{pause.longer:.1f} steps' time is in no step{counts}: "
-                f"{held if on_host else _PAUSED[pause.launched]}; {advice}"
+                f"{_PAUSED[pause.launched]}; {advice}"
             )
-        if len(report.pauses) > _PAUSES:
-            yield f"{label}: there are {len(report.pauses) - _PAUSES} more such pauses"
+        if len(report.pauses) > MOST_PAUSES:
+            yield f"{label}: there are {len(report.pauses) - MOST_PAUSES} more such pauses"
 
 
 def _whole_graphs(traces: Sequence[Trace]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int8, Int64
+from perfmodel.base.arrays import Bool, Int64
 from perfmodel.readers.trace import KERNEL, NO_NAME, NULL, Trace
 from perfmodel.timing.clock_sync import align, collective_limits
 from perfmodel.timing.collectives import NCCL, NCCL_KERNEL, CollectiveGroup, is_nccl
@@ -28,7 +28,8 @@ _FOR_ALL: Final = (f"{NCCL}AllReduce", f"{NCCL}AllGather", f"{NCCL}ReduceScatter
 """No rank is done before all have come."""
 PASSES: Final = ("", "forward", "backward", "after")
 """What launches a collective: '' where unknown; `after` a backward pass, before other products."""
-_PRODUCTS: Final = ("GEMM", "convolution", "attention")
+_UNKNOWN, _FORWARD, _BACKWARD, _AFTER = range(len(PASSES))
+PRODUCTS: Final = ("GEMM", "convolution", "attention")
 """Categories of kernels that layers are made of."""
 _NEVER: Final = -(2**62)
 
@@ -127,27 +128,25 @@ def nccl_kernels(
     times: StepTimes,
     sends: Bool,
     nesting: Nesting,
-    category: Sequence[str],
-    code: Int8,
+    product: Bool,
 ) -> NcclKernels:
-    """Collect NCCL's kernels of one report: the operations `sends`, as `communicating` says.
+    """Collect NCCL's kernels of one report.
 
-    `code` is of every operation an index into `category`.
+    Parameters
+    ----------
+    trace, steps, found, times, nesting
+        Of the report; `nesting` of all ranges.
+    sends : bool, shape (operations,)
+        As `communicating` says.
+    product : bool, shape (operations,)
+        Which are of a category in `PRODUCTS`.
     """
     ops = trace.ops
     mine = np.flatnonzero(sends[found.op])
     lane = times.lane_of(found.process[mine], ops.device[found.op[mine]])
     mine, lane = mine[lane >= 0], lane[lane >= 0]  # a process without steps has no lane
     op = found.op[mine]
-    names: dict[str, int] = {}
-    algorithms: dict[str, int] = {}
-    name, algorithm = np.empty(len(op), np.int64), np.empty(len(op), np.int64)
-    for each in np.unique(ops.name[op]).tolist():
-        match, said = NCCL_KERNEL.match(trace.strings[each]), _ALGORITHM.search(trace.strings[each])
-        assert match is not None  # `communicating`
-        here = ops.name[op] == each
-        name[here] = names.setdefault(NCCL + match[1], len(names))
-        algorithm[here] = algorithms.setdefault(said[0] if said else "", len(algorithms))
+    names, name, algorithms, algorithm = _operations_named(trace, op)
     at = steps.holding(found.process[mine], found.at_ns[mine])
     inside = times.ops
     computing = (ops.kind[inside.op] == KERNEL) & ~sends[inside.op] & (len(op) > 0)
@@ -158,9 +157,8 @@ def nccl_kernels(
     label = np.where(at >= 0, launched_in(trace, nesting, steps, found, mine, at), NO_NAME)
     labels, range_of = np.unique(label, return_inverse=True)
     ranges = tuple("" if i == NO_NAME else trace.range_labels[i] for i in labels.tolist())
-    product = np.isin(code, [i for i, word in enumerate(category) if word in _PRODUCTS])
     during = _passes(trace, steps, found, product[found.op], mine)
-    named = np.array([_pass_named(text) for text in ranges] or [0], np.int64)[range_of]
+    named = np.array([_pass_named(text) for text in ranges], np.int64)[range_of]
     columns = (
         name,
         algorithm,
@@ -172,16 +170,32 @@ def nccl_kernels(
         communicator,
         size,
         end - start - covered(lane, start, end, compute),
-        np.where(named > 0, named, during),
+        np.where(named != _UNKNOWN, named, during),
     )
     order = np.lexsort((start, lane))
-    return NcclKernels(tuple(names), tuple(algorithms), ranges, *(c[order] for c in columns))
+    return NcclKernels(names, algorithms, ranges, *(c[order] for c in columns))
+
+
+def _operations_named(
+    trace: Trace, op: Int64
+) -> tuple[tuple[str, ...], Int64, tuple[str, ...], Int64]:
+    """`NcclKernels.names`, `name`, `algorithms` and `algorithm` of some kernels, by their names."""
+    names: dict[str, int] = {}
+    algorithms: dict[str, int] = {}
+    name, algorithm = np.empty(len(op), np.int64), np.empty(len(op), np.int64)
+    for code in np.unique(trace.ops.name[op]).tolist():
+        match, said = NCCL_KERNEL.match(trace.strings[code]), _ALGORITHM.search(trace.strings[code])
+        assert match is not None  # `communicating`
+        here = trace.ops.name[op] == code
+        name[here] = names.setdefault(NCCL + match[1], len(names))
+        algorithm[here] = algorithms.setdefault(said[0] if said else "", len(algorithms))
+    return tuple(names), name, tuple(algorithms), algorithm
 
 
 def _pass_named(label: str) -> int:
-    """The pass that a range's name says, 0 for none or both."""
-    said = [i for i, word in enumerate(PASSES) if word in label.lower() and i in (1, 2)]
-    return said[0] if len(said) == 1 else 0
+    """The pass that a range's name says; unknown if it says none or both."""
+    said = [code for code in (_FORWARD, _BACKWARD) if PASSES[code] in label.lower()]
+    return said[0] if len(said) == 1 else _UNKNOWN
 
 
 def _passes(trace: Trace, steps: Steps, found: Launched, product: Bool, mine: Int64) -> Int64:
@@ -205,7 +219,7 @@ def _passes(trace: Trace, steps: Steps, found: Launched, product: Bool, mine: In
     int64, shape (n,)
         Index into `PASSES`.
     """
-    result = np.zeros(len(mine), np.int64)
+    result = np.full(len(mine), _UNKNOWN)
     if len(mine) == 0:
         return result
     device = trace.ops.device[found.op]
@@ -229,8 +243,8 @@ def _passes(trace: Trace, steps: Steps, found: Launched, product: Bool, mine: In
             (last > turned) & (following < turns) & (step[0] == step[1]) & (step[1] == step[2])
         )
         after = (turned > _NEVER) & (turned > last)
-        own = np.select([between, after], [PASSES.index("forward"), PASSES.index("after")])
-        others = np.where(np.isin(thread, threads), PASSES.index("backward"), 0)
+        own = np.select([between, after], [_FORWARD, _AFTER], _UNKNOWN)
+        others = np.where(np.isin(thread, threads), _BACKWARD, _UNKNOWN)
         result[asked] = np.where(thread == main, own, others)
     return result
 

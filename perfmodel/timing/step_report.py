@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -16,18 +16,21 @@ from perfmodel.timing.by_process import Part, by_process
 from perfmodel.timing.host_timeline import HostTimes, call_kinds, host_timeline, host_times
 from perfmodel.timing.idle_causes import IdleGaps, idle_gaps
 from perfmodel.timing.intervals import extents, union
-from perfmodel.timing.nccl import NcclKernels, communicating, join_kernels, nccl_kernels
+from perfmodel.timing.nccl import PRODUCTS, NcclKernels, communicating, join_kernels, nccl_kernels
 from perfmodel.timing.nesting import last_moment, nest
 from perfmodel.timing.projection import Joined
 from perfmodel.timing.small_kernels import SmallKernels, small_kernels
 from perfmodel.timing.step_graph import StepGraph, last_steps, step_graph
 from perfmodel.timing.step_times import StepOps, StepTimes, join_times, step_times, widened
-from perfmodel.timing.steps import Launched, Steps, launched, operation_codes
+from perfmodel.timing.steps import PAUSE, Launched, Steps, launched, operation_codes
 
 _MOST_KERNELS: Final = 40
 """Kernels of one report that are kept by name, those with most GPU time."""
-_LOOKED_AT: Final = 3
+MOST_PAUSES: Final = 3
 """Pauses of a process whose operations are compared with a step's: as many as warnings show."""
+LaunchedThere = Literal[
+    "nothing", "all", "all of a thread", "none of a thread", "some", "others", ""
+]
 
 _NONE: Final[Any] = np.empty(0, np.int64)
 _NO_GAPS: Final = IdleGaps((), *[_NONE] * 8)
@@ -72,13 +75,13 @@ class Pause:
     launched : str
         What is launched there, of the operations of the step before: `nothing`, `all` of them,
         `all of a thread` and some of the others', `none of a thread` but some of the others',
-        `some`, or `others`; `` where not looked at.
+        `some`, or `others`; '' where not looked at, or where a step launches none.
     """
 
     process: int
     number: int
     longer: float
-    launched: str
+    launched: LaunchedThere
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +243,7 @@ def _measured(
     step = steps.holding(found.process, found.at_ns)
     times = step_times(trace, steps, found, step, sends)
     code, names = categorize(trace.ops, trace.strings)
+    product = np.isin(code, [i for i, name in enumerate(names) if name in PRODUCTS])
     exclusive, own, count = _by_category(trace, steps, times, code, names)
     nesting = nest(trace.ranges, len(trace.threads), last_ns=last_ns)
     small, small_of = small_kernels(trace, steps, found, times, nesting, code, names)
@@ -259,7 +263,7 @@ def _measured(
         kernel_ns=own,
         count=count,
         kernels=_kernels(trace, steps, times, code, names),
-        nccl=nccl_kernels(trace, steps, found, times, sends, nesting, names, code),
+        nccl=nccl_kernels(trace, steps, found, times, sends, nesting, product),
         gaps=IdleGaps.of(names_of_gaps, gaps),
         host=HostTimes.of(hosts),
         small=small,
@@ -283,10 +287,10 @@ def _pauses(trace: Trace, steps: Steps, found: Launched, times: StepTimes) -> It
         mine = mine[np.argsort(steps.start_ns[mine], kind="stable")]
         at = int(np.flatnonzero(steps.number[mine] == number)[0])
         longer = _longer_on_gpu(times, process, number, on_host)
-        if longer <= 0.5:
+        if longer <= PAUSE:
             continue
         looked_at[process] = looked_at.get(process, 0) + 1
-        if looked_at[process] > _LOOKED_AT:
+        if looked_at[process] > MOST_PAUSES:
             yield Pause(process, number, longer, "")
             continue
         start, end = (int(each[mine[at]]) for each in (steps.start_ns, steps.end_ns))
@@ -317,8 +321,10 @@ def _kinds_launched(
     return {t: set(codes[thread == t].tolist()) for t in np.unique(thread).tolist()}
 
 
-def _compared(usual: dict[int, set[int]], there: dict[int, set[int]]) -> str:
+def _compared(usual: dict[int, set[int]], there: dict[int, set[int]]) -> LaunchedThere:
     """`Pause.launched`, by what each thread launches in a step and in a pause."""
+    if not any(usual.values()):
+        return ""
     if not any(there.values()):
         return "nothing"
     complete = [kinds <= there.get(thread, set()) for thread, kinds in usual.items()]

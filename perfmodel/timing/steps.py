@@ -38,6 +38,8 @@ _STEP_NAME: Final = re.compile(
 )
 _PART_NAME: Final = re.compile(r"micro|optimizer|epoch|\.step\b|forward|backward", re.I)
 _PAUSED_OF: Final = 4
+PAUSE: Final = 0.5
+"""A pause is longer than a usual one by more than this share of a usual step."""
 """Of fewer steps no pause is usual."""
 _MOST: Final = 0.5
 """A step's ranges hold at least this share of the GPU's work (or of the host's recorded time)."""
@@ -161,7 +163,9 @@ class Steps:
             usual = max(float(np.median(begins)), 1.0)
             longer = (pauses - np.median(pauses)) / usual
             numbers = self.number[mine]
-            found += [(p, int(numbers[i]), float(longer[i])) for i in np.flatnonzero(longer > 0.5)]
+            found += [
+                (p, int(numbers[i]), float(longer[i])) for i in np.flatnonzero(longer > PAUSE)
+            ]
         return tuple(found)
 
     def holding(self, process: Int32, at_ns: Int64) -> Int64:

@@ -434,6 +434,7 @@ _STARTS: Final = {
 """Which arguments, of this or that version, say where sequences of several lengths start."""
 TOKENS_FIRST: Final = (*WRAPPED, "flash_attn", "flashattn::", "FlashAttnFunc", "xformers")
 """Beginnings of the names of attentions of [B, S, H, D]."""
+_BACKWARD: Final = ("_backward", "_backward_cutlass", "bwd")
 
 
 def heads_first(name: str, sizes: Sizes) -> Sizes:
@@ -447,9 +448,7 @@ def heads_first(name: str, sizes: Sizes) -> Sizes:
     FormulaError
         If they are no such sizes.
     """
-    first = 1 if name.endswith(("_backward", "_backward_cutlass", "bwd")) else 0
-    if name == "xformers_flash::flash_bwd" and not sizes[0]:  # behind a setting
-        first = 2
+    first = _gradient(sizes) + 1 if name.endswith(_BACKWARD) else 0
     found = sizes[first : first + 3]
     starts = any(len(sizes[i]) == 1 and sizes[i] != (0,) for i in _STARTS.get(name, ())
                  if i < len(sizes))  # fmt: skip
@@ -481,10 +480,15 @@ def flash_attention(call: Call) -> OperatorWork:
 def flash_attention_backward(call: Call) -> OperatorWork:
     """As `attention_backward`, of [B, S, H, D]: 2.5 times the forward's FLOPs (Dao, 2023)."""
     found = heads_first(call.name, call.sizes)
-    at = next(i for i, size in enumerate(call.sizes) if size)
+    at = _gradient(call.sizes)
     return attention_backward(
         replace(call, sizes=(call.sizes[at], *found), items=call.items[at : at + 4])
     )
+
+
+def _gradient(sizes: Sizes) -> int:
+    """Place of the result's gradient in an attention's backward: of the first tensor."""
+    return next((i for i, size in enumerate(sizes) if size), 0)
 
 
 # --- normalization
