@@ -11,7 +11,7 @@ import numpy as np
 from perfmodel.base.arrays import Int64
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.nesting import closed_ends
-from perfmodel.timing.steps import Parts, Steps, held_share, launched, operation_codes
+from perfmodel.timing.steps import Launched, Parts, Steps, held_share, launched, operation_codes
 
 _STEP: Final = "Optimizer.step#"
 """What PyTorch calls the range of every optimizer's step (torch/optim/optimizer.py)."""
@@ -51,32 +51,57 @@ def divided(trace: Trace, steps: Steps, parts: Parts | None) -> Steps:
         everything = [(trace, launched(trace))]
         parts = everything.copy
     thread = trace.ranges.thread[rows]
-    process, done = trace.thread_process[thread], closed_ends(trace.ranges)[rows]
-    ends: dict[int, Int64] = {}
-    starts = {p: np.sort(trace.ranges.start_ns[rows][process == p]) for p in set(process.tolist())}
+    process, end = trace.thread_process[thread], closed_ends(trace.ranges)[rows]
+    updates: dict[int, tuple[Int64, Int64]] = {}
     for p in np.unique(steps.process).tolist():
-        ends[p] = np.sort(done[process == p])
+        mine = process == p
+        updates[p] = np.sort(trace.ranges.start_ns[rows][mine]), np.sort(end[mine])
         begins = steps.start_ns[steps.process == p]
-        several = np.diff(np.searchsorted(ends[p], begins))
-        several = np.array([len(ends[p]) // 2]) if whole else several
-        if len(several) == 0 or several.min() < 2 or len(np.unique(thread[process == p])) > 1:
+        several = np.diff(np.searchsorted(updates[p][1], begins))
+        several = np.array([mine.sum() // 2]) if whole else several
+        if len(several) == 0 or several.min() < 2 or len(np.unique(thread[mine])) > 1:
             return steps
     for part, found in parts():
         for p in np.unique(found.process).tolist():
-            mine = np.flatnonzero(found.process == p)
-            mine = mine[np.argsort(found.at_ns[mine], kind="stable")]
-            codes = operation_codes(part.ops, found.op[mine])
-            cuts = np.searchsorted(found.at_ns[mine], ends[p])
-            begins = np.searchsorted(found.at_ns[mine], starts[p])
-            spent = (part.ops.end_ns - part.ops.start_ns)[found.op[mine]]
-            period = np.searchsorted(
-                np.sort(steps.start_ns[steps.process == p]), starts[p], "right"
-            )
-            if whole:  # each is a period, the first of them a set-up: only kernels are compared
-                period = np.arange(len(cuts))
-            same = _of_one_network(codes, spent, begins, cuts, period)
-            if not same or not _alike(np.split(codes, cuts)[1:-1], whole):
+            if not _are_steps(part, found, steps, p, updates[p]):
                 return steps
+    on = {int(p): int(t) for p, t in zip(process, thread, strict=True)}
+    made = _ending(steps, {p: ends for p, (_, ends) in updates.items()}, on)
+    return replace(made, confidence=held_share(trace, made, parts))
+
+
+def _are_steps(
+    trace: Trace, found: Launched, steps: Steps, process: int, updates: tuple[Int64, Int64]
+) -> bool:
+    """Whether what a process launches from one optimizer's step to the next is a step.
+
+    Parameters
+    ----------
+    trace, found : Trace, Launched
+        The part of the report that has the process.
+    steps : Steps
+        Whose periods the optimizers are compared in.
+    process : int
+    updates : two int64 arrays
+        When the optimizers' steps of the process start and end, ascending.
+    """
+    starts, ends = updates
+    whole = steps.found_by == "whole"
+    mine = np.flatnonzero(found.process == process)
+    mine = mine[np.argsort(found.at_ns[mine], kind="stable")]
+    codes = operation_codes(trace.ops, found.op[mine])
+    begins, cuts = (np.searchsorted(found.at_ns[mine], edges) for edges in (starts, ends))
+    spent = (trace.ops.end_ns - trace.ops.start_ns)[found.op[mine]]
+    period = np.searchsorted(np.sort(steps.start_ns[steps.process == process]), starts, "right")
+    if whole:  # each is a period, the first of them a set-up: only kernels are compared
+        period = np.arange(len(cuts))
+    same = _of_one_network(codes, spent, begins, cuts, period)
+    return same and _alike(np.split(codes, cuts)[1:-1], whole)
+
+
+def _ending(steps: Steps, ends: dict[int, Int64], threads: dict[int, int]) -> Steps:
+    """Steps that end with the optimizers', of processes whose optimizers run on these threads."""
+    whole = steps.found_by == "whole"
     columns = []
     for p, end in ends.items():
         start = np.append(steps.start_ns[steps.process == p][:1], end[:-1] + 1)
@@ -84,19 +109,17 @@ def divided(trace: Trace, steps: Steps, parts: Parts | None) -> Steps:
         columns.append(np.array([np.full(kept.sum(), p), start[kept], end[kept]]))
     who, start, end = np.concatenate(columns, axis=1)
     first = np.searchsorted(who, who)
-    on = {int(p): int(t) for p, t in zip(process, thread, strict=True)}
-    made = replace(
+    return replace(
         steps,
         found_by="optimizer",
         process=who.astype(np.int32),
-        thread=np.array([on[p] for p in who.tolist()], np.int32),
+        thread=np.array([threads[p] for p in who.tolist()], np.int32),
         number=(np.arange(len(who)) - first).astype(np.int32),
         start_ns=start,
         end_ns=end,
         row=np.full(len(who), -1, np.int64),
         inner=1,
     )
-    return replace(made, confidence=held_share(trace, made, parts))
 
 
 def _alike(found: list[Int64], whole: bool) -> bool:
