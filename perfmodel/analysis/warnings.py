@@ -12,7 +12,7 @@ from perfmodel.analysis.rates import amounts, counted
 from perfmodel.analysis.steps import lane_ranks
 from perfmodel.base.units import si
 from perfmodel.programs.identify import Identity
-from perfmodel.readers.trace import GRAPH, MPI_SOURCES, NULL, Trace
+from perfmodel.readers.trace import GRAPH, MPI_OTHER, NULL, Trace
 from perfmodel.timing.collectives import lost
 from perfmodel.timing.copies import devices, gpu_id, tells_devices, unsized_copies
 from perfmodel.timing.host_steps import cut_short
@@ -246,7 +246,7 @@ def _untraced_messages(trace: Trace) -> Iterator[str]:
             f"{trace.source.name}: no MPI call was recorded; profile with "
             f"--trace=nvtx,cuda,mpi --mpi-impl=openmpi (or mpich)"
         )
-    elif (trace.mpi.source == MPI_SOURCES.index("other")).all() and not _one_sided(trace):
+    elif (trace.mpi.source == MPI_OTHER).all() and not _one_sided(trace):
         yield (
             f"{trace.source.name}: only MPI calls such as MPI_Init were recorded, no messages; if "
             f"the program sends messages, it calls functions for large counts (MPI_Allreduce_c), "

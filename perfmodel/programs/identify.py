@@ -37,8 +37,6 @@ class Identity:
         without MPI calls, then lacks nothing.
     inseparable : str
         Why communication and computing cannot be separated; empty where they can.
-    synchronizes : bool
-        The host waits for the GPU at the end of every range.
     overlaps : bool
         Reductions go on beside other work, so that their range times the wait that is left.
     """
@@ -50,7 +48,6 @@ class Identity:
     uses_gpu: bool = True
     uses_mpi: bool = True
     inseparable: str = ""
-    synchronizes: bool = False
     overlaps: bool = False
 
 

@@ -30,7 +30,10 @@ from perfmodel.readers.trace import (
     KERNEL,
     MEMCPY,
     MEMSET,
-    MPI_SOURCES,
+    MPI_COLLECTIVE,
+    MPI_OTHER,
+    MPI_P2P,
+    MPI_WAIT,
     NULL,
     PROCESS_BITS,
     ApiCalls,
@@ -535,10 +538,10 @@ def _mpi_from_nvtx(nvtx: Nvtx, mpi: Mpi, strings: tuple[str, ...]) -> tuple[Mpi,
 
 
 def _source(name: str) -> int:
-    for prefixes, source in ((_P2P, "p2p"), (_START_WAIT, "start-wait"), (_OTHER, "other")):
+    for prefixes, source in ((_P2P, MPI_P2P), (_START_WAIT, MPI_WAIT), (_OTHER, MPI_OTHER)):
         if name.startswith(prefixes):
-            return MPI_SOURCES.index(source)
-    return MPI_SOURCES.index("collectives")
+            return source
+    return MPI_COLLECTIVE
 
 
 Progress = Callable[[int], object]

@@ -37,6 +37,7 @@ GRAPH: Final = 3
 OP_KINDS: Final = ("kernel", "memcpy", "memset", "graph")
 
 MPI_SOURCES: Final = ("p2p", "start-wait", "other", "collectives")
+MPI_P2P, MPI_WAIT, MPI_OTHER, MPI_COLLECTIVE = range(len(MPI_SOURCES))
 
 TORCH_PROFILER: Final = "torch.profiler"
 """The `Trace.product_version` of traces that it recorded."""

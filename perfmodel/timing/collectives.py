@@ -12,7 +12,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Floats, Int32, Int64
 from perfmodel.base.units import si
-from perfmodel.readers.trace import KERNEL, MPI_SOURCES, NULL, Trace
+from perfmodel.readers.trace import KERNEL, MPI_COLLECTIVE, NULL, Trace
 from perfmodel.timing.clock_sync import align, collective_limits, utc_shifts
 from perfmodel.timing.completions import Completions
 from perfmodel.timing.range_times import Attribution, Path, RangeTimes, ranks_of
@@ -20,7 +20,6 @@ from perfmodel.timing.range_times import Attribution, Path, RangeTimes, ranks_of
 NCCL: Final = "NCCL "
 """What the names of NCCL's collectives begin with here."""
 
-COLLECTIVE: Final = MPI_SOURCES.index("collectives")
 NCCL_KERNEL: Final = re.compile(r"nccl(?:Dev)?Kernel_?([A-Za-z]+)")
 ALL_REDUCES: Final = ("MPI_Allreduce", f"{NCCL}AllReduce")
 _NON_BLOCKING: Final = "MPI_I"
@@ -319,7 +318,7 @@ def calls_by_rank(
 def collective_calls(trace: Trace) -> Bool:
     """Which MPI calls all ranks of a communicator make together: MPI_Win_fence, too."""
     fences = np.array([s == _FENCE for s in trace.strings] + [False], np.bool_)
-    found: Bool = (trace.mpi.source == COLLECTIVE) | fences[trace.mpi.name]
+    found: Bool = (trace.mpi.source == MPI_COLLECTIVE) | fences[trace.mpi.name]
     return found
 
 

@@ -8,10 +8,9 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Int32, Int64
-from perfmodel.readers.trace import MPI_SOURCES, NULL, Trace
+from perfmodel.readers.trace import MPI_WAIT, NULL, Trace
 
 START: Final = "MPI_Start"
-_WAIT: Final = MPI_SOURCES.index("start-wait")
 _POLL: Final = "MPI_Test"
 
 
@@ -30,7 +29,7 @@ class Completions:
             np.array([n.startswith(name) for n in trace.strings] + [False], np.bool_)[calls.name]
             for name in (START, _POLL)
         )
-        rows = np.flatnonzero((calls.source == _WAIT) & (calls.request != NULL) & ~starts)
+        rows = np.flatnonzero((calls.source == MPI_WAIT) & (calls.request != NULL) & ~starts)
         self._calls: dict[tuple[int, int], list[tuple[int, int, bool]]] = {}
         for i in in_order(trace, rows[calls.end_ns[rows] >= calls.start_ns[rows]]):
             key = int(whose[i]), int(calls.request[i])

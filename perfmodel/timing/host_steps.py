@@ -13,12 +13,11 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int32, Int64
 from perfmodel.readers.nvtx import MPI_DOMAIN
-from perfmodel.readers.trace import MPI_SOURCES, NULL, Trace
+from perfmodel.readers.trace import MPI_COLLECTIVE, NULL, Trace
 from perfmodel.timing.intervals import running_maximum
 from perfmodel.timing.nesting import closed_ends
 from perfmodel.timing.period import pattern_of, period_of
 
-_COLLECTIVE: Final = MPI_SOURCES.index("collectives")
 _FIRST: Final = ("MPI_Init",)
 _LAST: Final = ("MPI_Finalize",)
 _IRREGULAR: Final = (
@@ -181,7 +180,7 @@ def host_events(trace: Trace) -> Iterator[HostEvents]:
         yield HostEvents(
             p, thread, start[order], end[order],
             tuple(c[order] for c in _codes(trace, mine, own)), p in stopped, len(mine),
-            np.append(calls.source[mine] == _COLLECTIVE, np.zeros(len(own), np.bool_))[order],
+            np.append(calls.source[mine] == MPI_COLLECTIVE, np.zeros(len(own), np.bool_))[order],
         )  # fmt: skip
 
 

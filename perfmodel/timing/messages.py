@@ -15,12 +15,10 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Int64
-from perfmodel.readers.trace import MPI_SOURCES, NULL, Trace
+from perfmodel.readers.trace import MPI_P2P, MPI_WAIT, NULL, Trace
 from perfmodel.timing.completions import START, Completions, in_order
 from perfmodel.timing.range_times import ranks_of
 
-_P2P: Final = MPI_SOURCES.index("p2p")
-_WAIT: Final = MPI_SOURCES.index("start-wait")
 _BOTH: Final = "MPI_Sendrecv"
 _RECEIVES: Final = ("MPI_Recv", "MPI_Irecv", "MPI_Mrecv", "MPI_Imrecv")
 _RETURNS_AT_ONCE: Final = ("MPI_I", START)
@@ -67,7 +65,7 @@ def members_of(traces: Sequence[Trace]) -> dict[tuple[int, int], int]:
     found = {}
     for trace in traces:
         calls = trace.mpi
-        mine = np.flatnonzero((calls.source == _P2P) & (calls.own != NULL))
+        mine = np.flatnonzero((calls.source == MPI_P2P) & (calls.own != NULL))
         table = np.column_stack([calls.communicator, calls.own, _by_call(trace)])[mine]
         found.update({(group, own): rank for group, own, rank in np.unique(table, axis=0).tolist()})
     return found
@@ -124,13 +122,13 @@ def _posts(trace: Trace, whose: Int64) -> list[tuple[int, int]]:
     known = (whose >= 0) & (calls.end_ns >= calls.start_ns)
     prepared: dict[tuple[int, int], list[int]] = {}
     found = []
-    for row in in_order(trace, np.flatnonzero(known & (calls.source == _P2P))):
+    for row in in_order(trace, np.flatnonzero(known & (calls.source == MPI_P2P))):
         if names[calls.name[row]].endswith(_PERSISTENT):
             prepared.setdefault((int(whose[row]), int(calls.request[row])), []).append(row)
         else:
             found.append((row, row))
     if prepared:
-        for at in in_order(trace, np.flatnonzero(known & (calls.source == _WAIT))):
+        for at in in_order(trace, np.flatnonzero(known & (calls.source == MPI_WAIT))):
             if names[calls.name[at]].startswith(START):
                 rows = prepared.get((int(whose[at]), int(calls.request[at])), [])
                 earlier = [row for row in rows if calls.start_ns[row] <= calls.start_ns[at]]

@@ -415,16 +415,14 @@ def _messages(kernels: NcclKernels, window: slice) -> tuple[tuple[str, str, floa
     spent = kernels.exposed_ns[inside]
     if not spent.any():
         spent = (kernels.end_ns - kernels.start_ns)[inside]
-    most = int(np.argmax(np.bincount(kernels.lane[inside], spent)))
-    total: dict[tuple[str, str], int] = {}
-    for name, during, lane, ns in zip(
-        kernels.name[inside].tolist(), kernels.during[inside].tolist(),
-        kernels.lane[inside].tolist(), spent.tolist(), strict=True,
-    ):  # fmt: skip
-        key = kernels.names[name], PASSES[during]
-        total[key] = total.get(key, 0) + ns * (lane == most)
-    everything = sum(total.values()) or 1
-    found = ((name, during, ns / everything) for (name, during), ns in total.items())
+    key = kernels.name[inside] * len(PASSES) + kernels.during[inside]
+    total = _of_longest_lane(kernels.lane[inside], key, spent)
+    kinds = np.unique(key)
+    shares = total[kinds] / max(int(total.sum()), 1)
+    found = (
+        (kernels.names[kind // len(PASSES)], PASSES[kind % len(PASSES)], share)
+        for kind, share in zip(kinds.tolist(), shares.tolist(), strict=True)
+    )
     return tuple(sorted(found, key=lambda item: (-item[2], item)))
 
 
@@ -433,12 +431,19 @@ def _exposed_in(kernels: NcclKernels, window: slice) -> tuple[tuple[str, float],
     inside = (kernels.step >= window.start) & (kernels.step < window.stop)
     if not inside.any():
         return ()
-    shape = int(kernels.lane.max()) + 1, len(kernels.ranges)
-    total = np.zeros(shape, np.int64)
-    np.add.at(total, (kernels.lane[inside], kernels.range[inside]), kernels.exposed_ns[inside])
-    most = total[np.argmax(total.sum(axis=1))] * 1e-9 / (window.stop - window.start)
-    found = zip(kernels.ranges, most.tolist(), strict=True)
-    return tuple(sorted(((n, s) for n, s in found if s > 0), key=lambda item: -item[1]))
+    columns = (kernels.lane, kernels.range, kernels.exposed_ns)
+    most = _of_longest_lane(*(column[inside] for column in columns))
+    seconds = most * 1e-9 / (window.stop - window.start)
+    found = ((kernels.ranges[i], s) for i, s in enumerate(seconds.tolist()) if s > 0)
+    return tuple(sorted(found, key=lambda item: -item[1]))
+
+
+def _of_longest_lane(lane: Int64, key: Int64, spent_ns: Int64) -> Int64:
+    """Nanoseconds by key, of the lane that has most of them in all."""
+    total = np.zeros((int(lane.max()) + 1, int(key.max()) + 1), np.int64)
+    np.add.at(total, (lane, key), spent_ns)
+    longest: Int64 = total[np.argmax(total.sum(axis=1))]
+    return longest
 
 
 def _small(

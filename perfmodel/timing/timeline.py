@@ -21,13 +21,14 @@ from perfmodel.readers.trace import (
     COPY_KINDS,
     KERNEL,
     MEMCPY,
+    MPI_COLLECTIVE,
     NULL,
     OP_KINDS,
     Trace,
     distinct_calls,
 )
 from perfmodel.readers.window import overlaps
-from perfmodel.timing.collectives import COLLECTIVE, Calls, arrivals, is_nccl, match_rows
+from perfmodel.timing.collectives import Calls, arrivals, is_nccl, match_rows
 from perfmodel.timing.cuda_graphs import shortened
 from perfmodel.timing.host_timeline import CAUSES
 from perfmodel.timing.nccl import match_kernels
@@ -499,7 +500,7 @@ def _mpi_numbers(run: Run) -> list[dict[int, tuple[int, int]]]:
     ):
         mpi = trace.mpi
         process = trace.thread_process[mpi.thread]
-        done = (mpi.source == COLLECTIVE) & (mpi.end_ns != NULL)
+        done = (mpi.source == MPI_COLLECTIVE) & (mpi.end_ns != NULL)
         for index, rank in rank_of.items():
             if rank in run.ranks:
                 rows = np.flatnonzero(done & (process == index))

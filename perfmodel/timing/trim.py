@@ -16,7 +16,7 @@ from perfmodel.base.arrays import Bool, Int32, Int64, distinct_positions, distin
 from perfmodel.readers.trace import (
     KERNEL,
     MEMCPY,
-    MPI_SOURCES,
+    MPI_OTHER,
     NO_NAME,
     NULL,
     TO_HOST,
@@ -31,7 +31,6 @@ from perfmodel.timing.range_times import Attribution
 from perfmodel.timing.run import TimedReport
 from perfmodel.timing.step_report import lightened
 
-_OTHER = MPI_SOURCES.index("other")
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 
 
@@ -45,7 +44,7 @@ def trim(timed: TimedReport, *, replays: bool = False, most_ops: int | None = No
     workload says so (`replays`).
     """
     trace, found, steps = timed.trace, timed.attribution, timed.steps
-    calls = (trace.mpi.source != _OTHER) | collective_calls(trace) | _ends(trace)
+    calls = (trace.mpi.source != MPI_OTHER) | collective_calls(trace) | _ends(trace)
     trimmed = replace(
         trace,
         whole=False,

@@ -12,7 +12,7 @@ from perfmodel.base.arrays import distinct_rows
 from perfmodel.programs import MARK_SYMBOLS
 from perfmodel.programs.identify import Identity, from_mark, read_mark
 from perfmodel.programs.mlp.settings import LAYER_2, ON_DEVICE
-from perfmodel.readers.trace import MEMCPY, MPI_SOURCES, NULL, TO_GPU, TO_HOST
+from perfmodel.readers.trace import MEMCPY, MPI_COLLECTIVE, NULL, TO_GPU, TO_HOST
 from perfmodel.timing.run import Run
 
 COMPARED_SETTINGS: Final = (
@@ -76,7 +76,6 @@ def identify(run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
         uses_gpu=config.get("backend") != "numpy",
         uses_mpi=config.get("transport") not in ON_DEVICE,
         inseparable=_FUSED_STEP if config.get("transport") == "peer" else "",
-        synchronizes=config.get("sync_ranges") is True,
         overlaps=bool(config.get("overlap")) or config.get("transport") == "chunked",
     ), warnings
 
@@ -98,7 +97,7 @@ def _messages(run: Run) -> tuple[set[int], set[int]]:
     out, into = times
     gradients = {size for size, n in out.items() if n >= _USUAL}
     if not gradients:
-        collective = trace.mpi.source == MPI_SOURCES.index("collectives")
+        collective = trace.mpi.source == MPI_COLLECTIVE
         reduce = np.array(["llreduce" in s for s in trace.strings] + [False], np.bool_)
         mine = collective & reduce[trace.mpi.name] & (trace.mpi.size_bytes != NULL)
         gradients = {int(s) for s in np.unique(trace.mpi.size_bytes[mine])}

@@ -895,14 +895,10 @@ class _Graph:
         if products and all("dgrad" in name for name in products):
             return True, False
         seen = [
-            any(_same(size, sizes[k]) for size in self._outputs(node, place) if k < len(sizes))
+            k < len(sizes) and sizes[k] in self._outputs(node, place)
             for place, k in ((0, 1), (1, 2))
         ]
         return (seen[0], True) if seen[1] else (True, True)
-
-
-def _same(one: Size, other: Size) -> bool:
-    return one == other
 
 
 def _code(dtype: str | None) -> int:
