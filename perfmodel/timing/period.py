@@ -39,10 +39,15 @@ periods tried."""
 
 _LITTLE: Final = 0.05
 """Share of the time of steps with batches of their own that what is done now and then takes."""
+_SHARED: Final = 3.0
+"""An evaluation between steps without copies takes so many times longer in operations that they
+have than in others."""
 _IN_COMMON: Final = (0.1, 0.9)
-"""Share of a layer's operations in the forward pass that its backward pass has, too."""
+"""Least and largest share of a layer's operations in the forward pass that are in its backward
+pass, too."""
 _WINDOW, _DRAWS = 131072, 4
-"""Operations whose distances are looked at, and random directions that noise is averaged over."""
+"""Operations whose autocorrelation is computed, and how often, with other random directions: the
+mean has less noise."""
 
 _DIGITS: Final = re.compile(r"\d+")
 
@@ -111,16 +116,17 @@ def repetitions_of(ops: Operations) -> tuple[Int64, Int64] | None:
     parted = len(everywhere) > repeats and _inner_iterations(codes[first : first + period])
     most = held >= _PARTED * count or lasts
     if not most and held >= count / 2 and repeats >= _STEADY:
-        most = _is_no_part(ops, slice(first, first + period), _between(everywhere, period, count))
+        most = _is_no_part(ops, slice(first, first + period), _left_over(everywhere, period, count))
     if period * repeats >= count / 2 or (most and not parted):
         return _steps_of_epochs(ops, everywhere, period)
     return _by_steady_codes(codes)
 
 
 def _are_layers(ops: Operations, cut: Cut) -> bool:
-    """Whether others repeat as often before: those of the forward pass, of one recorded step.
+    """Whether what repeats are the layers' backward passes of one recorded step.
 
-    They have some kinds of operations in common, but not all: those are steps or an evaluation.
+    Then their forward passes repeat as often before. Both have some kinds of operations in common:
+    none would be a set-up, all would be steps or an evaluation.
     """
     first, period, repeats = cut
     before = period_of(ops.codes[:first], least=0.0)
@@ -134,8 +140,8 @@ def _are_layers(ops: Operations, cut: Cut) -> bool:
     return as_often and not batches and _IN_COMMON[0] <= common <= _IN_COMMON[1]
 
 
-def _between(begins: Int64, period: int, count: int) -> Int64:
-    """What is left from the first repetition until the end."""
+def _left_over(begins: Int64, period: int, count: int) -> Int64:
+    """Places from the first repetition until the end of a sequence that are in no repetition."""
     left = np.ones(count, np.bool_)
     left[: begins[0]] = False
     left[(begins[:, None] + np.arange(period)).ravel()] = False
@@ -143,7 +149,21 @@ def _between(begins: Int64, period: int, count: int) -> Int64:
 
 
 def _steps_of_epochs(ops: Operations, begins: Int64, period: int) -> tuple[Int64, Int64]:
-    """The same repetitions, or what repeats in each of them, as long as those are epochs."""
+    """The repetitions, or what repeats within each of them, as long as that are steps of an epoch.
+
+    Parameters
+    ----------
+    ops : Operations
+    begins : int64, shape (repetitions,)
+        Where each begins.
+    period : int
+        How many operations each has.
+
+    Returns
+    -------
+    begins, ends : int64, shape (steps,)
+        Where each step begins, and what comes after it.
+    """
     first = int(begins[0])
     two = slice(first, first + 2 * period)  # the steps of one epoch may begin anywhere in it
     inner = period_of(ops.codes[two], 0.0, ops.spent_ns[two])
@@ -164,6 +184,16 @@ def _is_no_part(ops: Operations, step: slice, rest: Int64, often: bool = True) -
     Layers, micro-batches and iterations of a solver repeat as well. What comes between those is a
     batch, or operations of other kinds: an optimizer's, an embedding's. Between the steps of two
     epochs are those of an evaluation, most of which are the steps', too, or copies only.
+
+    Parameters
+    ----------
+    ops : Operations
+    step : slice
+        The operations of one repetition.
+    rest : int64, shape (n,)
+        Places of what is left, ascending.
+    often : bool
+        Whether there are more repetitions than places where something is left.
     """
     a_batch = bool(ops.copies[step].any())  # comes, or its loss goes: no layer
     if ops.copies[step].all():
@@ -177,7 +207,7 @@ def _is_no_part(ops: Operations, step: slice, rest: Int64, often: bool = True) -
     if a_batch:
         everything = float(ops.spent_ns[step.start : int(rest[-1]) + 1].sum())
         return new <= max(others, _LITTLE * everything)
-    return often and new <= others / 3
+    return often and new <= others / _SHARED
 
 
 def _inner_iterations(pattern: Int64) -> bool:

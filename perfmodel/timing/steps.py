@@ -622,6 +622,7 @@ def _launch_columns(parts: Parts) -> list[tuple[Any, ...]]:
 
 
 def _operations(trace: Trace, op: Int64, codes: Int64) -> Operations:
+    """GPU operations `op`, in this order, as `repetitions_of` compares them."""
     ops, names = trace.ops, trace.ops.name[op]
     updates = np.array([bool(_OPTIMIZER.search(n)) for n in trace.strings] + [False], np.bool_)
     to_gpu, to_host = (np.isin(ops.copy_kind[op], kinds) for kinds in (TO_GPU, TO_HOST))
