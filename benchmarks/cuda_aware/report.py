@@ -6,6 +6,8 @@ import itertools
 import statistics
 from typing import Any, Final
 
+import numpy as np
+
 import perfmodel
 from benchmarks.common import folders, results
 from benchmarks.common.arguments import report
@@ -22,15 +24,13 @@ from benchmarks.cuda_aware.predicted import (
     predicted,
 )
 from perfmodel.base.units import si
-from perfmodel.readers.trace import Trace
+from perfmodel.readers.trace import TO_GPU, TO_HOST, Trace
 
 PAGE: Final = folders.DOCS / "trainer.md"
 SCRIPT: Final = "benchmarks.cuda_aware.report"
 REDUCE: Final = "MPI_Allreduce"
 COPYING: Final = ("cuMemcpy", "cuStreamSynchronize")
 """What the names of the calls begin with in which the library copies and waits for it."""
-_IN: Final = 1  # CUPTI's host to device
-_OUT: Final = 2
 COPIED: Final = (512, 2048)
 """Hidden sizes whose copies are shown."""
 
@@ -154,7 +154,7 @@ def larger_copies() -> str:
     for name, transport in (("resident", "host-flat"), ("cuda-aware", "cuda-aware")):
         path = PROFILES / f"{name}_H{largest}_1.sqlite.xz"
         trace = perfmodel.read(path).trace
-        out[transport], back[transport] = (copy_s(trace, kind) for kind in (_OUT, _IN))
+        out[transport], back[transport] = (copy_s(trace, kinds) for kinds in (TO_HOST, TO_GPU))
         batch[transport] = observed(path).batch_s
     longer = {n: t["cuda-aware"] - t["host-flat"] for n, t in
               (("out", out), ("back", back), ("batch", batch))}  # fmt: skip
@@ -167,10 +167,10 @@ def larger_copies() -> str:
     )
 
 
-def copy_s(trace: Trace, kind: int) -> float:
+def copy_s(trace: Trace, kinds: tuple[int, ...]) -> float:
     """Return the median time on the engine of the copies of the gradients in one direction."""
     ops = trace.ops
-    mine = ops.copy_kind == kind
+    mine = np.isin(ops.copy_kind, kinds)
     size = statistics.mode(ops.bytes[mine & (ops.bytes > 1 << 20)].tolist())
     found = (ops.end_ns - ops.start_ns)[mine & (ops.bytes == size)]
     return float(statistics.median(found.tolist())) * 1e-9

@@ -11,18 +11,21 @@ import numpy as np
 from perfmodel.base.arrays import Int64
 from perfmodel.readers import opened, read
 from perfmodel.readers.sqlite import Database, needed_columns
-from perfmodel.readers.trace import COPY_KINDS, KERNEL, MEMCPY, NULL
+from perfmodel.readers.trace import (
+    COPY_KINDS,
+    KERNEL,
+    MEMCPY,
+    NULL,
+    UNIFIED_BETWEEN,
+    UNIFIED_TO_GPU,
+    UNIFIED_TO_HOST,
+)
 
 COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
 CPU_FAULTS: Final = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
 GPU_FAULTS: Final = "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
 COLLECT: Final = "nsys profile --cuda-um-cpu-page-faults=true --cuda-um-gpu-page-faults=true"
 """What makes Nsight Systems record migrations and both tables of page faults."""
-
-TO_DEVICE: Final = 11
-TO_HOST: Final = 12
-BETWEEN_DEVICES: Final = 13
-"""Keys of `perfmodel.readers.trace.COPY_KINDS`: copies that the driver made of its own."""
 
 CAUSES: Final = {
     0: "unknown", 1: "asked for", 2: "coherence", 3: "prefetch by the driver", 4: "eviction",
@@ -93,7 +96,7 @@ def read_unified(path: Path) -> UnifiedMemory:
 
         names = ("start", "end", "bytes", "copyKind")
         found = needed_columns(db, path, COPIES, names, ("migrationCause",))
-        mine = np.isin(found["copyKind"], (TO_DEVICE, TO_HOST, BETWEEN_DEVICES))
+        mine = np.isin(found["copyKind"], (UNIFIED_TO_GPU, UNIFIED_TO_HOST, UNIFIED_BETWEEN))
         moved = Migrations(*(found[name][mine] for name in (*names, "migrationCause")))
         return UnifiedMemory(moved, faults(CPU_FAULTS), faults(GPU_FAULTS, "numberOfPageFaults"))
 
@@ -117,12 +120,13 @@ def evidence(report: Path) -> dict[str, Any]:
         inside.append(
             {"kernel": name, "seconds": (span[1] - span[0]) / 1e9,
              "gpu_faults": count_faults(unified.gpu_faults, span),
-             **moved(unified.migrations, span, TO_DEVICE)}
+             **moved(unified.migrations, span, UNIFIED_TO_GPU)}
         )  # fmt: skip
     return {
         "kernels": inside, "copies": copies(trace.ops),
-        "to_device": moved(unified.migrations, None, TO_DEVICE),
-        "to_host": moved(unified.migrations, None, TO_HOST), "causes": causes(unified.migrations),
+        "to_device": moved(unified.migrations, None, UNIFIED_TO_GPU),
+        "to_host": moved(unified.migrations, None, UNIFIED_TO_HOST),
+        "causes": causes(unified.migrations),
         "cpu_faults": count_faults(unified.cpu_faults, None),
         "gpu_faults": count_faults(unified.gpu_faults, None),
         "absent_tables": [

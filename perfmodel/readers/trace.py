@@ -63,7 +63,8 @@ COPY_KINDS: Final = {
 TO_GPU: Final = (1, 3)
 TO_HOST: Final = (2, 4)
 """Those between the host and the GPU, its arrays included, that a program asks for."""
-_MIGRATED_TO_HOST: Final = 12
+UNIFIED_TO_GPU, UNIFIED_TO_HOST, UNIFIED_BETWEEN = 11, 12, 13
+"""Those of unified memory's pages, that the driver makes of its own."""
 
 MEMORY_KINDS: Final = {
     0: "pageable",
@@ -161,7 +162,7 @@ class GpuOps(Events):
 
         Of a copy between GPUs it is that of its source.
         """
-        to_host = np.isin(self.copy_kind[op], (*TO_HOST, _MIGRATED_TO_HOST))
+        to_host = np.isin(self.copy_kind[op], (*TO_HOST, UNIFIED_TO_HOST))
         return np.where(to_host, self.dst_kind[op], self.src_kind[op])
 
 

@@ -27,12 +27,11 @@ from benchmarks.vecadd import ways as vecadd_ways
 from benchmarks.vecadd.unified import (
     CPU_FAULTS,
     GPU_FAULTS,
-    TO_DEVICE,
-    TO_HOST,
     read_unified,
 )
 from perfmodel.base.errors import SchemaError
 from perfmodel.machines.machine import Machine, named
+from perfmodel.readers.trace import UNIFIED_TO_GPU, UNIFIED_TO_HOST
 from support.build_report import ReportBuilder
 from support.cuda_on_cpu import Emulator, KernelError, device_array
 
@@ -274,7 +273,7 @@ def um_report(path: Path, *, faults: bool = True) -> Path:
 
 def test_migrations_and_faults_are_read(tmp_path: Path) -> None:
     found = read_unified(um_report(tmp_path / "um.sqlite"))
-    assert found.migrations.kind.tolist() == [TO_DEVICE, TO_DEVICE, TO_HOST]
+    assert found.migrations.kind.tolist() == [UNIFIED_TO_GPU, UNIFIED_TO_GPU, UNIFIED_TO_HOST]
     assert found.migrations.bytes.tolist() == [4096, 65536, 100]
     assert found.migrations.cause.tolist() == [2, 3, 2]
     assert found.cpu_faults is not None
