@@ -118,9 +118,7 @@ def cost(
     return known[name](size_bytes, ranks, (ranks - 1).bit_length())
 
 
-def fit_link(
-    sizes_bytes: Sequence[float], seconds: Sequence[float], ranks: int, algorithm: str | None = None
-) -> Link:
+def fit_link(sizes_bytes: Sequence[float], seconds: Sequence[float], ranks: int) -> Link:
     """Fit alpha and beta of an all-reduce to measured times, by least squares in seconds.
 
     An error of one microsecond costs a batch one microsecond, whatever the message: residuals are
@@ -131,8 +129,6 @@ def fit_link(
     sizes_bytes, seconds : sequences of float, the same length
         Size of every message and its (median) time, without waiting for the other ranks.
     ranks : int
-    algorithm : str, optional
-        Of `ALGORITHMS["all-reduce"]`.
 
     Raises
     ------
@@ -145,7 +141,7 @@ def fit_link(
             f"got {len({*sizes_bytes})} sizes, {len(seconds)} times and {ranks} ranks; measure "
             "messages of several sizes"
         )
-    costs = [cost("all-reduce", n, ranks, algorithm) for n in sizes_bytes]
+    costs = [cost("all-reduce", n, ranks) for n in sizes_bytes]
     matrix = np.array([[c.messages, c.sent_bytes] for c in costs], np.float64)
     scale = matrix.max(axis=0)
     found, *_ = np.linalg.lstsq(matrix / scale, np.asarray(seconds, np.float64), rcond=None)

@@ -59,6 +59,7 @@ _MANY_MESSAGES: Final = 20
 _PARTS: Final = 0.1
 """Gradients are not summed in the forward pass: more than this share there is of layers' parts."""
 _MOST: Final = 0.5
+"""Share of the time in messages from which advice on those of one kind is worth following."""
 _LATE: Final = 0.03
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SHOWN: Final = 10
 """Ranks that the terminal lists; files and JSON have them all."""
 SHOWN_RANGES: Final = 80
-SHOWN_COLLECTIVES: Final = 20
+_SHOWN_COLLECTIVES: Final = 20
 """Ranges that the terminal lists, as many as a figure has room for."""
 ALL: Final = "with --out or --json"
 """Where the rows are that the terminal does not show."""
@@ -432,20 +432,20 @@ def collectives(run: RunAnalysis) -> Table:
     return Table.of(title, run.collectives, COLLECTIVES, notes)
 
 
-def collectives_text(run: RunAnalysis, most: int = SHOWN_COLLECTIVES) -> Table:
+def collectives_text(run: RunAnalysis) -> Table:
     """The collectives with most time: there may be as many sizes as calls."""
-    return _shortened(collectives(run), most)
+    return _shortened(collectives(run))
 
 
-def _shortened(table: Table, most: int) -> Table:
-    left = len(table.rows) - most
+def _shortened(table: Table) -> Table:
+    left = len(table.rows) - _SHOWN_COLLECTIVES
     if left <= 0:
         return table
     note = (
-        f"the {most} sizes with most time; {left:,} more rows are left out: "
+        f"the {_SHOWN_COLLECTIVES} sizes with most time; {left:,} more rows are left out: "
         f"perfmodel analyze --out or --json has all"
     )
-    return replace(table, rows=table.rows[:most], notes=(*table.notes, note))
+    return replace(table, rows=table.rows[:_SHOWN_COLLECTIVES], notes=(*table.notes, note))
 
 
 RANKS: Final = (
@@ -522,9 +522,9 @@ COLLECTIVE_SKEW: Final = (
 )
 
 
-def collective_skew_text(run: RunAnalysis, most: int = SHOWN_COLLECTIVES) -> Table:
+def collective_skew_text(run: RunAnalysis) -> Table:
     """The collectives with most skew."""
-    return _shortened(collective_skew(run), most)
+    return _shortened(collective_skew(run))
 
 
 def collective_skew(run: RunAnalysis) -> Table:

@@ -247,7 +247,9 @@ def test_waiting_in_collectives_is_not_said_to_be_unseen(tmp_path: Path) -> None
     assert "4.00 ms longer in 'work'" in run.findings[0].evidence
 
 
-def test_the_text_has_the_collectives_with_most_time(tmp_path: Path) -> None:
+def test_the_text_has_the_collectives_with_most_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def step(thread: Thread, rank: int, i: int, at: int) -> None:
         thread.mpi("MPI_Barrier", at, at + MS)
         thread.mpi("MPI_Gatherv", at + 2 * MS, at + 2 * MS + 10 * i, 8 + i)
@@ -255,7 +257,8 @@ def test_the_text_has_the_collectives_with_most_time(tmp_path: Path) -> None:
     run = analyzed(builder_of(step), tmp_path)
     count = STEPS - 1  # Barrier and 19 sizes, of neither the first step nor the last
     assert len(run.collectives) == count
-    shown = tables.collectives_text(run, 5)
+    monkeypatch.setattr(tables, "_SHOWN_COLLECTIVES", 5)
+    shown = tables.collectives_text(run)
     assert len(shown.rows) == 5
     assert shown.rows[0][0] == "MPI_Barrier"
     assert f"{count - 5} more rows are left out" in shown.notes[-1]

@@ -441,7 +441,6 @@ def compare_traces(
     before: Sequence[Trace],
     after: Sequence[Trace],
     options: CompareOptions | None = None,
-    progress: Callable[[str], object] = lambda _: None,
 ) -> Comparison:
     """Compare the reports of two sides, each of one or more launches of one configuration.
 
@@ -450,8 +449,6 @@ def compare_traces(
     before, after : sequence of Trace
         Reports of the ranks of one launch are joined.
     options : CompareOptions, optional
-    progress : callable, optional
-        Called with a run's label before it is measured.
 
     Raises
     ------
@@ -461,7 +458,7 @@ def compare_traces(
     options = options or CompareOptions()
     chosen = options.measured_by()
     sides = [[time_one(trace, chosen) for trace in side] for side in (before, after)]
-    return compare_timed(sides[0], sides[1], options, progress)
+    return compare_timed(sides[0], sides[1], options, lambda _: None)
 
 
 def compare_reports(
@@ -472,8 +469,8 @@ def compare_reports(
 ) -> Comparison:
     """Compare the reports of two sides, of which one at a time is in memory whole.
 
-    Parameters and errors are those of `compare_traces`; `progress` is also called with every
-    report's name before it is read.
+    Parameters and errors are those of `compare_traces`; `progress` is called with every report's
+    name before it is read, and with a run's label before it is measured.
     """
 
     def measured(path: Path) -> TimedReport:

@@ -20,6 +20,9 @@ _SAME: Final = 1.1
 _LONGEST: Final = 3.0
 """A step has at most so many times as many operations as the median one: more is several steps."""
 
+_LEAST: Final = 4
+"""Optimizers' steps of a process in which nothing repeats."""
+
 
 def divided(trace: Trace, steps: Steps, parts: Parts | None) -> Steps:
     """Return the steps that each end with an optimizer's, of what holds several of them.
@@ -56,10 +59,9 @@ def divided(trace: Trace, steps: Steps, parts: Parts | None) -> Steps:
     for p in np.unique(steps.process).tolist():
         mine = process == p
         updates[p] = np.sort(trace.ranges.start_ns[rows][mine]), np.sort(end[mine])
-        begins = steps.start_ns[steps.process == p]
-        several = np.diff(np.searchsorted(updates[p][1], begins))
-        several = np.array([mine.sum() // 2]) if whole else several
-        if len(several) == 0 or several.min() < 2 or len(np.unique(thread[mine])) > 1:
+        held = np.diff(np.searchsorted(updates[p][1], steps.start_ns[steps.process == p]))
+        several = mine.sum() >= _LEAST if whole else len(held) > 0 and (held >= 2).all()
+        if not several or len(np.unique(thread[mine])) > 1:
             return steps
     for part, found in parts():
         for p in np.unique(found.process).tolist():
