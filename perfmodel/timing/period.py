@@ -42,6 +42,8 @@ _LITTLE: Final = 0.05
 _SHARED: Final = 3.0
 """An evaluation between steps without copies takes so many times longer in operations that they
 have than in others."""
+_FEW, _SMALL = 2, 0.1
+"""So many kernels, or this share of a step's, make a result of many steps, such as a mean loss."""
 _IN_COMMON: Final = (0.1, 0.9)
 """Least and largest share of a layer's operations in the forward pass that are in its backward
 pass, too."""
@@ -113,10 +115,13 @@ def repetitions_of(ops: Operations) -> tuple[Int64, Int64] | None:
     everywhere = _occurrences(codes, first + period * np.arange(repeats), period)
     count, held = len(codes), period * len(everywhere)
     lasts = repeats >= _SURELY and first + period * (repeats + 1) > count
-    parted = len(everywhere) > repeats and _inner_iterations(codes[first : first + period])
+    step = slice(first, first + period)
+    parted = len(everywhere) > repeats and (
+        _inner_iterations(codes[step]) or _in_time_steps(ops, step, everywhere)
+    )
     most = held >= _PARTED * count or lasts
     if not most and held >= count / 2 and repeats >= _STEADY:
-        most = _is_no_part(ops, slice(first, first + period), _left_over(everywhere, period, count))
+        most = _is_no_part(ops, step, _left_over(everywhere, period, count))
     if period * repeats >= count / 2 or (most and not parted):
         return _steps_of_epochs(ops, everywhere, period)
     return _by_steady_codes(codes)
@@ -183,7 +188,9 @@ def _is_no_part(ops: Operations, step: slice, rest: Int64, often: bool = True) -
 
     Layers, micro-batches and iterations of a solver repeat as well. What comes between those is a
     batch, or operations of other kinds: an optimizer's, an embedding's. Between the steps of two
-    epochs are those of an evaluation, most of which are the steps', too, or copies only.
+    epochs are batches of an evaluation, or copies of results. Not every optimizer's kernels are
+    known by name, and one of elementwise operations has none that a forward pass lacks: only where
+    the repetitions update parameters are they steps without further evidence.
 
     Parameters
     ----------
@@ -195,19 +202,47 @@ def _is_no_part(ops: Operations, step: slice, rest: Int64, often: bool = True) -
     often : bool
         Whether there are more repetitions than places where something is left.
     """
-    a_batch = bool(ops.copies[step].any())  # comes, or its loss goes: no layer
     if ops.copies[step].all():
         return False
-    own = ~np.isin(ops.codes[rest], ops.codes[step]) & ~ops.copies[rest]
-    if not own.any():
-        return True
-    if ops.updates[rest][own].any():
+    kernels = rest[~ops.copies[rest]]
+    own = kernels[~np.isin(ops.codes[kernels], ops.codes[step])]
+    read, reads = int(ops.to_gpu[step].sum()), int(ops.to_gpu[rest].sum())
+    everything = float(ops.spent_ns[step.start : int(rest.max(initial=step.stop - 1)) + 1].sum())
+    if len(kernels) == 0:  # an optimizer on the host sends the parameters
+        return float(ops.spent_ns[rest][ops.to_gpu[rest]].sum()) <= _LITTLE * everything
+    complete = bool(ops.copies[step].any() and ops.updates[step].any())
+    updates = bool(ops.updates[kernels].any())
+    if ops.updates[own].any() or (updates and not complete):
         return False
-    new, others = (float(ops.spent_ns[rest][chosen].sum()) for chosen in (own, ~own))
-    if a_batch:
-        everything = float(ops.spent_ns[step.start : int(rest[-1]) + 1].sum())
-        return new <= max(others, _LITTLE * everything)
-    return often and new <= others / _SHARED
+    given = bool(reads) and not read  # what is sent there, steps use
+    if complete and not given and (not updates or reads >= 2 * read > 0):
+        return True
+    if updates and reads < read:
+        return False  # another network's step
+    spent, new = (float(ops.spent_ns[at].sum()) for at in (kernels, own))
+    size = step.stop - step.start
+    if ops.to_host[rest].any() and len(kernels) <= max(_FEW, _SMALL * size):
+        return spent <= _LITTLE * everything  # a result, such as a mean loss
+    if not ops.copies[step].any():
+        return often and len(own) > 0 and new <= (spent - new) / _SHARED
+    if read and (complete or reads >= 2 * read):
+        return new <= max(spent - new, _LITTLE * everything)
+    return False
+
+
+def _in_time_steps(ops: Operations, step: slice, begins: Int64) -> bool:
+    """Whether equal operations, which are a part of a step, part repetitions again and again."""
+    period = step.stop - step.start
+    ends = begins[:-1] + period
+    breaks = [ops.codes[a:b] for a, b in zip(ends, begins[1:], strict=True) if b > a]
+    if len(breaks) < _STEADY or not all(np.array_equal(one, breaks[0]) for one in breaks):
+        return False
+    at = np.flatnonzero(begins[1:] > ends)[0]
+    rest = np.arange(ends[at], begins[at + 1])
+    if ops.to_gpu[rest].any():  # a prompt, of which tokens are generated
+        return False
+    own = ~np.isin(ops.codes[rest], ops.codes[step]) & ~ops.copies[rest]
+    return float(ops.spent_ns[rest][own].sum()) > float(ops.spent_ns[rest][~own].sum())
 
 
 def _inner_iterations(pattern: Int64) -> bool:

@@ -283,7 +283,7 @@ def _of_epochs(epochs: int, rest: list[int]) -> tuple[Int64, Int64]:
 @pytest.mark.parametrize(
     "rest",
     [
-        [0, 1, 2, 3, 20, 21] * 4 + [9, 22],  # an evaluation, and its result
+        [8, 0, 1, 2, 3, 20, 21] * 4 + [9, 22],  # an evaluation, and its result
         [9],  # the loss, copied to the host
     ],
 )
@@ -305,6 +305,49 @@ def test_steps_of_epochs_are_steps(rest: list[int], epochs: int) -> None:
 def test_micro_batches_and_iterations_are_no_steps(rest: list[int], epochs: int) -> None:
     first, after = _of_epochs(epochs, rest)
     assert (after - first).tolist() == [len(STEP * 12 + rest)] * epochs
+
+
+@pytest.mark.parametrize("optimizer", [[0, 3] * 4, [2] * 4, [30, 31] * 4, [20, 21] * 4])
+@pytest.mark.parametrize("first", [[8, 0, 1, 2, 3, 4, 5, 4, 6], [8, 0, 1, 2, 3, 4, 6]])
+@pytest.mark.parametrize("often", [4, 16, 64])
+def test_micro_batches_are_no_steps_whatever_updates_the_parameters(
+    optimizer: list[int], first: list[int], often: int
+) -> None:
+    """Its kernels may be a forward pass's, too; the first batch need not add to gradients."""
+    batch = [8, 0, 1, 2, 3, 4, 5, 4, 6]
+    step = [*first, *batch * (often - 1), *optimizer]
+    found = repetitions_of(_operations(step * 6, {8}, {9}, {30, 31}))
+    assert found is not None
+    assert len(found[0]) in (5, 6)
+    assert (found[1] - found[0] == len(step)).all()
+
+
+def test_what_a_network_is_trained_for_is_a_part_of_the_step() -> None:
+    """Every fifth update of a critic the generator is updated, by an equal optimizer."""
+    critic = [8, 0, 1, 2, 3, 4, 5, 6, 7, 30, 31, 9]
+    step = [*critic * 5, 0, 1, 2, 3, 10, 11, 30, 31, 9]
+    found = repetitions_of(_operations(step * 8, {8}, {9}, {30, 31}))
+    assert found is not None
+    assert (found[1] - found[0] == len(step)).all()
+
+
+@pytest.mark.parametrize("others", [[10, 11, 12, 13, 14], [0, 1, 2]])
+def test_iterations_that_the_host_checks_are_no_time_steps(others: list[int]) -> None:
+    """Conjugate gradients: a residual goes to the host; they may begin with the same kernels."""
+    step = [*others, *[0, 1, 2, 9, 3, 4, 1, 2, 9, 5] * 50]
+    found = repetitions_of(_operations(step * 10, {8}, {9}, set()))
+    assert found is not None
+    assert (found[1] - found[0] == len(step)).all()
+
+
+def test_time_steps_of_varying_iterations_are_steps() -> None:
+    """Iterations of many operations, of which the host reads a residual."""
+    rng = np.random.default_rng(0)
+    iteration = [0, 1, 2, 9, 3, 4, 1, 2, 9, 5]
+    steps = [[*range(10, 15), *iteration * n] for n in rng.integers(20, 60, 40).tolist()]
+    found = repetitions_of(_operations(list(np.concatenate(steps)), {8}, {9}, set()))
+    assert found is not None
+    assert len(found[0]) == 40
 
 
 def test_iterations_of_few_kinds_of_kernels_are_steps() -> None:
