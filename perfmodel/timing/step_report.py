@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from perfmodel.base.arrays import Growing, Int8, Int32, Int64, distinct_positions
+from perfmodel.base.arrays import Floats, Growing, Int8, Int32, Int64, distinct_positions
 from perfmodel.readers.codes import sums
 from perfmodel.readers.trace import KERNEL, NO_NAME, GpuOps, Trace, join_columns
 from perfmodel.timing.by_process import Part, by_process
@@ -282,17 +282,23 @@ def _pauses(trace: Trace, steps: Steps, found: Launched, times: StepTimes) -> It
     Where the host runs ahead of the GPU, how long they are is seen on the GPU.
     """
     looked_at: dict[int, int] = {}
+    begins: dict[int, Int64] = {}
     for process, number, on_host in steps.long_pauses():
-        mine = np.flatnonzero(steps.process == process)
-        mine = mine[np.argsort(steps.start_ns[mine], kind="stable")]
-        at = int(np.flatnonzero(steps.number[mine] == number)[0])
-        longer = _longer_on_gpu(times, process, number, on_host)
+        if process not in looked_at:
+            looked_at[process] = 0
+            mine = np.flatnonzero(steps.process == process)
+            begins[process] = mine[np.argsort(steps.start_ns[mine], kind="stable")]
+            longer_on_gpu = _longer_on_gpu(times, process)
+        longer = -np.inf if longer_on_gpu is None else float(longer_on_gpu[number])
+        longer = on_host if longer == -np.inf else longer
         if longer <= PAUSE:
             continue
-        looked_at[process] = looked_at.get(process, 0) + 1
+        looked_at[process] += 1
         if looked_at[process] > MOST_PAUSES:
             yield Pause(process, number, longer, "")
             continue
+        mine = begins[process]
+        at = int(np.flatnonzero(steps.number[mine] == number)[0])
         start, end = (int(each[mine[at]]) for each in (steps.start_ns, steps.end_ns))
         usual = _kinds_launched(trace, found, process, (start, end))
         following = int(steps.start_ns[mine[at + 1]])
@@ -300,15 +306,19 @@ def _pauses(trace: Trace, steps: Steps, found: Launched, times: StepTimes) -> It
         yield Pause(process, number, longer, _compared(usual, there))
 
 
-def _longer_on_gpu(times: StepTimes, process: int, number: int, otherwise: float) -> float:
-    """How many usual steps a step takes longer than one, on the GPU where that is longest."""
-    longer = []
+def _longer_on_gpu(times: StepTimes, process: int) -> Floats | None:
+    """How many usual steps each step takes longer than one, on the GPU where that is longest.
+
+    Minus infinity where it is not known.
+    """
+    longest = None
     for lane in np.flatnonzero((times.process == process) & (times.device >= 0)):
-        known = times.step_ns[lane]
-        usual = float(np.median(known[known >= 0])) if (known >= 0).any() else 0.0
-        if known[number] >= 0 and usual > 0:
-            longer.append(float(known[number]) / usual - 1.0)
-    return max(longer, default=otherwise)
+        took = times.step_ns[lane]
+        usual = float(np.median(took[took >= 0])) if (took >= 0).any() else 0.0
+        if usual > 0:
+            longer = np.where(took >= 0, took / usual - 1.0, -np.inf)
+            longest = longer if longest is None else np.maximum(longest, longer)
+    return longest
 
 
 def _kinds_launched(
