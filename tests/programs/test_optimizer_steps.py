@@ -128,3 +128,20 @@ def test_checkpoints_between_steps_are_found_in_a_recording() -> None:
     (said,) = [f for f in run.findings if "other work follows 2 of 7 steps" in f.title]
     assert said.kind == "host_compute"
     assert "after 2 the next one begins 25" in said.evidence, "a checkpoint of 259 ms"
+
+
+def test_no_half_of_an_iteration_of_two_networks_is_a_step(tmp_path: Path) -> None:
+    """Batches of sizes of their own; the discriminator's optimizer takes three times as long."""
+    builder = ReportBuilder("2025.3.2")
+    thread: Thread = builder.thread()
+    builder.gpu()
+    at = 0
+    for i in range(28):
+        for kernel in [f"gemm_{i // 2 * 7 % 15}_{k}" for k in range(6)]:
+            thread.kernel(kernel, (at, at + 100), (at + 200, at + 900))
+            at += 1000
+        thread.range(f"Optimizer.step#Adam.step, op_id = {at}", at, at + 900)
+        thread.kernel("at::native::adam", (at + 100, at + 200), (at + 300, at + 450 + i % 2 * 300))
+        at += 1000
+    trace = read(builder.write(tmp_path / "r.sqlite"))
+    assert PyTorchProgram().steps(trace, Options())[1].found_by == "whole"

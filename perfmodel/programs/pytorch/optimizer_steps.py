@@ -20,6 +20,8 @@ _SAME: Final = 1.1
 _LONGEST: Final = 3.0
 """A step has at most so many times as many operations as the median one: more is several steps."""
 
+_TURNS: Final = 3
+"""Optimizers of several networks take turns at least so often to be told by their times."""
 _LEAST: Final = 4
 """Optimizers' steps of a process in which nothing repeats."""
 
@@ -95,9 +97,11 @@ def _are_steps(
     begins, cuts = (np.searchsorted(found.at_ns[mine], edges) for edges in (starts, ends))
     spent = (trace.ops.end_ns - trace.ops.start_ns)[found.op[mine]]
     period = np.searchsorted(np.sort(steps.start_ns[steps.process == process]), starts, "right")
-    if whole:  # each is a period, the first of them a set-up: only kernels are compared
-        period = np.arange(len(cuts))
-    same = _of_one_network(codes, spent, begins, cuts, period)
+    periods = [period]
+    if whole:  # the first is of a set-up; those of several networks take turns
+        at = np.arange(-1, len(cuts) - 1)
+        periods = [at // k + 1 for k in range(1, max(len(cuts) // _TURNS, 1) + 1)]
+    same = all(_of_one_network(codes, spent, begins, cuts, each) for each in periods)
     return same and _alike(np.split(codes, cuts)[1:-1], whole)
 
 
