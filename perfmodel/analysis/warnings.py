@@ -37,6 +37,8 @@ _PAUSED: Final[Mapping[LaunchedThere, str]] = {
 }  # fmt: skip
 """What a warning says of `Pause.launched`."""
 _SHOWN: Final = 8
+_LOST: Final = "ProcessEventsError"
+"""What Nsight Systems calls an error of its importer, after which events are missing."""
 _STUCK: Final = 3
 """A rank waits in its last call if it is in it for this many times the longest one before."""
 
@@ -176,6 +178,12 @@ def _uncollected(trace: Trace, ranks: int, identity: Identity) -> Iterator[str]:
         yield (
             f"{trace.source.name}: {view} is a view, which perfmodel does not read: its rows "
             f"are missing; make it a table: CREATE TABLE copy AS SELECT * FROM {view}"
+        )
+    if any(_LOST in d.text for d in trace.diagnostics):
+        yield (
+            f"{trace.source.name}: Nsight Systems could not read all that it had recorded, so that "
+            f"ranges, calls and GPU operations are missing, and steps and times may be wrong; "
+            f"record again, fewer steps or with another version"
         )
     if len(trace.ops) == 0 and identity.uses_gpu:
         yield (

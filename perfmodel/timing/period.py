@@ -107,24 +107,43 @@ def repetitions_of(ops: Operations) -> tuple[Int64, Int64] | None:
     epochs repeat, the steps in them are taken. Where the data decide what is launched, such as by a
     mixture of experts, only what is in every repetition once is looked at.
     """
-    codes = ops.codes
-    cut = period_of(codes, least=0.0)
-    if cut is None or _are_layers(ops, cut):
-        return _by_steady_codes(codes)
+    cut = period_of(ops.codes, least=0.0)
+    found = None if cut is None else _steps_by(ops, cut)
+    found = found or _by_steady_codes(ops.codes)
+    if found is None and cut is not None:  # which may be a coincidence of iterations
+        inner = _within(ops, cut[0], cut[1])
+        found = None if inner is None else _steps_by(ops, inner)
+    return found
+
+
+def _steps_by(ops: Operations, cut: Cut) -> tuple[Int64, Int64] | None:
+    begins = _most_of(ops, cut)
+    return None if begins is None else _steps_of_epochs(ops, begins, cut[1])
+
+
+def _most_of(ops: Operations, cut: Cut) -> Int64 | None:
+    """Where repetitions begin, elsewhere, too; None if they are too little or part of a step."""
     first, period, repeats = cut
-    everywhere = _occurrences(codes, first + period * np.arange(repeats), period)
-    count, held = len(codes), period * len(everywhere)
+    if _are_layers(ops, cut):
+        return None
+    everywhere = _occurrences(ops.codes, first + period * np.arange(repeats), period)
+    count, held = len(ops.codes), period * len(everywhere)
     lasts = repeats >= _SURELY and first + period * (repeats + 1) > count
     step = slice(first, first + period)
     parted = len(everywhere) > repeats and (
-        _inner_iterations(codes[step]) or _in_time_steps(ops, step, everywhere)
+        _inner_iterations(ops.codes[step]) or _in_time_steps(ops, step, everywhere)
     )
     most = held >= _PARTED * count or lasts
     if not most and held >= count / 2 and repeats >= _STEADY:
         most = _is_no_part(ops, step, _left_over(everywhere, period, count))
-    if period * repeats >= count / 2 or (most and not parted):
-        return _steps_of_epochs(ops, everywhere, period)
-    return _by_steady_codes(codes)
+    return everywhere if period * repeats >= count / 2 or (most and not parted) else None
+
+
+def _within(ops: Operations, first: int, period: int) -> Cut | None:
+    """What takes most of the time of two periods, of which the first may begin anywhere in it."""
+    two = slice(first, first + 2 * period)
+    inner = period_of(ops.codes[two], 0.0, ops.spent_ns[two])
+    return None if inner is None else (first + inner[0], inner[1], inner[2])
 
 
 def _are_layers(ops: Operations, cut: Cut) -> bool:
@@ -135,14 +154,14 @@ def _are_layers(ops: Operations, cut: Cut) -> bool:
     """
     first, period, repeats = cut
     before = period_of(ops.codes[:first], least=0.0)
-    if before is None or before[1] < _STEADY:
+    layer = slice(first, first + period)
+    if before is None or before[1] < _STEADY or ops.copies[layer].any():
         return False
-    layer, other = slice(first, first + period), slice(before[0], before[0] + before[1])
-    batches = ops.copies[layer].any() and ops.copies[other].any()
+    other = slice(before[0], before[0] + before[1])
     more, fewer = sorted((before[2], repeats), reverse=True)
     as_often = more - fewer <= 1 or abs(more - 2 * fewer) <= 1  # DDP's buckets: of two layers each
     common = float(np.isin(ops.codes[other], ops.codes[layer]).mean())
-    return as_often and not batches and _IN_COMMON[0] <= common <= _IN_COMMON[1]
+    return as_often and _IN_COMMON[0] <= common <= _IN_COMMON[1]
 
 
 def _left_over(begins: Int64, period: int, count: int) -> Int64:
@@ -170,11 +189,10 @@ def _steps_of_epochs(ops: Operations, begins: Int64, period: int) -> tuple[Int64
         Where each step begins, and what comes after it.
     """
     first = int(begins[0])
-    two = slice(first, first + 2 * period)  # the steps of one epoch may begin anywhere in it
-    inner = period_of(ops.codes[two], 0.0, ops.spent_ns[two])
+    inner = _within(ops, first, period)
     if inner is None or period < _LEAST_REPEATS * inner[1]:
         return begins, begins + period
-    at, length, repeats = first + inner[0], inner[1], min(inner[2], period // inner[1])
+    at, length, repeats = inner[0], inner[1], min(inner[2], period // inner[1])
     step, rest = slice(at, at + length), np.arange(at + length * repeats, at + period)
     a_batch = ops.to_gpu[rest].any() and not ops.copies[step].any()
     if a_batch or not _is_no_part(ops, step, rest, repeats > len(begins)):
@@ -256,6 +274,7 @@ def _by_steady_codes(codes: Int64) -> tuple[Int64, Int64] | None:
 
     One of them begins a repetition: that after which most others come before it comes again.
     Repetitions are three quarters of the sequence, most of about one length, and no part of a step.
+    Two codes are enough if none is over twice as long as the usual one.
     """
     _, inverse, counts = np.unique(codes, return_inverse=True, return_counts=True)
     times, kinds = np.unique(counts[counts >= _LEAST_REPEATS], return_counts=True)
@@ -273,7 +292,8 @@ def _by_steady_codes(codes: Int64) -> tuple[Int64, Int64] | None:
         usual = int(np.median(lengths))
         regular = np.minimum(lengths, 2 * usual).sum() >= _REGULAR * lengths.sum()
         most = lengths.sum() + usual >= _PARTED * len(codes)
-        in_turns = turns[best] + 1 >= max(_STEADY, len(at) / 2)
+        even = usual >= _SHORTEST and lengths.max() <= 2 * usual and 1 < len(at) == turns[best] + 1
+        in_turns = turns[best] + 1 >= max(_STEADY, len(at) / 2) or even
         if in_turns and regular and most and not _parts_of_a_step(codes, begins):
             return begins, np.append(begins[1:], min(int(begins[-1]) + usual, len(codes)))
     return None

@@ -32,6 +32,15 @@ def test_gpu_work_without_a_range_is_analyzed(tmp_path: Path) -> None:
     assert run.ranks[0].gpu_busy_s == pytest.approx(100e-9)
 
 
+def test_events_that_nsight_systems_lost_are_warned_of(tmp_path: Path) -> None:
+    report = ReportBuilder()
+    thread = report.thread(rank=0)
+    thread.kernel("k", (0, 100), (50, 150))
+    report.diagnostic("Error information: ProcessEventsError (4005) Cannot find string", "error")
+    run = analyzed(report.write(tmp_path / "r.sqlite")).fitted
+    assert [w for w in run.warnings if "could not read all that it had recorded" in w]
+
+
 def test_a_range_that_is_not_there_says_which_ranges_there_are(tmp_path: Path) -> None:
     report = ReportBuilder()
     thread = report.thread(rank=0)

@@ -420,9 +420,23 @@ def test_layers_and_batches_of_one_kind_are_no_steps() -> None:
     assert _repetitions(np.concatenate(steps).astype(np.int64)) is None
 
 
-@pytest.mark.parametrize(("inner", "after", "found"), [(3, 5, 40), (1, 5, 40), (2, 2, 0)])
+def test_iterations_of_time_steps_that_repeat_by_chance_are_steps() -> None:
+    """Of three time steps two have as many iterations, and only one kernel begins each of them."""
+    iteration, begin = [1, 2, 3, 4, 5, 6, 7, 4, 5, 9], [10, 2, 9, 4, 5]
+    counts = [*range(20, 27), 26, 24, 26, 24, 26, 24, *range(27, 19, -1)]
+    steps = [[*begin, *iteration * n] for n in counts]
+    found = repetitions_of(_operations([c for step in steps for c in step], set(), {9}, set()))
+    assert found is not None
+    first, after = found
+    assert set((after - first).tolist()) == {10}
+    assert len(first) == sum(len(step) // 10 for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("inner", "after", "found"), [(3, 5, 40), (1, 5, 40), (2, 2, 40), (2, 1, 0)]
+)
 def test_a_solver_s_inner_iterations_are_no_steps(inner: int, after: int, found: int) -> None:
-    """Every time step iterates until it converges; with few other kernels it is not found."""
+    """Every time step iterates until it converges; with one other kernel it is not found."""
     rng = np.random.default_rng(0)
     steps = [
         [*range(inner)] * n + [*range(10, 10 + after)] for n in rng.integers(20, 60, 40).tolist()
