@@ -61,6 +61,17 @@ def test_steps_without_ranges_take_as_long_as_by_the_programs_clock(name: str) -
     assert abs(run.batch.count + run.batch.warmup + 1 - said["steps"]) <= 2
 
 
+@pytest.mark.parametrize("name", ["cupy_cg", "graph_epochs"])
+def test_checks_and_evaluations_now_and_then_are_no_part_of_steps(name: str) -> None:
+    """A norm is read in every 50th iteration; every 40 replays of a graph end an epoch."""
+    run, said = analyzed(name), truth(name)
+    assert run.steps is not None
+    assert run.steps.found_by == "kernels"
+    before = 3  # steps that the program does not time
+    assert run.batch.count + run.batch.warmup + 1 == before + said["steps"]
+    assert run.batch.median.value == pytest.approx(said["step_s_profiled"], rel=0.03)
+
+
 def test_parts_on_several_streams_are_no_steps() -> None:
     """Six parts overlap until the host waits: the step lasts until then."""
     run, said = analyzed("cupy_streams"), truth("cupy_streams")

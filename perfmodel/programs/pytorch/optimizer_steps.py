@@ -21,7 +21,7 @@ _LONGEST: Final = 3.0
 """A step has at most so many times as many operations as the median one: more is several steps."""
 
 _TURNS: Final = 3
-"""Optimizers of several networks take turns at least so often to be told by their times."""
+"""Optimizers of several networks take turns at least so often to be known by their times."""
 _LEAST: Final = 4
 """Optimizers' steps of a process in which nothing repeats."""
 
