@@ -224,26 +224,26 @@ def _is_no_part(ops: Operations, step: slice, rest: Int64, often: bool = True) -
         return False
     kernels = rest[~ops.copies[rest]]
     own = kernels[~np.isin(ops.codes[kernels], ops.codes[step])]
-    read, reads = int(ops.to_gpu[step].sum()), int(ops.to_gpu[rest].sum())
+    sent, sent_between = int(ops.to_gpu[step].sum()), int(ops.to_gpu[rest].sum())
     everything = float(ops.spent_ns[step.start : int(rest.max(initial=step.stop - 1)) + 1].sum())
-    if len(kernels) == 0:  # an optimizer on the host sends the parameters
+    if len(kernels) == 0:  # an optimizer on the host sends the parameters, which takes long
         return float(ops.spent_ns[rest][ops.to_gpu[rest]].sum()) <= _LITTLE * everything
     complete = bool(ops.copies[step].any() and ops.updates[step].any())
-    updates = bool(ops.updates[kernels].any())
-    if ops.updates[own].any() or (updates and not complete):
-        return False
-    given = bool(reads) and not read  # what is sent there, steps use
-    if complete and not given and (not updates or reads >= 2 * read > 0):
+    updated = bool(ops.updates[kernels].any())
+    if ops.updates[own].any() or (updated and not complete):
+        return False  # micro-batches, and their optimizer
+    batches_between = sent_between >= 2 * sent > 0
+    needed = sent_between > 0 and sent == 0  # by the repetitions, which get no batch of their own
+    if complete and not needed and (batches_between or not updated):
         return True
-    if updates and reads < read:
+    if updated and sent_between < sent:
         return False  # another network's step
     spent, new = (float(ops.spent_ns[at].sum()) for at in (kernels, own))
-    size = step.stop - step.start
-    if ops.to_host[rest].any() and len(kernels) <= max(_FEW, _SMALL * size):
+    if ops.to_host[rest].any() and len(kernels) <= max(_FEW, _SMALL * (step.stop - step.start)):
         return spent <= _LITTLE * everything  # a result, such as a mean loss
     if not ops.copies[step].any():
         return often and len(own) > 0 and new <= (spent - new) / _SHARED
-    if read and (complete or reads >= 2 * read):
+    if sent and (complete or batches_between):
         return new <= max(spent - new, _LITTLE * everything)
     return False
 
