@@ -1,7 +1,7 @@
 """Strong and weak scaling of optimization steps on one host, from launches of the ladder.
 
-benchmarks/results/scaling_P.json is of a host with P GPUs, by `bash benchmarks/gpu.sh P scaling`:
-launches of `python -m benchmarks.ladder --out FILE` on 1, 2, ... P of them.
+benchmarks/results/scaling_P.json is of hosts with P GPUs, by `bash benchmarks/gpu.sh P scaling`:
+launches of `python -m benchmarks.ladder --out FILE` on 1, 2, ... P of each.
 """
 
 from __future__ import annotations

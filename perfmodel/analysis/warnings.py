@@ -182,8 +182,8 @@ def _uncollected(trace: Trace, ranks: int, identity: Identity) -> Iterator[str]:
     if any(_LOST in d.text for d in trace.diagnostics):
         yield (
             f"{trace.source.name}: Nsight Systems could not read all that it had recorded, so that "
-            f"ranges, calls and GPU operations are missing, and steps and times may be wrong; "
-            f"record again, fewer steps or with another version"
+            f"ranges, calls or GPU operations may be missing, and steps and times wrong; record "
+            f"again, fewer steps or with another version"
         )
     if len(trace.ops) == 0 and identity.uses_gpu:
         yield (

@@ -117,6 +117,7 @@ def repetitions_of(ops: Operations) -> tuple[Int64, Int64] | None:
 
 
 def _steps_by(ops: Operations, cut: Cut) -> tuple[Int64, Int64] | None:
+    """Where the steps of a period begin, and what comes after each; None if it is not a step's."""
     begins = _most_of(ops, cut)
     return None if begins is None else _steps_of_epochs(ops, begins, cut[1])
 
