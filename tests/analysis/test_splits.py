@@ -149,8 +149,9 @@ def test_data_and_model_parallel_are_the_mlp_s(
     load = mlp("full", parallel)  # type: ignore[arg-type]
     values = {"D": D, "H": H * p, "C": C, "B": B * p, "p": p, "b": b}
     total = load.total().subs(values)
-    assert found.flops == total.flops
-    assert found.sent_bytes == total.mpi_bytes
+    # a share (p - 1)/p of p = 59 ranks is rounded in another order
+    assert found.flops == pytest.approx(total.flops, rel=1e-12)
+    assert found.sent_bytes == pytest.approx(total.mpi_bytes, rel=1e-12)
     assert found.message_bytes == total.mpi_message_bytes
     assert found.image_bytes + found.staged_bytes == total.pci_bytes
     counts = load.evaluate(values)
