@@ -1,4 +1,4 @@
-"""Write outputs whole or not at all: atomic files, and folders that change in one step."""
+"""Open inputs, compressed or not; write outputs whole or not at all, in one step."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Final, cast
 
 from perfmodel.base.errors import PerfmodelError, ReportError
+
+COMPRESSED: Final = (".gz", ".xz", ".zst")
+"""How the names of compressed files end."""
 
 _BLOCK = 1 << 20
 _ADVICE = {
@@ -208,6 +211,55 @@ def _remove(folder: Path) -> None:
 
 def _temporary_name() -> str:
     return f".perfmodel-{os.urandom(6).hex()}.tmp"
+
+
+def opened_unpacked(path: Path) -> IO[bytes]:
+    """Open a file to read its bytes, unpacked where its name ends as a compressed file's does.
+
+    The stream raises the errors of the library that unpacks: gzip, lzma or zstd.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be opened.
+    ReportError
+        If it is `.zst`, and this Python has nothing to unpack it with.
+    """
+    if path.suffix not in COMPRESSED:
+        return path.open("rb")
+    if path.suffix == ".gz":
+        import gzip  # few inputs need these modules, which take time to import
+
+        return cast("IO[bytes]", gzip.open(path, "rb"))
+    if path.suffix == ".xz":
+        import lzma
+
+        return cast("IO[bytes]", lzma.open(path, "rb"))
+    return _opened_zstd(path)
+
+
+def _opened_zstd(path: Path) -> IO[bytes]:
+    """Open a file of zstd with Python's module, new in 3.14, or else with the package zstandard.
+
+    Both read every frame of a file: `pzstd` and `cat` make files of several.
+    """
+    try:
+        from compression import zstd
+    except ImportError:
+        pass
+    else:
+        return cast("IO[bytes]", zstd.open(path, "rb"))
+    try:
+        import zstandard
+    except ImportError:
+        raise ReportError(
+            f"{path}: unpacking .zst needs the package zstandard; install it, or unpack the file "
+            f"with: zstd -d {path.name}"
+        ) from None
+    reader = zstandard.ZstdDecompressor().stream_reader(
+        path.open("rb"), read_across_frames=True, closefd=True
+    )
+    return cast("IO[bytes]", reader)
 
 
 def blocks(path: Path) -> Iterator[bytes]:

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from perfmodel.readers.checks import COMPRESSED, RAW, begins_as_json, check_file
+from perfmodel.base.files import COMPRESSED
+from perfmodel.readers.checks import RAW, begins_as_json, check_file
 from perfmodel.readers.nsys import ALL_PARTS, read_sqlite
 from perfmodel.readers.trace import Trace
 

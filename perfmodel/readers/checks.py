@@ -14,7 +14,6 @@ from perfmodel.base.errors import PerfmodelError, ReportError
 from perfmodel.base.files import check_path
 
 RAW: Final = (".nsys-rep", ".qdrep")
-COMPRESSED: Final = (".gz", ".xz", ".zst")
 
 EXPORT: Final = "nsys export -q true -t sqlite REPORT.nsys-rep"
 """The command that makes what perfmodel reads."""
@@ -119,11 +118,12 @@ def check_file(file: Path, path: Path) -> None:
         )
         raise ReportError(f"{path}: the file is empty; {again}")
     if not header.startswith(_MAGIC):
+        suffix = ".json" if named_json else ".sqlite"
         expected, how = (
             ("a trace of torch.profiler", f"record one with {RECORD}") if named_json
             else ("an SQLite export of Nsight Systems", f"make one with: {EXPORT}")
         )  # fmt: skip
-        raise ReportError(f"{path}: expected {expected}; got {_kind(header)}; {how}")
+        raise ReportError(f"{path}: expected {expected}; got {_kind(header, suffix)}; {how}")
     stated = stated_bytes(header)
     if len(header) < 100 or size < stated:
         raise ReportError(
@@ -184,11 +184,12 @@ def _check_sum(file: Path, path: Path) -> None:
         )
 
 
-def _kind(header: bytes) -> str:
+def _kind(header: bytes, suffix: str) -> str:
+    """Say what a file is by its first bytes, and how to name it if it is packed."""
     for magic, name in (
-        (b"\x1f\x8b", "a gzip file (name it .sqlite.gz)"),
-        (b"\xfd7zXZ", "an xz file (name it .sqlite.xz)"),
-        (b"\x28\xb5\x2f\xfd", "a zstd file (unpack it with: zstd -d)"),
+        (b"\x1f\x8b", f"a gzip file (name it {suffix}.gz)"),
+        (b"\xfd7zXZ", f"an xz file (name it {suffix}.xz)"),
+        (b"\x28\xb5\x2f\xfd", f"a zstd file (name it {suffix}.zst, or unpack it with: zstd -d)"),
         (b"QdstrmVersion", "a .qdstrm stream (import it with QdstrmImporter first)"),
         (b"NVIDIA Tegra Profiler Report", "a raw report (name it .nsys-rep)"),
         (b"PAR1", "a Parquet file (name the folder that nsys export -t parquetdir made)"),

@@ -17,6 +17,12 @@ _LARGEST: Final = 64 << 20
 _NEAR: Final = 32
 """An error nearer to the end of what was read may be the end's."""
 _NOT_BLANK: Final = re.compile(r"[^ \t\n\r]")
+_FLAW: Final = re.compile(
+    r'"(?:[^"\\]+|\\.)*+"?|(?<![\w.])[-+]?(?:nan|inf(?:inity)?)(?![\w.])', re.DOTALL | re.IGNORECASE
+)
+"""A text, whole or up to the end of what was read, or a number that JSON cannot write."""
+_BAD_ESCAPE: Final = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\(?!u[0-9a-fA-F]{0,3}\Z)')
+"""A valid escape, or a backslash that begins none; one cut off at the end is neither."""
 _MOST_KEYS: Final = 10_000
 
 
@@ -24,6 +30,10 @@ class JsonStream:
     """A JSON object, or an array alone, of which the elements of one array are not kept.
 
     Numbers with a fraction or an exponent come as text, so that none is rounded.
+
+    Profilers write texts that are not valid JSON: Windows paths whose backslashes are not escaped,
+    control characters, and `nan` or `inf` of C. A backslash that begins no escape stands for
+    itself, a control character too, and a number that is not finite becomes None.
 
     Parameters
     ----------
@@ -35,6 +45,8 @@ class JsonStream:
         Key of the array whose elements are yielded.
     keep : collection of str
         Other keys whose values are kept.
+    foreign : collection of str
+        Keys that only files of other kinds have: reading ends before their value.
 
     Attributes
     ----------
@@ -43,16 +55,27 @@ class JsonStream:
         been yielded.
     found : bool
         Whether the array was there.
+    foreign : str or None
+        The key of another kind of file at which reading ended.
     """
 
     def __init__(
-        self, stream: IO[bytes], path: Path, array: str, keep: Collection[str] = ()
+        self,
+        stream: IO[bytes],
+        path: Path,
+        array: str,
+        keep: Collection[str] = (),
+        foreign: Collection[str] = (),
     ) -> None:
         self.beside: dict[str, Any] = {}
         self.found = False
+        self.foreign: str | None = None
         self._stream, self._path, self._array, self._keep = stream, path, array, keep
+        self._foreign = foreign
         self._decoder: codecs.IncrementalDecoder | None = None
-        self._scan = json.JSONDecoder(parse_float=str).raw_decode
+        self._scan = json.JSONDecoder(
+            parse_float=str, parse_constant=lambda _: None, strict=False
+        ).raw_decode
         self._text, self._at, self._before, self._ended = "", 0, 0, False
 
     def __iter__(self) -> Iterator[Any]:
@@ -68,6 +91,8 @@ class JsonStream:
             yield from self._elements()
         else:
             yield from self._members()
+            if self.foreign is not None:
+                return
         if self._next(or_end=True):
             raise self._bad("the end of the file")
 
@@ -87,13 +112,27 @@ class JsonStream:
                 self.found = True
                 yield from self._elements()
             else:
-                value = self._value()
-                self.beside[key] = value if key in self._keep else None
+                self.beside[key] = None
                 if len(self.beside) > _MOST_KEYS:
                     raise self._bad(f"at most {_MOST_KEYS} keys")
+                if key in self._foreign:
+                    self.foreign = key
+                    return
+                if key in self._keep:
+                    self.beside[key] = self._value()
+                else:
+                    self._skip()
             if self._next() == ",":
                 self._at += 1
         self._at += 1
+
+    def _skip(self) -> None:
+        """Take a value; of an array, which may be large, one element at a time."""
+        if self._next() == "[":
+            for _ in self._elements():
+                pass
+        else:
+            self._value()
 
     def _elements(self) -> Iterator[Any]:
         self._take("[")
@@ -134,18 +173,32 @@ class JsonStream:
                 raise self._bad("values nested less deeply") from error
             except json.JSONDecodeError as error:
                 whole = error.pos < len(self._text) - _NEAR and "Unterminated" not in error.msg
-                if whole or len(self._text) - self._at > _LARGEST:
+                whole = whole or len(self._text) - self._at > _LARGEST
+                if (not whole and self._more()) or self._repair():
+                    continue
+                if whole:
                     self._at = error.pos
                     raise self._bad("JSON") from error
-                if not self._more():
-                    raise self._truncated() from error
-                continue
+                raise self._truncated() from error
             except ValueError as error:  # more digits than Python converts
                 raise self._bad("numbers of 64 bits") from error
             if end < len(self._text) or self._ended:
                 self._at = end
                 return value
             self._more()  # a number may go on
+
+    def _repair(self) -> bool:
+        """Make valid JSON of texts and numbers in what was read; return whether that changed it.
+
+        What is not taken yet begins outside of a text.
+        """
+        left = self._text[self._at :]
+        repaired = _FLAW.sub(_repaired, left)
+        if repaired == left:
+            return False
+        self._before -= len(repaired) - len(left)  # characters of the file, not of the repair
+        self._text = self._text[: self._at] + repaired
+        return True
 
     def _more(self) -> bool:
         """Read on; return whether there was more. What was taken is dropped."""
@@ -177,3 +230,11 @@ class JsonStream:
             f"{self._path}: expected {expected} at character {self._before + self._at}; got "
             f"{got!r}; the file is damaged: copy it again, or record it again"
         )
+
+
+def _repaired(flaw: re.Match[str]) -> str:
+    """Return a text with every lone backslash doubled; `null` for a number that is not finite."""
+    found = flaw[0]
+    if not found.startswith('"'):
+        return "null"
+    return _BAD_ESCAPE.sub(lambda m: m[1] or "\\\\", found) if "\\" in found else found

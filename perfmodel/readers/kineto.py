@@ -5,6 +5,10 @@ CUDA, kernels and copies, tied by correlation ids. With ``record_shapes=True`` e
 its sizes and types; collectives have theirs always. Times are in µs with three decimals, since
 `baseTimeNanoseconds` (torch/csrc/profiler and libkineto/src/output_json.cpp).
 
+An annotation that only the GPU's rows have becomes a range of `GPU_DOMAIN`, on a thread of its own:
+it spans the GPU work that was launched in it. Copies and kernels of MTIA, Meta's accelerator, are
+read as those of a GPU.
+
 An operator becomes the range that `torch.autograd.profiler.emit_nvtx` would push, and a collective
 the payload that NCCL would, so that everything behind the reader treats both recordings alike.
 """
@@ -14,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from decimal import Decimal, InvalidOperation
 from itertools import chain, islice
 from pathlib import Path
@@ -23,12 +27,14 @@ from typing import IO, Any, Final, TypeGuard
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.checks import RECORD
 from perfmodel.readers.json_stream import JsonStream
-from perfmodel.readers.nvtx import PAYLOAD_COMMUNICATOR, PAYLOAD_SIZE
+from perfmodel.readers.nvtx import GPU_DOMAIN, PAYLOAD_COMMUNICATOR, PAYLOAD_SIZE
 from perfmodel.readers.trace import COPY_KINDS, MEMORY_KINDS, TORCH_PROFILER
 from perfmodel.readers.write_sqlite import SqliteWriter, written
 
 _TABLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "NVTX_EVENTS": ("start", "end", "globalTid", "eventType", "textId", "jsonText TEXT"),
+    "NVTX_EVENTS": (
+        "start", "end", "globalTid", "eventType", "domainId", "textId", "jsonText TEXT",
+    ),
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "globalTid", "correlationId", "nameId"),
     "CUPTI_ACTIVITY_KIND_KERNEL": (
         "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName",
@@ -42,25 +48,60 @@ _TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 
-_HOST, _OPERATOR, _CALL, _KERNEL, _COPY, _SET = range(6)
+_HOST, _OPERATOR, _CALL, _KERNEL, _COPY, _SET, _ON_GPU, _MTIA = range(8)
 _KINDS: Final = {
-    "user_annotation": _HOST, "cpu_op": _OPERATOR, "cuda_runtime": _CALL, "cuda_driver": _CALL,
+    "user_annotation": _HOST, "cpu_op": _OPERATOR, "gpu_user_annotation": _ON_GPU,
+    "cuda_runtime": _CALL, "cuda_driver": _CALL, "hip_runtime": _CALL, "hip_driver": _CALL,
+    "xpu_runtime": _CALL, "xpu_driver": _CALL,
+    "privateuse1_runtime": _CALL, "privateuse1_driver": _CALL,
     "kernel": _KERNEL, "gpu_memcpy": _COPY, "gpu_memset": _SET,
+    "mtia_runtime": _MTIA, "mtia_ccp_events": _MTIA,
     "Operator": _OPERATOR, "Runtime": _CALL, "Kernel": _KERNEL, "Memcpy": _COPY, "Memset": _SET,
 }  # fmt: skip
-"""What an event of a category is; the last line names them as PyTorch before 1.13 does."""
+"""What an event of a category is (libkineto/include/ActivityType.h); the last line names them as
+PyTorch before 1.13 does, where annotations such as `ProfilerStep#5` are operators."""
+
+_ROCTRACER: Final = {
+    "CopyHostToDevice": _COPY, "CopyDeviceToHost": _COPY, "CopyDeviceToDevice": _COPY,
+    "CopyHostToDevice2D": _COPY, "CopyDeviceToHost2D": _COPY, "CopyDeviceToDevice2D": _COPY,
+    "FillBuffer": _SET,
+}  # fmt: skip
+"""Copies and sets that old traces of ROCm may have as kernels, as ROCclr names its commands."""
+
+_MTIA_COPY: Final = "dma_request"
+_MTIA_ORDER: Final = ("event_wait", "event_record")
+"""What orders MTIA's streams, and is no work."""
+
+_FOREIGN: Final = {
+    "rocprofiler-sdk-tool": "JSON of rocprofv3, which has no operators and no steps of PyTorch",
+}
+"""Keys that only other tools' files have, and what such a file is."""
+
+_EXECUTION_TRACE: Final = frozenset({"schema", "nodes"})
+"""Keys of the files of torch.profiler.ExecutionTraceObserver."""
+
+_OLD_PROFILER: Final = ("CPU functions", "CUDA functions")
+"""The processes in traces of torch.autograd.profiler without Kineto (profiler_util.py)."""
 
 _PUSH_POP: Final = 59
+_DOMAIN_CREATE: Final = 75
+_GPU_DOMAIN_ID: Final = 1
 _PROCESS_BITS: Final = 24
 _MOST_IDS: Final = 1 << _PROCESS_BITS
 _ROWS: Final = 10_000
 _FIRST: Final = 32 << 20  # characters of events whose earliest time is the zero at first
-_BESIDE: Final = ("schemaVersion", "baseTimeNanoseconds", "deviceProperties", "distributedInfo")
+_BESIDE: Final = (
+    "schemaVersion", "baseTimeNanoseconds", "deviceProperties", "computeProperties",
+    "distributedInfo",
+)  # fmt: skip
 _LATEST_NS: Final = 1 << 62
 _SINCE_EPOCH_NS: Final = 10**18
 """Times from here on are of 2001 and later, not of a clock that starts with the machine."""
 
 _COPY_NAME: Final = re.compile(r"Memcpy (\w)to(\w)(?: \((\w[\w ]*) -> (\w[\w ]*)\))?")
+_COPY_WORDS: Final = re.compile(r"(?:Copy)?(Host|Device)_?To_?(Host|Device)(?:2D)?", re.IGNORECASE)
+"""A copy as roctracer names it, or the direction of one of MTIA's."""
+_NUMBERED: Final = re.compile(r"(?:[A-Za-z]+ )?(-?[0-9]{1,20})")
 _LIST: Final = "TensorList"
 _BOOLEANS: Final = re.compile(r"\[(?:True|False)(?:, (?:True|False)){2}\]")
 _NO_BRACKETS: Final = str.maketrans("[],", "   ")
@@ -96,7 +137,7 @@ def to_sqlite(stream: IO[bytes], source: Path, target: Path) -> None:
     SchemaError
         If it is no trace of torch.profiler, or holds what no profiler writes.
     """
-    parsed = JsonStream(stream, source, "traceEvents", _BESIDE)
+    parsed = JsonStream(stream, source, "traceEvents", _BESIDE, tuple(_FOREIGN))
     with written(target, source) as out:
         events = _Events(parsed, source, out)
         events.convert()
@@ -110,11 +151,15 @@ class _Events:
         self._source, self._out = source, out
         self._parsed, self._events = parsed, enumerate(iter(parsed))
         self._strings: dict[str, int] = {}
-        self._threads: dict[tuple[int, int], int] = {}
+        self._threads: dict[tuple[Hashable, Hashable], int] = {}
+        self._annotated: set[str] = set()
+        self._on_gpu: list[tuple[str, int, int | None, tuple[Any, ...]]] = []
+        self._unread: dict[str, None] = {}
         self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _TABLES}
         self._made: set[str] = set()
         self._origin_ns = self._first_ns = 0
-        self._process = 0
+        self._process: int | None = None
+        self._gpu_process = 0
         self._count = 0
 
     def convert(self) -> None:
@@ -127,52 +172,68 @@ class _Events:
         usable = [e for _, e in first if isinstance(e, dict) and e.get("ph") == "X"]
         starts = [ns for e in usable if (ns := _ns(e.get("ts"))) is not None]
         self._origin_ns = self._first_ns = min(starts, default=0)
-        self._process = next(
-            (
-                e["pid"]
-                for e in usable
-                if _KINDS.get(e.get("cat", ""), _KERNEL) < _KERNEL and type(e.get("pid")) is int
-            ),
-            0,
-        )
+        of_host = (e.get("pid") for e in usable if _kind(e) in (_HOST, _OPERATOR, _CALL))
+        self._process = next((pid for each in of_host if (pid := _number(each)) is not None), None)
+        self._gpu_process = self._process_id(self._process or 0)
         for number, event in chain(first, self._events):
             if not isinstance(event, dict):
                 raise self._odd(number, "an object", event)
             if event.get("ph") != "X":
                 continue
-            kind = _KINDS.get(event.get("cat", ""))
+            kind = _kind(event)
+            if kind == _MTIA:
+                kind, event = _as_of_gpu(event)
             if kind is not None:
                 self._add(number, kind, event)
                 self._count += 1
+            elif not self._count and len(self._unread) < _MOST_NAMED:
+                self._unread[_unread(event)] = None
+        self._add_on_gpu()
         for table in _TABLES:
             self._flush(table)
         if early := self._origin_ns - self._first_ns:  # threads are not written in their order
             for table in self._made:
                 self._out.add_to(table, ("start", "end"), early)
             self._origin_ns = self._first_ns
+        if late := self._process_id(self._process or 0) - self._gpu_process:
+            for table in self._made.intersection(_GPU_TABLES):  # kernels came before the host's
+                self._out.add_to(table, ("globalPid",), late)
 
     def _add(self, number: int, kind: int, event: dict[str, Any]) -> None:
         start, spent = _ns(event.get("ts")), _ns(event.get("dur", 0))
         if start is None or not -_LATEST_NS < start - self._origin_ns < _LATEST_NS:
             raise self._odd(number, "a time in µs as 'ts'", event.get("ts"))
         if spent is None or not 0 <= spent < _LATEST_NS:
-            raise self._odd(number, "a duration of 0 µs or more as 'dur'", event.get("dur"))
+            if spent is None or spent >= _LATEST_NS or kind > _OPERATOR:
+                raise self._odd(number, "a duration of 0 µs or more as 'dur'", event.get("dur"))
+            spent = None  # recording ended before the range did
         self._first_ns = min(self._first_ns, start)
         start -= self._origin_ns
-        args = event.get("args", {})
+        args = event.get("args")
+        if args is None:
+            args = {}
         name = event.get("name")
         if not isinstance(name, str) or not isinstance(args, dict):
             raise self._odd(number, "a name, and arguments as an object", event)
-        span = start, start + spent
+        span = start, None if spent is None else start + spent
         if kind <= _OPERATOR:
+            if kind == _HOST:
+                self._annotated.add(name)
             label = _label(name, args) if kind == _OPERATOR else name
             payload = _payload(args) if "Collective name" in args else None
-            self._row("NVTX_EVENTS", (*span, self._thread(number, event), _PUSH_POP,
+            self._row("NVTX_EVENTS", (*span, self._thread(number, event), _PUSH_POP, None,
                                       self._text(label), payload))  # fmt: skip
+            return
+        if kind == _ON_GPU:
+            if name not in self._annotated:
+                row: tuple[Any, ...] = _number(event.get("pid")), _number(event.get("tid"))
+                self._on_gpu.append((name, *span, row))
             return
         correlation = args.get("correlation")
         if correlation is not None and not _is_small(correlation):
-            raise self._odd(number, "a number as 'correlation'", correlation)
+            given, correlation = correlation, _number(correlation)
+            if correlation is None:
+                raise self._odd(number, "a number as 'correlation'", given)
         if kind == _CALL:
             if correlation is not None:  # else it launches nothing
                 call = (*span, self._thread(number, event), correlation, self._text(name))
@@ -180,18 +241,35 @@ class _Events:
             return
         where = [args.get(key, event.get(other)) for key, other in _WHERE]
         if not all(_is_small(v) for v in where):
-            raise self._odd(number, "numbers as 'device' and 'stream'", where)
-        row = (*span, *where, correlation, self._process_id(self._process))
-        if kind == _KERNEL:
+            given, where = where, [_number(v) for v in where]
+            if None in where:
+                raise self._odd(number, "numbers as 'device' and 'stream'", given)
+        row = (*span, *where, correlation, self._gpu_process)
+        if kind == _KERNEL and (kind := _ROCTRACER.get(name, _KERNEL)) == _KERNEL:
             self._row("CUPTI_ACTIVITY_KIND_KERNEL", (*row, self._text(_as_nsys(name))))
             return
         size = args.get("bytes")
         if size is not None and (not _is_small(size) or size < 0):
-            raise self._odd(number, "0 bytes or more as 'bytes'", size)
+            given, size = size, _number(size)
+            if size is None or size < 0:
+                raise self._odd(number, "0 bytes or more as 'bytes'", given)
         if kind == _COPY:
             self._row("CUPTI_ACTIVITY_KIND_MEMCPY", (*row, size, *_copy_kinds(name)))
         else:
             self._row("CUPTI_ACTIVITY_KIND_MEMSET", (*row, size))
+
+    def _add_on_gpu(self) -> None:
+        """Add the ranges that only the GPU's rows have, each row as a thread."""
+        found = [each for each in self._on_gpu if each[0] not in self._annotated]
+        process = self._process_id(self._process or 0)
+        for number, (name, start, end, row) in enumerate(found):
+            key = GPU_DOMAIN, row
+            thread = self._threads.setdefault(key, process | self._next_id())
+            if not number:
+                made = start, start, thread, _DOMAIN_CREATE, _GPU_DOMAIN_ID
+                self._row("NVTX_EVENTS", (*made, self._text(GPU_DOMAIN), None))
+            at = start, end, thread, _PUSH_POP, _GPU_DOMAIN_ID
+            self._row("NVTX_EVENTS", (*at, self._text(name), None))
 
     def _row(self, table: str, row: tuple[Any, ...]) -> None:
         rows = self._rows[table]
@@ -217,23 +295,32 @@ class _Events:
 
     def _thread(self, number: int, event: dict[str, Any]) -> int:
         """Serialized id of a thread; ids that do not fit are numbered from the last that does."""
-        pid, tid = event.get("pid"), event.get("tid")
-        if type(pid) is not int or type(tid) is not int:
-            raise self._odd(number, "numbers as 'pid' and 'tid'", (pid, tid))
-        found = self._threads.get((pid, tid))
+        given = event.get("pid"), event.get("tid")
+        try:
+            found = self._threads.get(given)
+        except TypeError:  # a list or an object
+            raise self._odd(number, "numbers as 'pid' and 'tid'", given) from None
         if found is None:
-            small = tid if 0 <= tid < _MOST_IDS >> 1 else _MOST_IDS - 1 - len(self._threads)
-            found = self._threads[pid, tid] = self._process_id(pid) | small
+            pid, tid = _number(given[0]), _number(given[1])
+            if pid is None or (tid is None and not isinstance(given[1], str)):
+                raise self._odd(number, "numbers as 'pid' and 'tid'", given)
+            if self._process is None:
+                self._process = pid
+            fits = tid is not None and 0 <= tid < _MOST_IDS >> 1
+            found = self._process_id(pid) | (tid if tid is not None and fits else self._next_id())
+            self._threads[given] = found
         return found
+
+    def _next_id(self) -> int:
+        """Return the id of a thread whose own does not fit, or that has none."""
+        return _MOST_IDS - 1 - len(self._threads)
 
     def finish(self, parsed: JsonStream) -> None:
         """Write strings, ranks, GPUs and the clock's zero, which the file may name at its end."""
         if not parsed.found or not self._count:
-            got = ", ".join(list(parsed.beside)[:5]) or "no keys"
             raise SchemaError(
                 f"{self._source}: expected a trace of torch.profiler, with operators or kernels in "
-                f"'traceEvents'; got JSON with {got if not parsed.found else 'none of them'}; "
-                f"record one with {RECORD}"
+                f"'traceEvents'; got {self._instead(parsed)}; record one with {RECORD}"
             )
         out, beside = self._out, parsed.beside
         _write(out, "StringIds", {"id": "INTEGER PRIMARY KEY", "value": "TEXT"},
@@ -248,17 +335,26 @@ class _Events:
         utc = base + self._origin_ns if type(base) is int else 0
         if _SINCE_EPOCH_NS < utc < _LATEST_NS:
             _write(out, "TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": "INTEGER"}, [(utc,)])
-        self._write_gpus(beside.get("deviceProperties"))
+        self._write_gpus(beside.get("deviceProperties") or beside.get("computeProperties"))
         self._write_ranks(beside.get("distributedInfo"))
 
+    def _instead(self, parsed: JsonStream) -> str:
+        """Name what a file is that is no trace of torch.profiler."""
+        if parsed.foreign is not None:
+            return _FOREIGN[parsed.foreign]
+        if parsed.found:
+            return f"{', '.join(self._unread)}" if self._unread else "none of them"
+        if parsed.beside.keys() >= _EXECUTION_TRACE:
+            return "an execution trace of PyTorch, which has no times of GPU work"
+        return f"JSON with {', '.join(list(parsed.beside)[:_MOST_NAMED]) or 'no keys'}"
+
     def _write_gpus(self, devices: Any) -> None:
-        keys = ("id", "name", "numSms", "totalGlobalMem", "computeMajor", "computeMinor")
         found = [
-            tuple(d.get(key) for key in keys)
+            (d["id"], d["name"], *(next((d[k] for k in keys if _is_small(d.get(k))), None)
+                                   for keys in _GPU_FACTS))
             for d in (devices if isinstance(devices, list) else ())
-            if isinstance(d, dict) and isinstance(d.get("name"), str)
-        ]
-        found = [row for row in found if all(_is_small(row[i]) for i in (0, 2, 3, 4, 5))]
+            if isinstance(d, dict) and isinstance(d.get("name"), str) and _is_small(d.get("id"))
+        ]  # fmt: skip
         columns = ("id", "name TEXT", "smCount", "totalMemory", "computeMajor", "computeMinor")
         kinds = (column.partition(" ") for column in columns)
         if found:
@@ -272,7 +368,7 @@ class _Events:
         if not (_is_small(rank) and _is_small(size) and 0 <= rank < size):
             return
         _write(self._out, "MPI_RANKS", {"globalTid": "INTEGER", "rank": "INTEGER"},
-               [(self._process_id(self._process), rank)])  # fmt: skip
+               [(self._process_id(self._process or 0), rank)])  # fmt: skip
         columns = dict.fromkeys(("rank", "commHandle", "size"), "INTEGER")
         _write(self._out, "MPI_COMMUNICATORS", columns, [(rank, 0, size)])
 
@@ -286,10 +382,64 @@ class _Events:
 _WHERE: Final = (("device", "pid"), ("stream", "tid"))
 """Where a GPU operation ran: by its arguments, or by the row that it is drawn in."""
 
+_GPU_TABLES: Final = frozenset(
+    table for table, columns in _TABLES.items() if "globalPid" in columns
+)
+_GPU_FACTS: Final = (
+    ("numSms", "multiProcessorCount"), ("totalGlobalMem",), ("computeMajor", "major"),
+    ("computeMinor", "minor"),
+)  # fmt: skip
+"""Columns of `TARGET_INFO_GPU`; the second names are those of `computeProperties` (early 2021)."""
+_MOST_NAMED: Final = 5
+
 
 def _write(out: SqliteWriter, table: str, columns: Mapping[str, str], rows: Any) -> None:
     out.create(table, columns)
     out.add(table, len(columns), rows)
+
+
+def _kind(event: Mapping[str, Any]) -> int | None:
+    """Return what an event is; None if it is not read."""
+    category = event.get("cat")
+    return _KINDS.get(category) if isinstance(category, str) else None
+
+
+def _unread(event: Mapping[str, Any]) -> str:
+    """Name an event that is not read, for an error."""
+    if event.get("pid") in _OLD_PROFILER:
+        return "events of torch.autograd.profiler, which do not say what launched a kernel"
+    category = event.get("cat")
+    return f"events of category {repr(category)[:40]}" if category else "events of no category"
+
+
+def _as_of_gpu(event: dict[str, Any]) -> tuple[int | None, dict[str, Any]]:
+    """Return what an event of MTIA is, and the event as Kineto writes a GPU's.
+
+    A call that is drawn among the device's rows is drawn among the host's, too.
+    """
+    name, args = event.get("name"), event.get("args") or {}
+    if not isinstance(args, dict):
+        return _KERNEL, event
+    if event["cat"] == "mtia_runtime":
+        return None if event.get("pid") == args.get("device") else _CALL, event
+    if name == _MTIA_COPY:
+        said = {"name": args.get("direction", name), "args": args | {"bytes": args.get("size")}}
+        return _COPY, event | said
+    return None if name in _MTIA_ORDER else _KERNEL, event
+
+
+def _number(value: Any) -> int | None:
+    """Return an id, which traces of 2021 write as text; None if it is none that SQLite holds.
+
+    >>> _number("25738"), _number("stream 7"), _number(2**64 - 1), _number("main")
+    (25738, 7, -1, None)
+    """
+    if isinstance(value, str):
+        found = _NUMBERED.fullmatch(value)
+        value = int(found[1]) if found else None
+    if type(value) is int and _LATEST_NS <= value < 1 << 64:
+        value -= 1 << 64  # a negative number, written as one without a sign
+    return value if _is_small(value) else None
 
 
 def _is_small(value: Any) -> TypeGuard[int]:
@@ -328,6 +478,8 @@ def _label(name: str, args: Mapping[str, Any]) -> str:
     'aten::mm, seq = 4, sizes = [[2, 3], [3, 5]], types = [float, float]'
     """
     dims = args.get("Input Dims")
+    if dims is None:
+        dims = args.get("Input dims")  # until early 2021
     if not isinstance(dims, list) or not dims:
         return name
     kinds = args.get("Input type")
@@ -393,10 +545,15 @@ def _copy_kinds(name: str) -> tuple[int, int, int]:
 
     >>> _copy_kinds("Memcpy HtoD (Pageable -> Device)")
     (1, 0, 2)
+    >>> _copy_kinds("CopyDeviceToHost")
+    (2, 2, 7)
     """
     found = _COPY_NAME.match(name)
     if found is None:
-        return 0, _MEMORY_CODE["unknown"], _MEMORY_CODE["unknown"]
+        words = _COPY_WORDS.fullmatch(name)
+        ends = [word.title() for word in words.group(1, 2)] if words else ["", ""]
+        memory = [_MEMORY_CODE.get(end.lower(), _MEMORY_CODE["unknown"]) for end in ends]
+        return _COPY_CODE.get("-to-".join(ends), 0), memory[0], memory[1]
     ends = [_PLACES.get(letter, "") for letter in found.group(1, 2)]
     kinds = [_MEMORY_CODE.get((k or "unknown").lower(), 7) for k in found.group(3, 4)]
     return _COPY_CODE.get("-to-".join(ends), 0), kinds[0], kinds[1]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from perfmodel.base.errors import ReportError, SchemaError
-from perfmodel.base.files import check_path, read_at_most
+from perfmodel.base.files import check_path, opened_unpacked, read_at_most
 from perfmodel.readers.rep import converted
 
 TIME: Final = "gpu__time_duration.sum"
@@ -301,7 +301,7 @@ def read_text(path: Path) -> str:
 
 def _unpacked(path: Path) -> bytes:
     try:
-        with lzma.open(path) as file:
+        with opened_unpacked(path) as file:
             data = read_at_most(file, _MOST_BYTES)
     except (lzma.LZMAError, EOFError) as error:
         raise ReportError(f"{path}: cannot be unpacked ({error}); copy it again") from error

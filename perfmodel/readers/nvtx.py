@@ -127,6 +127,8 @@ def _communicator(said: dict[str, Any]) -> int:
 
 
 MPI_DOMAIN: Final = "MPI"
+GPU_DOMAIN: Final = "GPU"
+"""Of ranges that a trace of torch.profiler has on the GPU's rows only, with times of the GPU."""
 _MARKS = (34, 65)
 _THREAD_NAME = 39
 _PUSH_POP = (59, 70)

@@ -6,20 +6,18 @@ A `.nsys-rep` goes through `nsys export`.
 from __future__ import annotations
 
 import errno
-import gzip
-import lzma
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from perfmodel.base.errors import PerfmodelError, ReportError
-from perfmodel.base.files import check_path
+from perfmodel.base.files import check_path, opened_unpacked
 from perfmodel.readers import columnar, kineto
-from perfmodel.readers.checks import COMPRESSED, RAW, begins_as_json, stated_bytes
+from perfmodel.readers.checks import RAW, begins_as_json, stated_bytes
 
 _EXPORT_SECONDS: Final = 3600
 _MORE: Final = 1 << 26
@@ -114,13 +112,13 @@ def _export(path: Path, target: Path) -> None:
 def _unpack(path: Path, target: Path) -> None:
     """Unpack an SQLite file, to its end for the checksum; of anything else, the first bytes."""
     try:
-        with _open(path) as source:
+        with opened_unpacked(path) as source:
             is_trace = begins_as_json(source)
         if is_trace:
-            with _open(path) as source:
+            with opened_unpacked(path) as source:
                 kineto.to_sqlite(source, path, target)
             return
-        with _open(path) as source, target.open("wb") as out:
+        with opened_unpacked(path) as source, target.open("wb") as out:
             header = source.read(100)
             out.write(header)
             expected = stated_bytes(header)
@@ -148,20 +146,3 @@ def _unpack(path: Path, target: Path) -> None:
                 f"({error.strerror}); free some, or set TMPDIR to a folder on another disk"
             ) from error
         raise ReportError(f"{path}: cannot be unpacked ({error}); copy it again") from error
-
-
-def _open(path: Path) -> Any:
-    if path.suffix not in COMPRESSED:
-        return path.open("rb")
-    if path.suffix == ".gz":
-        return gzip.open(path, "rb")
-    if path.suffix == ".xz":
-        return lzma.open(path, "rb")
-    try:
-        import zstandard
-    except ImportError:
-        raise ReportError(
-            f"{path}: unpacking .zst needs the package zstandard; install it, or unpack the file "
-            f"with: zstd -d {path.name}"
-        ) from None
-    return zstandard.open(path, "rb")

@@ -246,7 +246,10 @@ HOSTILE = {
     "no name": ([event(name=None)], SchemaError, "expected a name"),
     "arguments in a list": ([event(args=[])], SchemaError, "arguments as an object"),
     "a huge correlation": ([event(args={"correlation": 2**70})], SchemaError, "'correlation'"),
-    "a thread of text": ([event(tid="main")], SchemaError, "'pid' and 'tid'"),
+    "a thread in a list": ([event(tid=["main"])], SchemaError, "'pid' and 'tid'"),
+    "a process of text": ([event(pid="main")], SchemaError, "'pid' and 'tid'"),
+    "no thread": ([event(tid=None)], SchemaError, "'pid' and 'tid'"),
+    "a category in a list": ([event(cat=["kernel"])], SchemaError, "got events of category"),
     "a stream of text": ([KERNEL_EVENT | {"args": {"stream": "x"}}], SchemaError, "'stream'"),
     "negative bytes": (
         [event(cat="gpu_memset", pid=0, args={"bytes": -1})], SchemaError, "0 bytes or more"),
@@ -411,7 +414,6 @@ def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_what_is_left_unread(tmp_path: Path) -> None:
     others = [
         event(cat="python_function", name="train.py(3): step", ts=-5, args={"Python id": 1}),
-        event(cat="gpu_user_annotation", name="step 1", pid=0, tid=7),
         event(cat="cuda_sync", name="Stream Sync"),
         {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "python"}},
         {"ph": "i", "name": "[memory]", "cat": "cpu_instant_event", "ts": 3, "args": {"Bytes": 8}},

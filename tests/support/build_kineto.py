@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zstandard
 
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.readers.trace import COPY_KINDS, KERNEL, MEMCPY, MEMORY_KINDS, NULL, Trace
@@ -121,3 +122,18 @@ def _copy_name(direction: int, source: int, target: int) -> str:
 def _as_kineto(kernel: str) -> str:
     """Write unnamed namespaces as CUPTI's names have them."""
     return kernel.replace("<unnamed>", "(anonymous namespace)")
+
+
+def trace_event(
+    category: str, name: str, *, pid: Any = 10, tid: Any = 10, ts: float = 1, dur: float = 2,
+    args: dict[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return one event that lasts, as Kineto writes it."""
+    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur,
+            "args": args or {}}  # fmt: skip
+
+
+def zstd_frames(*parts: bytes) -> bytes:
+    """Compress each part to a frame of its own, as pzstd does."""
+    compressor = zstandard.ZstdCompressor()
+    return b"".join(compressor.compress(part) for part in parts)
