@@ -29,6 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import folders
 from profiles.collect import ROOT, TRACE, profile, versions
 from profiles.part import part
 from profiles.plans import PLANS, configurations
@@ -130,11 +131,11 @@ def main() -> None:
         print(f"{len(done)} launches; cutting the reports", flush=True)
         rows = gather(c, done)
     file = c.out / "launches.json"
-    kept = json.loads(file.read_text())["launches"] if file.exists() else []
+    kept = json.loads(folders.content(file))["launches"] if folders.there(file) else []
     new = {(row["name"], row["launch"], row["recorded"]) for row in rows}
     kept = [r for r in kept if (r["name"], r["launch"], r["recorded"]) not in new]
     about = {"versions": versions(), "collected": datetime.now(UTC).isoformat(timespec="seconds")}
-    file.write_text(json.dumps({**about, "launches": kept + rows}, indent=1) + "\n")
+    folders.put(file, json.dumps({**about, "launches": kept + rows}, indent=1) + "\n")
     print(f"{len(rows)} rows, {time.perf_counter() - begun:.0f} s", flush=True)
 
 

@@ -13,12 +13,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import folders
 from profiles.collect_launches import observed
 
 
 def again(file: Path) -> int:
     """Replace what was observed in the rows whose reports are there; return how many."""
-    collection = json.loads(file.read_text(encoding="utf-8"))
+    collection = json.loads(folders.content(file))
     kept = [row for row in collection["launches"] if row.get("file")]
     kept = [row for row in kept if (file.parent / row["file"]).exists()]
     for row in kept:
@@ -28,7 +29,7 @@ def again(file: Path) -> int:
             row.update(rounded(observed(report)))
     rows = ",\n".join(json.dumps(row, separators=(",", ":")) for row in collection.pop("launches"))
     about = json.dumps(collection, separators=(",", ":"))
-    file.write_text(f'{about[:-1]},"launches":[\n{rows}\n]}}\n', encoding="utf-8")
+    folders.put(file, f'{about[:-1]},"launches":[\n{rows}\n]}}\n')
     return len(kept)
 
 

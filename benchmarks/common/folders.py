@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import os
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,43 @@ SUPPORT: Final = TESTS / "support"
 BASE: Final = PROFILES / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
 SHIPPED: Final = sorted(PROFILES.glob("*.sqlite"))
 MACHINE: Final = RESULTS / "machine_h200x4.toml"
+
+
+def packed(path: Path) -> Path:
+    """Return where a file lies that is kept packed."""
+    return path.with_name(f"{path.name}.xz")
+
+
+def there(path: Path) -> bool:
+    """Whether there is a file, plain or packed."""
+    return path.exists() or packed(path).exists()
+
+
+def content(path: Path) -> str:
+    """Return the text of a file, plain or packed."""
+    if path.exists():
+        return path.read_text("utf-8")
+    return lzma.decompress(packed(path).read_bytes()).decode()
+
+
+def put(path: Path, text: str) -> None:
+    """Write a file, whole or not at all; packed where it is kept so."""
+    data = text.encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if packed(path).exists() and not path.exists():
+        path, data = packed(path), lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+def plain(path: Path) -> Path:
+    """Return a file that may be kept packed, for those who open no packed ones."""
+    if path.exists():
+        return path
+    target = ROOT / "build" / "unpacked" / path.relative_to(ROOT)
+    put(target, content(path))
+    return target
 
 
 def unpacked(packed: Path, target: Path) -> Path:

@@ -41,7 +41,7 @@ def read(path: Path) -> dict[str, Any]:
     Where this process has put results of that file aside, it returns those.
     """
     path = _ASIDE.get(path, path)
-    found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    found: dict[str, Any] = json.loads(folders.content(path)) if folders.there(path) else {}
     return found
 
 
@@ -51,12 +51,9 @@ def write(path: Path, result: Any, digits: int | None = None) -> Path:
     A list of numbers stands on one line. Return where it was written: see `place`.
     """
     path = place(path, result)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".partial")
     text = json.dumps(rounded(result, digits), indent=1, allow_nan=False)
     text = re.sub(r"\[\s+([-+.e\d,\s]+?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text)
-    temporary.write_text(text + "\n", encoding="utf-8")
-    temporary.replace(path)
+    folders.put(path, text + "\n")
     return path
 
 
@@ -72,9 +69,9 @@ def place(path: Path, result: Any) -> Path:
     a line on the standard error output says so, once. Results that grow as they are measured
     replace the file when they are as many as the recorded ones.
     """
-    if not path.resolve().is_relative_to(folders.RESULTS.resolve()) or not path.exists():
+    if not path.resolve().is_relative_to(folders.RESULTS.resolve()) or not folders.there(path):
         return path
-    why = lost(json.loads(path.read_text("utf-8")), result)
+    why = lost(json.loads(folders.content(path)), result)
     if not why:
         if path in _ASIDE:
             _ASIDE.pop(path).unlink(missing_ok=True)

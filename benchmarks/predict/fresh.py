@@ -47,7 +47,7 @@ from perfmodel.base.errors import ModelError
 from perfmodel.machines.measure.measurement import load as load_machine
 from perfmodel.models.calibrate import grouped
 from perfmodel.models.hosts import Host, by_calls, by_report, calls_of, unknown
-from perfmodel.models.model import Model, load, save
+from perfmodel.models.model import Model, as_text, load
 from perfmodel.models.predict import predict
 from perfmodel.models.terms import Observation
 from profiles.plans import BLIND, configurations
@@ -160,10 +160,10 @@ def freeze() -> None:
     machine = Launches(machine=BLIND_MACHINE)
     training = of_all_hosts()
     model = machine.calibrated(
-        training, host_calls=calls_of(load_machine(BLIND_MACHINE)),
+        training, host_calls=calls_of(load_machine(folders.plain(BLIND_MACHINE))),
         calls_of_host=BLIND_MACHINE_HOST, left_out=114,
     )  # fmt: skip
-    save(model, BLIND_MODEL)
+    folders.put(BLIND_MODEL, as_text(model))
     rows = []
     for ranks in BLIND:
         for each in configurations(ranks, BLIND):
@@ -193,12 +193,12 @@ def known_of(model: Model, file: Path) -> Hosts:
 
 def score_blind() -> dict[str, Any]:
     """Hold the frozen predictions against what was measured; the model is read as committed."""
-    model, frozen = load(BLIND_MODEL), results.read(BLIND_OUT)
+    model, frozen = load(folders.plain(BLIND_MODEL)), results.read(BLIND_OUT)
     said = {row["case"]: row["predicted_s"] for row in frozen["predictions"]}
     training = of_all_hosts()
     seen = {o.case.key for o in training}  # three of the plan, once, in the oldest collection
     rows = []
-    for file in sorted(BLIND_MEASURED.glob("*/*.json")):
+    for file in sorted(p.with_suffix("") for p in BLIND_MEASURED.glob("*/*.json.xz")):
         unseen = [o for o in Launches(file, None).observations if o.case.key not in seen]
         for how, host in known_of(model, file).items():
             known = training if how == "nothing" else ()
@@ -251,7 +251,7 @@ def leave_hosts_out() -> list[dict[str, Any]]:
     Every report of the host is the anchor once, or `ANCHORS` of them; it is not scored itself. The
     noise is that of the frozen model, which no host changes by much.
     """
-    machine, noise = Launches(machine=BLIND_MACHINE), load(BLIND_MODEL).batch_noise
+    machine, noise = Launches(machine=BLIND_MACHINE), load(folders.plain(BLIND_MODEL)).batch_noise
     every, rows = of_all_hosts(), []
     for left in dict.fromkeys(o.host for o in every):
         own = [o for o in every if o.host == left and o.case.route != "replayed"]

@@ -155,7 +155,7 @@ def eight(folder: Path, machine: str) -> None:
 def keep_model(name: str, model: OperatorModel) -> None:
     """Write a model, and print how it meets its own steps."""
     text = as_text(model)
-    results.place(RESULTS / f"model_{name}.json", json.loads(text)).write_text(text)
+    folders.put(results.place(RESULTS / f"model_{name}.json", json.loads(text)), text)
     print(name, model.host, model.wires, model.contention, model.gap_s, model.scale,
           model.gpu_noise, model.host_noise)  # fmt: skip
     for step in model.steps:
@@ -213,7 +213,7 @@ def predictions(
 
 def frozen() -> dict[str, OperatorModel]:
     """The models that were kept."""
-    return {name: load(RESULTS / f"model_{name}.json") for name in MODELS}
+    return {name: load(folders.plain(RESULTS / f"model_{name}.json")) for name in MODELS}
 
 
 # --- rivals

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import perfmodel
-from benchmarks.common import pages, results
+from benchmarks.common import folders, pages, results
 from benchmarks.common.pages import markdown
 from benchmarks.predict import gpt
 from benchmarks.predict.gpt_sizes import SETS, SYMBOLS
@@ -57,7 +57,7 @@ EXPOSED: Final = (
 def predicted(machine: str | None = None) -> list[Row]:
     """Return a row for every size, way and number of GPUs; of another host by its calls."""
     host = choose(machine)[0] if machine else None
-    models = {name: load(gpt.RESULTS / f"model_{name}.json") for name in MODELS}
+    models = {name: load(folders.plain(gpt.RESULTS / f"model_{name}.json")) for name in MODELS}
     found = [row for row in gpt.predictions(models, host=host) if row["sizes"]["p"] in RANKS]
     return sorted(found, key=lambda row: row["parallel"])
 

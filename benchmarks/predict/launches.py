@@ -71,7 +71,7 @@ class Launches:
         self.alone: Alone | None = None
         self.micro: tuple[Microbenchmark, ...] = ()
         if machine is not None:
-            found = load(machine)
+            found = load(folders.plain(machine))
             self.alone = parts.gemms_alone(found, machine.name)
             self.micro = parts.microbenchmarks(found, machine.name)
         cases: dict[str, Case] = {}
@@ -114,7 +114,7 @@ def of_all_hosts() -> list[Observation]:
     found = list(Launches(machine=None).observations)
     for folder in ("fresh", "scale", "hosts"):
         file = folders.PROFILES / folder / "launches.json"
-        if file.exists():
+        if folders.there(file):
             found += Launches(file, None).observations
     for folder in ("campaign", "ladder"):
         for o in reports(folders.PROFILES / folder / "index.json"):
@@ -161,6 +161,8 @@ def commit_of(path: Path) -> str | None:
         command = ["git", "-C", str(folders.ROOT), *words, "--", str(path)]
         return subprocess.run(command, capture_output=True, text=True)
 
+    if not path.exists():
+        path = folders.packed(path)
     clean = git("status", "--porcelain")
     if clean.returncode or clean.stdout.strip():
         return None

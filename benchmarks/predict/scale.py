@@ -19,7 +19,7 @@ from benchmarks.predict.launches import Launches, case_of, commit_of
 from benchmarks.predict.report import PAGE
 from benchmarks.predict.score import LAUNCH_SPREAD, predict_rows, ranking, summary
 from perfmodel.base.errors import ModelError
-from perfmodel.models.model import load, save
+from perfmodel.models.model import as_text, load
 from perfmodel.models.predict import predict
 from profiles.plans import SCALE, configurations
 
@@ -35,7 +35,7 @@ def freeze() -> None:
     launches = Launches()
     training = [o for o in launches.observations if o.case.sizes["p"] <= MOST_RANKS]
     model = launches.calibrated(training)
-    save(model, MODEL)
+    folders.put(MODEL, as_text(model))
     rows = []
     for ranks in sorted(set(SCALE) - {MOST_RANKS}):
         for each in configurations(ranks, SCALE):
@@ -59,7 +59,7 @@ def score() -> None:
     training = [o for o in launches.observations if o.case.sizes["p"] <= MOST_RANKS]
     found = results.read(OUT)
     more = [o for o in measured.observations if o.case.sizes["p"] > MOST_RANKS]
-    rows = predict_rows(load(MODEL), training, more)
+    rows = predict_rows(load(folders.plain(MODEL)), training, more)
     said = {p["case"]: p["predicted_s"] for p in found["predictions"]}
     for row in rows:
         assert row["predicted_s"] == said[row["case"]], row["case"]  # nothing was fitted again

@@ -1,8 +1,9 @@
-"""The optimization ladder as it was timed: benchmarks/results/ladder.json as rows and steps."""
+"""The optimization ladder as it was timed: benchmarks/results/ladder.json.xz as rows and steps."""
 
 from __future__ import annotations
 
 import json
+import lzma
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -148,10 +149,20 @@ def read_ladder(path: Path) -> Ladder:
         If the file cannot be read, or is something else.
     """
     try:
-        read = json.loads(path.read_text(encoding="utf-8"))
+        packed = path.suffix == ".xz"
+        text = lzma.decompress(path.read_bytes()).decode() if packed else path.read_text("utf-8")
+        read = json.loads(text)
         rows = sorted(read["rows"], key=lambda r: (r["kind"] != "rung", r["place"]))
         return Ladder(tuple(_timed(row, read.get("notes", ())) for row in rows))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        EOFError,
+        lzma.LZMAError,
+    ) as error:
         raise ReportError(
             f"{printable(path.name)}: expected the results of benchmarks.ladder; got a file "
             f"without them ({type(error).__name__}: {printable(str(error))[:80]}); run it again"

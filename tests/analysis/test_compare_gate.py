@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from benchmarks.common import results
 from benchmarks.common.folders import PROFILES
 from perfmodel.analysis.compare.compare import gate_of
 from perfmodel.models.launches import GATE_SCALES, LAUNCH_NOISE, SCALES, Median, effect
@@ -25,7 +26,7 @@ PAIRS = 1000
 @cache
 def residuals() -> dict[str, np.ndarray]:
     """How far launches are from their configuration's mean, as logarithms, by what limits them."""
-    launches = json.loads((PROFILES / "launches" / "launches.json").read_text())
+    launches = results.read(PROFILES / "launches" / "launches.json")
     found = defaultdict(list)
     for launch in launches["launches"]:
         if launch["recorded"] and isinstance(launch.get("batch_s"), float):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections import defaultdict
@@ -14,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from benchmarks.common import results
 from benchmarks.common.folders import PROFILES
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.estimates import estimate
@@ -217,7 +217,7 @@ def test_durations_of_zero_are_no_reason_to_complain() -> None:
 @cache
 def logs() -> dict[str, list[list[float]]]:
     """Logarithms of recorded times by what they are of and configuration, a number a launch."""
-    document = json.loads((PROFILES / "launches" / "launches.json").read_text())
+    document = results.read(PROFILES / "launches" / "launches.json")
     found: dict[str, dict[object, list[float]]] = defaultdict(lambda: defaultdict(list))
     for launch in document["launches"]:
         if not launch["recorded"]:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from benchmarks.common import results
 from benchmarks.common.folders import PROFILES, RESULTS, ROOT
 from benchmarks.ladder import __main__ as main
 from benchmarks.ladder import cell as ladder_check
@@ -532,9 +533,7 @@ def test_the_document_says_what_the_rows_say() -> None:
 
 
 def test_the_register_kernel_s_row_says_what_wide_loads_gain_and_what_they_do_not() -> None:
-    steps, gemm = (
-        json.loads((RESULTS / f"{name}.json").read_text()) for name in ("gemm_steps", "gemm")
-    )
+    steps, gemm = (results.read(RESULTS / f"{name}.json") for name in ("gemm_steps", "gemm"))
     slow = ladder_rows.merge(record(), RUN, [row("register gemm", 90e-6, place=12)])
     section = ladder_report.markdown(slow, gemm, steps=steps).split("### register gemm")[1]
     section = section.partition("\n## ")[0].partition("\n### ")[0]
@@ -646,14 +645,11 @@ def test_text_and_picture_are_about_two_ranks_if_they_can(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_docs_show_the_committed_results() -> None:
-    results = RESULTS / "ladder.json"
-    if not results.exists():
-        pytest.skip("no results are committed")
-    committed = json.loads(results.read_text(encoding="utf-8"))
+    committed = results.read(RESULTS / "ladder.json")
     document = (ROOT / "docs" / "ladder.md").read_text(encoding="utf-8")
     compared = ladder_report.profiles(PROFILES / "ladder")
     gemm, tiles, aware, steps = (
-        json.loads(file.read_text()) if (file := results.with_name(f"{n}.json")).exists() else None
+        results.read(RESULTS / f"{n}.json")
         for n in ("gemm", "thin_sweep", "cuda_aware", "gemm_steps")
     )
     made = ladder_report.markdown(committed, gemm, compared, tiles, aware, steps)

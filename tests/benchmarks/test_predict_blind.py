@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.common import results
+from benchmarks.common.folders import plain
 from benchmarks.common.pages import section
 from benchmarks.predict import fresh
 from benchmarks.predict.launches import Launches, case_of, of_all_hosts
@@ -18,7 +19,7 @@ FOUND = results.read(fresh.BLIND_OUT)
 
 
 def test_predictions_are_the_frozen_model_s() -> None:
-    model, said = load(fresh.BLIND_MODEL), {p["name"]: p for p in FOUND["predictions"]}
+    model, said = load(plain(fresh.BLIND_MODEL)), {p["name"]: p for p in FOUND["predictions"]}
     cases = {c["name"]: case_of(c, ranks) for ranks in BLIND for c in configurations(ranks, BLIND)}
     assert set(said) == set(cases)
     assert len(cases) == 44
@@ -41,9 +42,9 @@ def test_no_configuration_that_is_scored_was_seen_before() -> None:
 
 
 def test_hosts_of_the_campaign_are_not_the_calibration_s() -> None:
-    files = sorted(fresh.BLIND_MEASURED.glob("*/*.json"))
+    files = sorted(p.with_suffix("") for p in fresh.BLIND_MEASURED.glob("*/*.json.xz"))
     hosts = {o.host for file in files for o in Launches(file, None).observations}
-    assert not hosts & set(load(fresh.BLIND_MODEL).hosts)
+    assert not hosts & set(load(plain(fresh.BLIND_MODEL)).hosts)
 
 
 def test_the_page_says_what_was_found() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from benchmarks.common.folders import PROFILES, RESULTS
 from benchmarks.common.pages import section
+from benchmarks.common.results import read as read_results
 from benchmarks.cuda_aware import predicted as of_other_sizes
 from benchmarks.predict import launches as predict_launches
 from perfmodel.base.errors import ModelError, WorkloadError
@@ -383,7 +384,7 @@ def test_a_workload_of_one_s_own(tmp_path: Path) -> None:
 
 
 def test_results_are_one_row_per_unseen_configuration() -> None:
-    found = json.loads((RESULTS / "predict.json").read_text(encoding="utf-8"))
+    found = read_results(RESULTS / "predict.json")
     frozen = load(RESULTS / "predict_model.json")
     assert len(found["frozen"]["runs"]) == len(frozen.runs)
     assert found["frozen"]["configurations"] <= found["frozen"]["of"] / 4
@@ -407,11 +408,11 @@ def test_the_committed_launches_are_what_was_scored() -> None:
     """Every row's launches are those of profiles/launches; a kept report is one of them."""
     launches = predict_launches.Launches(machine=None)
     seconds = {o.source: o.batch_s for o in launches.observations}
-    found = json.loads((RESULTS / "predict.json").read_text(encoding="utf-8"))
+    found = read_results(RESULTS / "predict.json")
     scored = {m["report"]: m["batch_s"] for row in found["rows"] for m in row["measured"]}
     assert scored.items() <= seconds.items()
     assert not set(scored) & {o.source for o in launches.designed()}
-    for row in json.loads(predict_launches.LAUNCHES.read_text(encoding="utf-8"))["launches"]:
+    for row in read_results(predict_launches.LAUNCHES)["launches"]:
         if "file" in row:
             content = (predict_launches.LAUNCHES.parent / row["file"]).read_bytes()
             assert hashlib.sha256(content).hexdigest() == row["sha256"]
@@ -425,14 +426,14 @@ def test_the_page_shows_the_results(name: str) -> None:
     module = importlib.import_module(f"benchmarks.predict.{name}")
     file = RESULTS / ("predict.json" if name == "report" else f"predict_{name}.json")
     shown = section(module.PAGE, module.SCRIPT)
-    said = module.made(json.loads(file.read_text(encoding="utf-8")))
+    said = module.made(read_results(file))
     assert shown == said.strip(), f"run: {module.SCRIPT}"
 
 
 def test_fresh_configurations_were_predicted_by_the_frozen_model() -> None:
     """None of them was in the calibration's collection; what was predicted is what it predicts."""
     found = json.loads((RESULTS / "predict_fresh.json").read_text(encoding="utf-8"))
-    rows = json.loads((PROFILES / "launches" / "launches.json").read_text())["launches"]
+    rows = read_results(PROFILES / "launches" / "launches.json")["launches"]
     before = {json.dumps([r.get("sizes"), r.get("settings")], sort_keys=True) for r in rows}
     frozen = load(RESULTS / "predict_model.json")
     assert len(found["rows"]) == 34

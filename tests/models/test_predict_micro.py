@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.common import results
 from benchmarks.common.folders import MACHINE, PROFILES, RESULTS, ROOT, unpacked
 from benchmarks.predict.score import median_error
 from perfmodel.machines.measure.measurement import load as load_machine
@@ -182,7 +182,7 @@ def test_kernels_of_a_replay_are_told_by_their_names() -> None:
 
 
 def test_rows_that_were_observed_again_have_the_kernels() -> None:
-    rows = json.loads((ROOT / "profiles/launches/launches.json").read_text())["launches"]
+    rows = results.read(ROOT / "profiles/launches/launches.json")["launches"]
     kept = [row for row in rows if row.get("file") and row["settings"]["graph"] == "yes"]
     assert len(kept) == 9
     assert all("gaps [replayed]" in row["parts"] for row in kept)

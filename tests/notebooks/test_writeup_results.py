@@ -147,7 +147,7 @@ def test_a_version_that_was_not_collected_is_named(tmp_path: Path) -> None:
 
 
 def test_predictions_stand_beside_what_was_timed() -> None:
-    found = read_ladder(shipped("benchmarks/results/ladder.json"))
+    found = read_ladder(shipped("benchmarks/results/ladder.json.xz"))
     model = load(shipped("benchmarks/results/predict_model.json"))
     settings = {"graph": {"transport": "nccl", "data_on": "device", "graph": "yes"}}
     rows = agreements(found, model, settings, [(512, 3000), (7, 7)], (2,))
@@ -235,7 +235,7 @@ def test_forward_passes_are_over_their_whole() -> None:
 def test_speed_ups_are_over_one_gpu() -> None:
     """docs/scaling.md: of the published study 1.715 at 512 per GPU; the rungs' table."""
     assert published_speedups()["published, 512 per GPU"][4] == pytest.approx(1.715, abs=1e-3)
-    found = read_ladder(shipped("benchmarks/results/ladder.json"))
+    found = read_ladder(shipped("benchmarks/results/ladder.json.xz"))
     said = ladder_speedups(found, ("document", "peer x3", "no such rung"), 2048, 12000)
     assert list(said) == ["document", "peer x3"]
     one, four = (found.find("document", p, 2048, 12000) for p in (1, 4))

@@ -177,7 +177,8 @@ def operator_prediction(data: bytes) -> None:
     """Predict a GPT by a shipped model of operators, of drawn sizes."""
     draw = Draws(data)
     model = draw.choice(("eager", "compiled", "fsdp"))
-    given = ["predict", "--model", str(folders.RESULTS / "gpt" / f"model_{model}.json")]
+    file = folders.plain(folders.RESULTS / "gpt" / f"model_{model}.json")
+    given = ["predict", "--model", str(file)]
     plain = {"n_layer": "2", "d_model": "256", "heads": "4", "batch": "4", "seq": "128"}
     for name, value in {**plain, "vocab": "4096"}.items():
         if draw.random() < 0.95:
