@@ -350,7 +350,7 @@ class _Events:
 
     def _write_gpus(self, devices: Any) -> None:
         found = [
-            (d["id"], d["name"], *(next((d[k] for k in keys if _is_small(d.get(k))), None)
+            (d["id"], d["name"] or None, *(next((d[k] for k in keys if _is_small(d.get(k))), None)
                                    for keys in _GPU_FACTS))
             for d in (devices if isinstance(devices, list) else ())
             if isinstance(d, dict) and isinstance(d.get("name"), str) and _is_small(d.get("id"))
@@ -400,8 +400,10 @@ def _write(out: SqliteWriter, table: str, columns: Mapping[str, str], rows: Any)
 
 def _kind(event: Mapping[str, Any]) -> int | None:
     """Return what an event is; None if it is not read."""
-    category = event.get("cat")
-    return _KINDS.get(category) if isinstance(category, str) else None
+    try:
+        return _KINDS.get(event.get("cat", ""))
+    except TypeError:  # a list or an object
+        return None
 
 
 def _unread(event: Mapping[str, Any]) -> str:

@@ -84,8 +84,9 @@ def test_what_the_gpu_is(key: str, facts: dict[str, int], tmp_path: Path) -> Non
 
 
 def test_a_gpu_of_which_only_the_name_is_known(tmp_path: Path) -> None:
-    said = [{"id": 17, "name": "ARTEMIS"}, {"name": "no number"}]
-    (gpu,) = read(trace_of(tmp_path, LAUNCH, WORK, deviceProperties=said)).gpus
+    said = [{"id": 17, "name": "ARTEMIS"}, {"name": "no number"}, {"id": 18, "name": ""}]
+    gpu, other = read(trace_of(tmp_path, LAUNCH, WORK, deviceProperties=said)).gpus
+    assert other.name == "unnamed GPU"
     assert (gpu.id, gpu.name, gpu.sm_count, gpu.compute_capability) == (17, "ARTEMIS", None, None)
 
 
