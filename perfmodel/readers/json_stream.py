@@ -16,11 +16,21 @@ _LARGEST: Final = 64 << 20
 """Characters of one element, of one value beside the array, or of blanks between two."""
 _NEAR: Final = 32
 """An error nearer to the end of what was read may be the end's."""
+_LONGEST_NAME: Final = 1 << 16
+"""Characters of the longest name that is repaired wherever it lies; kernels have some thousand."""
 _NOT_BLANK: Final = re.compile(r"[^ \t\n\r]")
 _FLAW: Final = re.compile(
-    r'"(?:[^"\\]+|\\.)*+"?|(?<![\w.])[-+]?(?:nan|inf(?:inity)?)(?![\w.])', re.DOTALL | re.IGNORECASE
+    r'"(?:[^"\\]+|\\.)*+"?|(?<![\w.])[-+]?(?:nan|inf(?:inity)?|n/a)(?![\w.])',
+    re.DOTALL | re.IGNORECASE,
 )
-"""A text, whole or up to the end of what was read, or a number that JSON cannot write."""
+"""A text, whole or up to the end of what was read, or a number that JSON cannot write; Kineto of
+early 2021 writes N/A (pytorch/kineto, pull request 133)."""
+_NAME: Final = re.compile(
+    r'("ph": "X", "cat": "[^"]*", "name": ")((?:(?!"ph": ).)*?)(?=", "pid": )'
+)
+"""An event's name in the order in which Kineto writes an event's keys, on one line."""
+_IN_NAME: Final = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\|"')
+"""A valid escape, a backslash that begins none, or a quotation mark that should have one."""
 _BAD_ESCAPE: Final = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\(?!u[0-9a-fA-F]{0,3}\Z)')
 """A valid escape, or a backslash that begins none; one cut off at the end is neither."""
 _MOST_KEYS: Final = 10_000
@@ -32,8 +42,9 @@ class JsonStream:
     Numbers with a fraction or an exponent come as text, so that none is rounded.
 
     Profilers write texts that are not valid JSON: Windows paths whose backslashes are not escaped,
-    control characters, and `nan` or `inf` of C. A backslash that begins no escape stands for
-    itself, a control character too, and a number that is not finite becomes None.
+    names with quotation marks (pytorch/pytorch, issue 146900), control characters, `nan` and `inf`
+    of C. A backslash that begins no escape stands for itself, a control character too, and so does
+    a quotation mark in an event's name; a number that is not finite becomes None.
 
     Parameters
     ----------
@@ -172,12 +183,16 @@ class JsonStream:
             except RecursionError as error:
                 raise self._bad("values nested less deeply") from error
             except json.JSONDecodeError as error:
+                taken = error.pos - self._at  # reading on moves the text
                 whole = error.pos < len(self._text) - _NEAR and "Unterminated" not in error.msg
-                whole = whole or len(self._text) - self._at > _LARGEST
+                large = len(self._text) - self._at > _LARGEST
+                whole = whole or large
                 if (not whole and self._more()) or self._repair():
                     continue
+                if not large and len(self._text) - error.pos < _LONGEST_NAME and self._more():
+                    continue  # what ends a name to repair may not have been read
                 if whole:
-                    self._at = error.pos
+                    self._at += taken
                     raise self._bad("JSON") from error
                 raise self._truncated() from error
             except ValueError as error:  # more digits than Python converts
@@ -193,7 +208,7 @@ class JsonStream:
         What is not taken yet begins outside of a text.
         """
         left = self._text[self._at :]
-        repaired = _FLAW.sub(_repaired, left)
+        repaired = _FLAW.sub(_repaired, _NAME.sub(_repaired_name, left))
         if repaired == left:
             return False
         self._before -= len(repaired) - len(left)  # characters of the file, not of the repair
@@ -230,6 +245,11 @@ class JsonStream:
             f"{self._path}: expected {expected} at character {self._before + self._at}; got "
             f"{got!r}; the file is damaged: copy it again, or record it again"
         )
+
+
+def _repaired_name(name: re.Match[str]) -> str:
+    """Return a name in which every quotation mark and every lone backslash has a backslash."""
+    return name[1] + _IN_NAME.sub(lambda m: m[1] or f"\\{m[0]}", name[2])
 
 
 def _repaired(flaw: re.Match[str]) -> str:

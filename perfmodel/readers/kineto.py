@@ -84,6 +84,8 @@ _OLD_PROFILER: Final = ("CPU functions", "CUDA functions")
 """The processes in traces of torch.autograd.profiler without Kineto (profiler_util.py)."""
 
 _PUSH_POP: Final = 59
+_WARNING: Final = 2
+"""A severity in DIAGNOSTIC_EVENT of Nsight Systems."""
 _DOMAIN_CREATE: Final = 75
 _GPU_DOMAIN_ID: Final = 1
 _PROCESS_BITS: Final = 24
@@ -98,7 +100,7 @@ _LATEST_NS: Final = 1 << 62
 _SINCE_EPOCH_NS: Final = 10**18
 """Times from here on are of 2001 and later, not of a clock that starts with the machine."""
 
-_COPY_NAME: Final = re.compile(r"Memcpy (\w)to(\w)(?: \((\w[\w ]*) -> (\w[\w ]*)\))?")
+_COPY_NAME: Final = re.compile(r"Memcpy (\w)(?:to|2)(\w)(?: \((\w[\w ]*) -> (\w[\w ]*)\))?")
 _COPY_WORDS: Final = re.compile(r"(?:Copy)?(Host|Device)_?To_?(Host|Device)(?:2D)?", re.IGNORECASE)
 """A copy as roctracer names it, or the direction of one of MTIA's."""
 _NUMBERED: Final = re.compile(r"(?:[A-Za-z]+ )?(-?[0-9]{1,20})")
@@ -106,7 +108,7 @@ _LIST: Final = "TensorList"
 _BOOLEANS: Final = re.compile(r"\[(?:True|False)(?:, (?:True|False)){2}\]")
 _NO_BRACKETS: Final = str.maketrans("[],", "   ")
 _LAMBDA: Final = re.compile(r"\{lambda\(([^{}]*)\)#(\d+)\}")
-_PLACES: Final = {"H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
+_PLACES: Final = {"M": "Host", "H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
 _COPY_CODE: Final = {name: k for k, name in COPY_KINDS.items()}
 _MEMORY_CODE: Final = {name: k for k, name in MEMORY_KINDS.items()}
 _ITEM_BYTES: Final = {
@@ -160,7 +162,7 @@ class _Events:
         self._origin_ns = self._first_ns = 0
         self._process: int | None = None
         self._gpu_process = 0
-        self._count = 0
+        self._count = self._without_time = 0
 
     def convert(self) -> None:
         """Write the rows of all events."""
@@ -170,7 +172,9 @@ class _Events:
             if len(first) >= _ROWS:
                 break
         usable = [e for _, e in first if isinstance(e, dict) and e.get("ph") == "X"]
-        starts = [ns for e in usable if (ns := _ns(e.get("ts"))) is not None]
+        starts = [
+            ns for e in usable if (ns := _ns(e.get("ts"))) is not None and (ns or e.get("dur"))
+        ]
         self._origin_ns = self._first_ns = min(starts, default=0)
         of_host = (e.get("pid") for e in usable if _kind(e) in (_HOST, _OPERATOR, _CALL))
         self._process = next((pid for each in of_host if (pid := _number(each)) is not None), None)
@@ -207,6 +211,9 @@ class _Events:
             if spent is None or spent >= _LATEST_NS or kind > _OPERATOR:
                 raise self._odd(number, "a duration of 0 µs or more as 'dur'", event.get("dur"))
             spent = None  # recording ended before the range did
+        if start == spent == 0 and kind in (_KERNEL, _COPY, _SET):
+            self._without_time += 1
+            return
         self._first_ns = min(self._first_ns, start)
         start -= self._origin_ns
         args = event.get("args")
@@ -239,12 +246,20 @@ class _Events:
                 call = (*span, self._thread(number, event), correlation, self._text(name))
                 self._row("CUPTI_ACTIVITY_KIND_RUNTIME", call)
             return
+        self._add_work(number, kind, event, (*span, correlation))
+
+    def _add_work(
+        self, number: int, kind: int, event: dict[str, Any], when: tuple[int, int | None, Any]
+    ) -> None:
+        """Add a kernel, a copy or a set: `when` is its start, its end and its correlation id."""
+        name, args = event["name"], event.get("args") or {}
         where = [args.get(key, event.get(other)) for key, other in _WHERE]
         if not all(_is_small(v) for v in where):
             given, where = where, [_number(v) for v in where]
             if None in where:
                 raise self._odd(number, "numbers as 'device' and 'stream'", given)
-        row = (*span, *where, correlation, self._gpu_process)
+        start, end, correlation = when
+        row = (start, end, *where, correlation, self._gpu_process)
         if kind == _KERNEL and (kind := _ROCTRACER.get(name, _KERNEL)) == _KERNEL:
             self._row("CUPTI_ACTIVITY_KIND_KERNEL", (*row, self._text(_as_nsys(name))))
             return
@@ -331,6 +346,10 @@ class _Events:
             ("EXPORT_PRODUCT_VERSION", TORCH_PROFILER),
             ("EXPORT_SCHEMA_VERSION", str(version) if _is_small(version) else "unknown"),
         ])  # fmt: skip
+        if self._without_time:
+            text = f"torch.profiler recorded no times of {self._without_time} GPU operations"
+            kinds = {"timestamp": "INTEGER", "text": "TEXT", "severity": "INTEGER"}
+            _write(out, "DIAGNOSTIC_EVENT", kinds, [(0, text, _WARNING)])
         base = beside.get("baseTimeNanoseconds", 0)
         utc = base + self._origin_ns if type(base) is int else 0
         if _SINCE_EPOCH_NS < utc < _LATEST_NS:

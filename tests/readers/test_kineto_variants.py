@@ -106,9 +106,12 @@ def test_calls_of_other_runtimes(category: str, tmp_path: Path) -> None:
     ("CopyDeviceToDevice2D", 8, (2, 2)),
     ("Memcpy HtoD (Host -> Device)", 1, (7, 2)),
     ("Memcpy <unknown> (? -> ?)", 0, (7, 7)),
+    ("Memcpy M2D (Host -> Device)", 1, (7, 2)),
     ("Copy", 0, (7, 7)),
 ])  # fmt: skip
-def test_copies_of_rocm(name: str, direction: int, memory: tuple[int, int], tmp_path: Path) -> None:
+def test_copies_of_rocm_and_xpu(
+    name: str, direction: int, memory: tuple[int, int], tmp_path: Path
+) -> None:
     copy = WORK | {"cat": "gpu_memcpy", "name": name}
     ops = read(trace_of(tmp_path, LAUNCH, copy)).ops
     assert (ops.kind[0], ops.copy_kind[0]) == (MEMCPY, direction)
@@ -164,13 +167,35 @@ def test_texts_and_numbers_that_are_not_json(
 ) -> None:
     monkeypatch.setattr(json_stream, "_BLOCK", block)
     bad = r"""[{"ph": "X", "cat": "cpu_op", "name": "a\x\u12_\\\q nan, infCONTROL", "ts": 1,
-        "dur": 2, "pid": 1, "tid": 1, "args": {"GB/s": inf, "o": -nan, "p": NaN, "q": -Infinity}},
+        "dur": 2, "pid": 1, "tid": 1, "args": {"GB/s": inf, "o": -nan, "p": NaN, "q": -Infinity,
+        "r": N/A}},
         {"ph": "X", "cat": "cpu_op", "name": "\ud83d\ude00\/\z", "ts": 3, "dur": 1, "pid": 1,
         "tid": 1}]""".replace("CONTROL", "\x01\n")
     path = tmp_path / "t.json"
     path.write_text(bad)
     names = read(path).range_labels
     assert names == ("a\\x\\u12_\\\\q nan, inf\x01\n", "\N{GRINNING FACE}/\\z")
+
+
+@pytest.mark.parametrize("block", [50, 1 << 20])
+def test_names_with_quotation_marks(
+    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames of torch.compile have the text of a dict as their file."""
+    monkeypatch.setattr(json_stream, "_BLOCK", block)
+    line = """{
+    "ph": "X", "cat": "cpu_op", "name": "NAME", "pid": 1, "tid": 1,
+    "ts": 1, "dur": 2,
+    "args": {
+      "Record function id": 0
+    }
+  }"""
+    names = ['{"device": "cpu", "dtype": nan}(12): run', r"a\"b\" C:\z", "plain", "\\"]
+    text = ", ".join(line.replace("NAME", name) for name in names)
+    (tmp_path / "t.json").write_text(f'{{"traceEvents": [{text}]}}')
+    assert read(tmp_path / "t.json").range_labels == (
+        '{"device": "cpu", "dtype": nan}(12): run', 'a"b" C:\\z', "plain", "\\",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ['[{"a": "b\\', '[{"a": "b\\u1', '[{"a": "\\q', '[{"a": na'])
@@ -238,6 +263,16 @@ def test_many_kernels_before_the_host(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_range_that_recording_cut_off_has_no_end(tmp_path: Path) -> None:
     trace = read(trace_of(tmp_path, OPERATOR | {"dur": -1623142623460172}, LAUNCH, WORK))
     assert trace.ranges.end_ns.tolist() == [NULL]
+
+
+def test_operations_without_a_time_are_left_out(tmp_path: Path) -> None:
+    """Kineto of early 2021 writes kernels at 0 (pytorch/kineto, issue 109)."""
+    lost = WORK | {"ts": 0, "dur": 0}
+    late = [each | {"ts": 1_615_207_264_505_000} for each in (LAUNCH, WORK)]
+    trace = read(trace_of(tmp_path, lost, *late, lost))
+    assert trace.ops.start_ns.tolist() == trace.api.start_ns.tolist() == [0]
+    said = [(d.severity, d.text) for d in trace.diagnostics]
+    assert said == [("warning", "torch.profiler recorded no times of 2 GPU operations")]
 
 
 @pytest.mark.parametrize("suffix", [".json.xz", ".json.zst", ".pt.trace.json.zst"])
