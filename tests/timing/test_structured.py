@@ -19,11 +19,11 @@ SEEDS = (TUNING_SEEDS[0], UNSEEN_SEEDS[-1], FINAL_SEED)
 def named(trace: Trace) -> dict[str, object]:
     """Columns of a trace, with names in place of codes of strings."""
     found: dict[str, object] = {}
-    for table in ("ranges", "ops", "api", "mpi"):
-        events = getattr(trace, table)
-        found |= {f"{table}.{column}": getattr(events, column) for column in events.__slots__}
-        strings = trace.range_names if table == "ranges" else trace.strings
-        found[f"{table}.name"] = [strings[i] if i >= 0 else None for i in events.name.tolist()]
+    for events_of in ("ranges", "ops", "api", "mpi"):
+        events = getattr(trace, events_of)
+        found |= {f"{events_of}.{column}": getattr(events, column) for column in events.__slots__}
+        strings = trace.range_names if events_of == "ranges" else trace.strings
+        found[f"{events_of}.name"] = [strings[i] if i >= 0 else None for i in events.name.tolist()]
     for field in fields(trace):
         if field.name not in ("ranges", "ops", "api", "mpi", "strings", "tables", "source"):
             found[field.name] = getattr(trace, field.name)
