@@ -6,7 +6,7 @@ its sizes and types; collectives have theirs always. Times are in µs with three
 `baseTimeNanoseconds` (torch/csrc/profiler and libkineto/src/output_json.cpp).
 
 An annotation that only the GPU's rows have becomes a range of `GPU_DOMAIN`, on a thread of its own:
-it spans the GPU work that was launched in it. Copies and kernels of MTIA, Meta's accelerator, are
+it covers the GPU work that was launched in it. Copies and kernels of MTIA, Meta's accelerator, are
 read as those of a GPU.
 
 An operator becomes the range that `torch.autograd.profiler.emit_nvtx` would push, and a collective
