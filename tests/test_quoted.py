@@ -10,7 +10,6 @@ or is in `GIVEN`, too. What is generated between marks is compared with the resu
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from functools import cache
@@ -19,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
+from benchmarks.common import results
 from benchmarks.common.folders import PROFILES, RESULTS, ROOT
 from benchmarks.ladder.report import best, cells
 from benchmarks.ladder.rows import coverage
@@ -37,7 +37,7 @@ WHOLE: Final = ("compare", "ladder", "robustness", "scale", "size")
 
 @cache
 def result(name: str) -> Any:
-    return json.loads((RESULTS / f"{name}.json").read_text())
+    return results.read(RESULTS / f"{name}.json")
 
 
 def thin() -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.common import results
-from benchmarks.common.folders import PROGRAMS
+from benchmarks.common.folders import PROGRAMS, plain
 from benchmarks.common.pages import section
 from benchmarks.predict import scale
 from benchmarks.predict.report import PAGE
@@ -20,13 +20,13 @@ FOUND = results.read(scale.OUT)
 
 
 def test_the_model_saw_one_and_two_gpus_only() -> None:
-    runs = load(scale.MODEL).runs
+    runs = load(plain(scale.MODEL)).runs
     assert 300 < len(runs) <= FOUND["trained_on"]
     assert {str(run["source"])[:3] for run in runs} == {"p1_", "p2_"}
 
 
 def test_predictions_are_the_frozen_models() -> None:
-    model, said = load(scale.MODEL), {p["case"]: p for p in FOUND["predictions"]}
+    model, said = load(plain(scale.MODEL)), {p["case"]: p for p in FOUND["predictions"]}
     assert len(said) == 36
     for row in FOUND["rows"]:
         again = predict(model, mlp_case(row["sizes"], row["settings"]))
