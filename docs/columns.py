@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "columns.md"
 BASE: Final = "profiles/h200x2_2ranks_base_nsys2025.3.1.sqlite"
 HALO: Final = "profiles/programs/halo.sqlite.xz"
-PINNED: Final = "profiles/h200x2_2ranks_pinned_nsys2025.3.1.sqlite"
+PINNED: Final = "profiles/h200x2_2ranks_pinned_nsys2025.3.1.sqlite.xz"
 LADDER: Final = "profiles/ladder/document_1.sqlite.xz"
 CAMPAIGN: Final = tuple(
     f"profiles/campaign/h200x4_p{p}_host_float32_H512_B3000.sqlite.xz" for p in (1, 2, 4)

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.common.folders import ROOT
+from benchmarks.common import results
+from benchmarks.common.folders import RESULTS, ROOT
 
 PAGE = ROOT / "docs" / "questions.md"
 LINK = re.compile(r"\[[^]]*\]\(([^)#\s]*)(?:#([^)\s]+))?\)(?: \"([^\"]+)\")?")
@@ -99,8 +100,7 @@ def test_numbers_of_an_answer_stand_where_it_links_to(
 
 def ddp_lab(name: str, part: str) -> list[dict[str, Any]]:
     """Return rows of a part of the DDP lab, by its raw file."""
-    path = f"benchmarks/results/ddp_lab_{name}.json"
-    found = json.loads((ROOT / path).read_text(encoding="utf-8"))["rows"]
+    found = results.read(RESULTS / f"ddp_lab_{name}.json")["rows"]
     return [row for row in found if row["part"] == part]
 
 

@@ -17,7 +17,6 @@ PROGRAMS: Final = PROFILES / "programs"
 TESTS: Final = ROOT / "tests"
 SUPPORT: Final = TESTS / "support"
 BASE: Final = PROFILES / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
-SHIPPED: Final = sorted(PROFILES.glob("*.sqlite"))
 MACHINE: Final = RESULTS / "machine_h200x4.toml"
 
 
@@ -31,6 +30,12 @@ def there(path: Path) -> bool:
     return path.exists() or packed(path).exists()
 
 
+def each(folder: Path, pattern: str) -> list[Path]:
+    """Return the files of a pattern, plain or packed, by the names that they have plain."""
+    found = {*folder.glob(pattern), *(p.with_suffix("") for p in folder.glob(f"{pattern}.xz"))}
+    return sorted(found)
+
+
 def content(path: Path) -> str:
     """Return the text of a file, plain or packed."""
     if path.exists():
@@ -40,7 +45,10 @@ def content(path: Path) -> str:
 
 def put(path: Path, text: str) -> None:
     """Write a file, whole or not at all; packed where it is kept so."""
-    data = text.encode()
+    _put(path, text.encode())
+
+
+def _put(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if packed(path).exists() and not path.exists():
         path, data = packed(path), lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)
@@ -54,7 +62,9 @@ def plain(path: Path) -> Path:
     if path.exists():
         return path
     target = ROOT / "build" / "unpacked" / path.relative_to(ROOT)
-    put(target, content(path))
+    data = lzma.decompress(packed(path).read_bytes())
+    if not target.exists() or target.read_bytes() != data:  # others may read it
+        _put(target, data)
     return target
 
 

@@ -198,7 +198,7 @@ def score_blind() -> dict[str, Any]:
     training = of_all_hosts()
     seen = {o.case.key for o in training}  # three of the plan, once, in the oldest collection
     rows = []
-    for file in sorted(p.with_suffix("") for p in BLIND_MEASURED.glob("*/*.json.xz")):
+    for file in folders.each(BLIND_MEASURED, "*/*.json"):
         unseen = [o for o in Launches(file, None).observations if o.case.key not in seen]
         for how, host in known_of(model, file).items():
             known = training if how == "nothing" else ()

@@ -89,7 +89,7 @@ def parts(campaign: Study) -> dict[str, str]:
             results.read(folders.PROFILES / "scale" / "launches.json"),
         ),
     }
-    if files := sorted(RESULTS.glob("scaling_[248].json")):
+    if files := folders.each(RESULTS, "scaling_[248].json"):
         found["steps"] = steps.tables(results.read(files[-1]))
     return found
 

@@ -13,7 +13,7 @@ from support.build_report import VERSIONS
 from support.build_training import analyzed
 from support.document_report import document_report
 
-SHARED = PROFILES / "h200x1_2ranks_nsys2024.2.3.sqlite"
+SHARED = PROFILES / "h200x1_2ranks_nsys2024.2.3.sqlite.xz"
 CPU = ROOT / "tests" / "reports" / "cpu_2ranks_nsys2024.2.3.sqlite"
 BATCH = "batch iteration"
 PHASES = "forward + backward + step"

@@ -541,7 +541,7 @@ def test_faults_of_a_busy_gpu_add_no_idle_time(fault: str) -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("h200x2_2ranks_base_nsys2025.3.1.sqlite", "h200x2_2ranks_pinned_nsys2025.3.1.sqlite"),
+        ("h200x2_2ranks_base_nsys2025.3.1.sqlite", "h200x2_2ranks_pinned_nsys2025.3.1.sqlite.xz"),
         ("programs/gpt_ddp.sqlite.xz", "programs/gpt_ddp.sqlite.xz"),
         ("ladder/nccl_1.sqlite.xz", "ladder/graph_1.sqlite.xz"),
     ],

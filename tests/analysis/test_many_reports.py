@@ -33,11 +33,12 @@ from perfmodel.timing.run import time_report, time_run
 from perfmodel.timing.trim import trim
 from profiles.grow import grow_ranks
 from support.cli import perfmodel as run_cli
+from support.foreign_reports import SHIPPED
 from support.nsys_cases import CASES, STATISTICS
 
 REPORTS = sorted(
     [
-        *ROOT.glob("profiles/*.sqlite"),
+        *SHIPPED,
         *ROOT.glob("tests/reports/*.sqlite"),
         *(PROFILES / "ladder" / f"{rung}_1.sqlite.xz" for rung in ("graph", "nccl", "peer-x3")),
     ]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.common.folders import ROOT, SHIPPED
+from benchmarks.common.folders import ROOT
 from perfmodel.analysis import rows as rows_of
 from perfmodel.analysis.rates import (
     Rate,
@@ -29,6 +29,7 @@ from perfmodel.workloads.work import Counts
 from support.build_report import ReportBuilder
 from support.build_training import Training, analyzed, training_report
 from support.document_report import document_report
+from support.foreign_reports import SHIPPED
 
 EXAMPLE = ROOT / "perfmodel" / "workloads" / "examples" / "pytorch_mlp.toml"
 BATCH = "batch iteration"

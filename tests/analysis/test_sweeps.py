@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common.folders import SHIPPED
 from perfmodel.analysis.result import Analysis
 from perfmodel.analysis.sweeps import elasticity, trends
 from perfmodel.programs.mlp.mlp import mlp
 from perfmodel.workloads.spec import load
 from support.build_queued import QueuedTraining, queued_report
 from support.build_training import Training, analyzed, training_report
+from support.foreign_reports import SHIPPED
 
 VALUES = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 2, "b": 4}
 

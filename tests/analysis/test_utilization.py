@@ -234,7 +234,7 @@ def test_idle_time_by_hand(tmp_path: Path) -> None:
 
 REAL = [
     BASE,
-    PROFILES / "h200x1_2ranks_nsys2024.2.3.sqlite",
+    PROFILES / "h200x1_2ranks_nsys2024.2.3.sqlite.xz",
     PROFILES / "ladder" / "document_1.sqlite.xz",
     PROFILES / "ladder" / "graph_1.sqlite.xz",
 ]

@@ -19,7 +19,6 @@ import pytest
 
 from benchmarks.common import pages as made
 from benchmarks.common import results
-from benchmarks.common.folders import PROFILES
 from benchmarks.vecadd import __main__ as vecadd
 from benchmarks.vecadd import report as vecadd_report
 from benchmarks.vecadd import unified as vecadd_profile
@@ -34,6 +33,7 @@ from perfmodel.machines.machine import Machine, named
 from perfmodel.readers.trace import UNIFIED_TO_GPU, UNIFIED_TO_HOST
 from support.build_report import ReportBuilder
 from support.cuda_on_cpu import Emulator, KernelError, device_array
+from support.foreign_reports import SHARED
 
 
 class EmulatedGpu:
@@ -287,8 +287,7 @@ def test_what_was_not_recorded_is_none(tmp_path: Path) -> None:
     found = read_unified(um_report(tmp_path / "um.sqlite", faults=False))
     assert (found.cpu_faults, found.gpu_faults) == (None, None)
     assert len(found.migrations.bytes) == 3
-    real = next(PROFILES.glob("h200x1_*.sqlite"))
-    assert not read_unified(real).migrations.bytes.size
+    assert not read_unified(SHARED).migrations.bytes.size
 
 
 def test_a_table_of_faults_without_its_column_is_refused(tmp_path: Path) -> None:

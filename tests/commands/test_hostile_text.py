@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common.folders import PROFILES, TESTS
+from benchmarks.common.folders import TESTS
 from perfmodel.cli import COMMANDS
 from support.cli import harmless, perfmodel
+from support.foreign_reports import SHARED
 
 ESCAPE = "\x1b[31m\u202eX\r\n"
 KEPT = ("batch iteration", "forward", "backward", "step", "MPI_Allreduce")
 """Names that commands look for: without them most would have nothing to show."""
 REPORTS = {
-    "gpu": PROFILES / "h200x1_2ranks_nsys2024.2.3.sqlite",
+    "gpu": SHARED,
     "cpu": TESTS / "reports" / "cpu_2ranks_nsys2024.2.3.sqlite",
 }
 SIZES = ["-D", "784", "-H", "512", "-C", "10", "-B", "3000", "-p", "2"]

@@ -20,7 +20,7 @@ OPEN = {"versions", "elapsed_s", "flops_by_type", "peak_flops_per_s", "bandwidth
         "asked_bytes", "peaks_by_memory_bytes"}  # fmt: skip
 """What is inside these is named by parts, types, levels, symbols, kinds of memory."""
 MEMORY = PROFILES / "memory" / "document.sqlite.xz"
-PINNED = PROFILES / "h200x2_2ranks_pinned_nsys2025.3.1.sqlite"
+PINNED = PROFILES / "h200x2_2ranks_pinned_nsys2025.3.1.sqlite.xz"
 
 
 def keys(document: Any) -> Iterator[str]:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common.folders import SHIPPED
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.gpu import Gpu
 from perfmodel.machines.machine import SECTIONS, datasheet, find, known, named, shipped
 from perfmodel.readers import read
+from support.foreign_reports import SHIPPED
 
 UNKNOWN = Gpu(0, "NVIDIA Imaginary", 100, 1_500_000_000, 10**12, None, None, (8, 0), None)
 

@@ -432,7 +432,7 @@ def test_the_page_shows_the_results(name: str) -> None:
 
 def test_fresh_configurations_were_predicted_by_the_frozen_model() -> None:
     """None of them was in the calibration's collection; what was predicted is what it predicts."""
-    found = json.loads((RESULTS / "predict_fresh.json").read_text(encoding="utf-8"))
+    found = read_results(RESULTS / "predict_fresh.json")
     rows = read_results(PROFILES / "launches" / "launches.json")["launches"]
     before = {json.dumps([r.get("sizes"), r.get("settings")], sort_keys=True) for r in rows}
     frozen = load(RESULTS / "predict_model.json")

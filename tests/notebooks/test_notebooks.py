@@ -196,7 +196,7 @@ def test_short_answers_say_what_notebooks_print(answer: str, answered: str) -> N
     "report",
     [
         "tests/reports/cpu_rank1of2_nsys2023.4.4.sqlite",  # no GPU, no training, rank 1 alone
-        "profiles/h200x1_2ranks_nsys2024.2.3.sqlite",  # no range of the setup
+        "profiles/h200x1_2ranks_nsys2024.2.3.sqlite.xz",  # no range of the setup
         "profiles/ladder/peer-x3_1.sqlite.xz",  # CUDA graphs, no MPI_Allreduce
         "profiles/memory/document.sqlite.xz",  # no MPI calls
     ],

@@ -180,7 +180,7 @@ def test_what_was_verified_on_gpus_is_read() -> None:
 def test_the_three_rates_of_the_fitted_run_are_its_own() -> None:
     results = perfmodel.analyze(
         shipped("profiles/h200x2_2ranks_base_nsys2025.3.1.sqlite"),
-        shipped("profiles/h200x2_2ranks_h2048_nsys2025.3.1.sqlite"),
+        shipped("profiles/h200x2_2ranks_h2048_nsys2025.3.1.sqlite.xz"),
     )
     found = three_rate_model(results).set_index("H")
     assert found["three_rates_s"][512] == pytest.approx(816.8e-6, rel=1e-4)  # the README's table

@@ -20,9 +20,10 @@ from perfmodel.timing.range_times import RangeTimes, time_ranges
 from support.build_report import VERSIONS, ReportBuilder
 from support.build_thread import Thread
 from support.document_report import document_report
+from support.foreign_reports import SHIPPED
 from support.nsys_cases import CASES
 
-REPORTS = sorted([*TESTS.parent.glob("profiles/*.sqlite"), *TESTS.glob("reports/*.sqlite")])
+REPORTS = [*SHIPPED, *sorted(TESTS.glob("reports/*.sqlite"))]
 SHAPES = [*VERSIONS, "2024.2.3-full"]
 Fill = Callable[[ReportBuilder, Thread], None]
 

@@ -15,16 +15,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.common.folders import PROFILES
 from perfmodel.readers.pages import PADDING, PageFile, Unsupported, varints
 from perfmodel.readers.trace import NULL
+from support.foreign_reports import SHIPPED
 
 INT64 = (-(2**63), 2**63 - 1)
 PAGE_SIZES = [512, 1024, 2048, 4096, 8192, 16384, 32768, 65536]
-FOLDERS = [PROFILES]
+REPORTS = [*SHIPPED]
 if "PERFMODEL_REPORTS" in os.environ:
-    FOLDERS.append(Path(os.environ["PERFMODEL_REPORTS"]))
-REPORTS = sorted(path for folder in FOLDERS for path in folder.glob("*.sqlite"))
+    REPORTS += sorted(Path(os.environ["PERFMODEL_REPORTS"]).glob("*.sqlite"))
 
 bounded = settings(
     max_examples=80,

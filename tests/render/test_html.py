@@ -374,12 +374,12 @@ def test_idle_bars_are_named_from_2_to_512_ranks() -> None:
 
 
 def test_reports_of_several_runs_share_one_roof() -> None:
-    two = page_of(BASE, PROFILES / "h200x2_2ranks_h2048_nsys2025.3.1.sqlite")
+    two = page_of(BASE, PROFILES / "h200x2_2ranks_h2048_nsys2025.3.1.sqlite.xz")
     assert [e.text for e in two.all("h2")][:2] == ["Summary", "All runs"]
     assert len(cells(two, "Runs")) == 3
     assert len(cells(two, "Measured points")) == 5
     names = [row[0] for row in cells(two, "Reports")[1:]]
-    assert names == [BASE.name, "h200x2_2ranks_h2048_nsys2025.3.1.sqlite"]
+    assert names == [BASE.name, "h200x2_2ranks_h2048_nsys2025.3.1.sqlite.xz"]
 
 
 @pytest.mark.slow

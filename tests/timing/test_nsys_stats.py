@@ -21,10 +21,11 @@ from perfmodel.timing.nsys_stats.collect import compute
 from perfmodel.timing.nsys_stats.tables import to_csv
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
+from support.foreign_reports import SHIPPED
 from support.nsys_cases import CASES, QUIRKS, STATISTICS
 
 GOLDEN = TESTS / "golden"
-REPORTS = sorted([*TESTS.parent.glob("profiles/*.sqlite"), *TESTS.glob("reports/*.sqlite")])
+REPORTS = [*SHIPPED, *sorted(TESTS.glob("reports/*.sqlite"))]
 
 DIFFERENT = {
     "quirk_csv_quoting": {

@@ -26,9 +26,10 @@ from perfmodel.timing.nsys_stats import collect as streamed
 from perfmodel.timing.nsys_stats.tables import Counted, Tally, to_csv, to_table
 from support.build_report import ReportBuilder
 from support.cli import perfmodel
+from support.foreign_reports import SHARED, SHIPPED
 from support.nsys_cases import CASES, STATISTICS
 
-REPORTS = sorted([*TESTS.parent.glob("profiles/*.sqlite"), *TESTS.glob("reports/*.sqlite")])
+REPORTS = [*SHIPPED, *sorted(TESTS.glob("reports/*.sqlite"))]
 
 
 @pytest.fixture(params=["large chunks", "chunks of a page"])
@@ -241,7 +242,7 @@ def test_an_empty_table_is_as_an_absent_one(tables: tuple[str, ...], tmp_path: P
     found = []
     for statement in ("DELETE FROM", "DROP TABLE"):
         path = tmp_path / "report.sqlite"
-        shutil.copy(TESTS.parent / "profiles" / "h200x1_2ranks_nsys2024.2.3.sqlite", path)
+        shutil.copy(SHARED, path)
         with closing(sqlite3.connect(path)) as db, db:
             for table in tables:
                 db.execute(f"{statement} CUPTI_ACTIVITY_KIND_{table}")
@@ -255,7 +256,7 @@ EVENT_VIEWS = ["NVTX_EVENTS", *(f"CUPTI_ACTIVITY_KIND_{t}" for t in EVENTS)]
 @pytest.mark.parametrize("table", [*EVENT_VIEWS, "MPI_RANKS", "TARGET_INFO_GPU", "StringIds"])
 def test_a_view_in_place_of_a_table_is_named(table: str, tmp_path: Path) -> None:
     path = tmp_path / "report.sqlite"
-    shutil.copy(TESTS.parent / "profiles" / "h200x1_2ranks_nsys2024.2.3.sqlite", path)
+    shutil.copy(SHARED, path)
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(f"ALTER TABLE {table} RENAME TO stored")
         db.execute(f"CREATE VIEW {table} AS SELECT * FROM stored")

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.common.folders import ROOT, SHIPPED
+from benchmarks.common.folders import ROOT
 from perfmodel.readers import read
 from perfmodel.readers.trace import KERNEL, MEMCPY, NULL, MpiCalls, Trace
 from perfmodel.timing.range_times import Attribution, RangeTimes, concatenate, time_ranges
 from support.build_report import ReportBuilder
+from support.foreign_reports import SHIPPED
 from support.timelines import Call, Interval, Op, ints, joined, make_trace, parents
 
 REPORTS = [*SHIPPED, *sorted((ROOT / "tests" / "reports").glob("*.sqlite"))]

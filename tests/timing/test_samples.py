@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from benchmarks.common.folders import SHIPPED
 from perfmodel.base.arrays import Floats
 from perfmodel.readers import read
 from perfmodel.timing.run import time_run
@@ -22,6 +21,7 @@ from perfmodel.timing.samples import (
 )
 from support.build_report import ReportBuilder
 from support.build_training import Training, training_report
+from support.foreign_reports import SHIPPED
 
 BATCH = "batch iteration"
 

@@ -17,8 +17,9 @@ from profiles.trim import trim
 from support.build_report import VERSIONS
 from support.damaged_reports import sql
 from support.document_report import document_report
+from support.foreign_reports import SHIPPED
 
-SHIPPED = sorted([*ROOT.glob("profiles/*.sqlite"), *ROOT.glob("tests/reports/*.sqlite")])
+REPORTS = [*SHIPPED, *sorted(ROOT.glob("tests/reports/*.sqlite"))]
 LARGE = (
     "CREATE TABLE OSRT_API (start INTEGER, nameId INTEGER, note TEXT)",
     "CREATE TABLE SCHED_EVENTS (start INTEGER, cpu INTEGER)",
@@ -54,7 +55,7 @@ def test_a_built_report(version: str, tmp_path: Path) -> None:
     assert b"CAPTURE_USER_NAME" not in small.read_bytes()
 
 
-@pytest.mark.parametrize("report", SHIPPED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("report", REPORTS, ids=lambda path: path.stem)
 def test_shipped_reports_are_trimmed(report: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.sqlite"
     trim(report, again)
