@@ -53,7 +53,7 @@ COMMANDS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
     ("formulas", (), ("formulas",)),
     ("timeline", (BASE,), ("bars",)),
     ("tta", ("benchmarks/results/tta/rule.json",), ("runs", "spread")),
-    ("counters", ("tests/golden/ncu/h200_cublas.csv", *SIZES[:8]), ("work", "roof", "formulas")),
+    ("counters", ("tests/golden/ncu/h200_cublas.csv.xz", *SIZES[:8]), ("work", "roof", "formulas")),
     ("machine list", (), ("machines",)),
     ("machine show", ("h200",), ("figures",)),
 )  # fmt: skip

@@ -301,7 +301,7 @@ def scored(
 def score(predicted: Path, files: Sequence[Path], out: Path) -> None:
     """Compare predictions with measurements; write rows and print a summary."""
     measured = (row for path in files for row in json.loads(path.read_text()))
-    rows = scored(json.loads(predicted.read_text())["predictions"], measured)
+    rows = scored(json.loads(folders.content(predicted))["predictions"], measured)
     for row in rows:
         row["rival_errors"] = {r: t / row["measured_s"] - 1 for r, t in row["rivals"].items()}
     results.write(out, rows)
@@ -350,7 +350,7 @@ def page() -> str:
     """The table of the scores, by what sets the step as predicted, and by program."""
     lines = []
     for name, title in STUDIES.items():
-        rows = json.loads((RESULTS / f"score_{name}.json").read_text())
+        rows = json.loads(folders.content(RESULTS / f"score_{name}.json"))
         for group, chosen in groups(rows).items():
             errors = np.array([r["error"] for r in chosen])
             rivals = [

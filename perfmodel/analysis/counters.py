@@ -146,7 +146,7 @@ class Counted:
     @property
     def label(self) -> str:
         """The name, after the file's if there are several files."""
-        file = self.source.removesuffix(".csv").removesuffix(".ncu-rep")
+        file = self.source.removesuffix(".xz").removesuffix(".csv").removesuffix(".ncu-rep")
         return f"{file}: {self.name}" if file else self.name
 
     @property

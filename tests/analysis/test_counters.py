@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.common import results
 from benchmarks.common.folders import MACHINE, RESULTS, ROOT, TESTS
 from perfmodel.analysis.counters import (
     METRICS,
@@ -92,8 +93,7 @@ def test_the_documents_kernel_multiplies_a_little_more_than_asked():
 
 
 def test_no_product_that_an_h200_counted_is_above_its_peak_or_dram():
-    results = RESULTS / "gemm_counters.json"
-    rows = json.loads(results.read_text())["rows"]
+    rows = results.read(RESULTS / "gemm_counters.json")["rows"]
     assert len(rows) > 50
     for row in rows:
         found = place(
@@ -274,7 +274,7 @@ def test_a_machine_is_a_name_or_a_file(tmp_path):
 
 
 def test_ceilings_of_another_machine_than_was_counted_are_said(tmp_path):
-    counted = GOLDEN.with_name("h200_cublas.csv")
+    counted = GOLDEN.with_name("h200_cublas.csv.xz")
     cpu, own = tmp_path / "cpu.toml", tmp_path / "own.toml"
     save(replace(MEASURED, gpus=()), cpu)
     own.write_text('name = "H200 at 1.2 GHz"\nsource = "me"\n[peak_flops_per_s]\nfloat32 = 40e12\n')

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.common import results
 from benchmarks.common.folders import RESULTS
 from perfmodel.analysis.counters import (
     METRICS,
@@ -98,7 +99,7 @@ def test_split_products_are_said(products):
     assert "1.00 % more operations" in said
 
 
-COUNTED = json.loads((RESULTS / "gemm_counters.json").read_text())["rows"]
+COUNTED = results.read(RESULTS / "gemm_counters.json")["rows"]
 
 
 @pytest.mark.parametrize("math", ["float32", "tf32", "tf32x3"])

@@ -33,14 +33,13 @@ def test_scores_follow_from_predictions_and_measurements(name: str, tmp_path: Pa
     files = sorted(gpt.RESULTS.glob(f"measured_{'h100' if 'other' in name else 'h200'}_*.json"))
     gpt.score(gpt.RESULTS / f"predictions_{name}.json", files, tmp_path / "score.json")
     found, kept = (
-        json.loads(path.read_text())
-        for path in (tmp_path / "score.json", gpt.RESULTS / f"score_{name}.json")
+        results.read(path) for path in (tmp_path / "score.json", gpt.RESULTS / f"score_{name}.json")
     )
     assert found == kept
 
 
 def test_frozen_model_predicts_what_was_frozen() -> None:
-    kept = json.loads((gpt.RESULTS / "predictions_same.json").read_text())["predictions"]
+    kept = results.read(gpt.RESULTS / "predictions_same.json")["predictions"]
     model = gpt.load(gpt.RESULTS / "model_eager.json")
     rows = [r for r in kept if r["model"] == "eager"][:4]
     for row in rows:
@@ -54,7 +53,7 @@ def test_frozen_model_predicts_what_was_frozen() -> None:
 def test_the_frozen_models_predict_ranks_as_was_frozen() -> None:
     kept = json.loads(gpt_ranks.PREDICTED.read_text())
     assert len(kept) == 2 * 2 * 2
-    same = json.loads((gpt.RESULTS / "predictions_same.json").read_text())["predictions"]
+    same = results.read(gpt.RESULTS / "predictions_same.json")["predictions"]
     before = {gpt_ranks.of_case(r): r["step_s"] for r in same if r["model"] == "eager"}
     for row, now in zip(kept, gpt_ranks.predicted(), strict=True):
         assert gpt_ranks.of_case(row) == gpt_ranks.of_case(now)

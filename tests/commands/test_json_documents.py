@@ -12,7 +12,7 @@ import pytest
 from benchmarks.common.folders import BASE, MACHINE, PROFILES, ROOT
 from support.cli import succeeds
 
-COUNTED = ROOT / "tests" / "golden" / "ncu" / "h200_cublas.csv"
+COUNTED = ROOT / "tests" / "golden" / "ncu" / "h200_cublas.csv.xz"
 SIZES = ("-D", 784, "-H", 512, "-C", 10, "-B", 3000)
 OPEN = {"versions", "elapsed_s", "flops_by_type", "peak_flops_per_s", "bandwidth_bytes_per_s",
         "ceilings_flops_per_s", "bytes", "intensity_flops_per_byte", "case", "causes", "means",

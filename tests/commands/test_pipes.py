@@ -80,8 +80,8 @@ def test_a_terminal_is_no_report() -> None:
 
 
 def test_counters_of_ncu_through_a_pipe() -> None:
-    csv = ROOT / "tests" / "golden" / "ncu" / "h200_cublas.csv"
-    done = piped(csv.read_bytes(), "counters", "-", "--format", "jsonl")
+    csv = ROOT / "tests" / "golden" / "ncu" / "h200_cublas.csv.xz"
+    done = piped(lzma.decompress(csv.read_bytes()), "counters", "-", "--format", "jsonl")
     assert done.exit_code == 0, done.stderr
     assert done.stdout == succeeds("counters", csv, "--format", "jsonl")
 

@@ -11,7 +11,7 @@ from perfmodel.analysis.counters import as_counted, batches_of, by_kernel, by_ra
 from perfmodel.machines.machine import named
 from perfmodel.readers.ncu import read_counters
 
-TABLES = sorted((TESTS / "golden" / "ncu").glob("*.csv"))
+TABLES = sorted((TESTS / "golden" / "ncu").glob("*.csv*"))
 
 
 def test_there_are_tables():
@@ -45,7 +45,7 @@ RATIOS = {
 
 @pytest.mark.parametrize(("name", "ratios"), RATIOS.items())
 def test_the_trainer_counts_what_the_formulas_say_and_its_tiles(name, ratios):
-    (path,) = (path for path in TABLES if path.stem == f"h200_{name}")
+    (path,) = (path for path in TABLES if path.name == f"h200_{name}.csv.xz")
     launches = read_counters([path]).launches
     assert {one.device for one in launches} == {"NVIDIA H200"}
     assert {one.ranges[:2] for one in launches} == {("GPU parallel train", "batch iteration")}
@@ -62,12 +62,12 @@ def test_the_trainer_counts_what_the_formulas_say_and_its_tiles(name, ratios):
 
 
 def test_tma_passes_the_counter_of_l1_by():
-    (path,) = (path for path in TABLES if path.stem == "h200_cublas_tf32")
+    (path,) = (path for path in TABLES if path.name == "h200_cublas_tf32.csv.xz")
     past = {one.name for one in by_range(read_counters([path]).launches) if one.past_l1}
     assert past == {"forward GEMM 1", "backward GEMM 3"}
 
 
 def test_constants_loaded_by_half_instructions_are_no_operations():
-    (path,) = (path for path in TABLES if path.stem == "h200_cublas")
+    (path,) = (path for path in TABLES if path.name == "h200_cublas.csv.xz")
     for one in by_kernel(read_counters([path]).launches):
         assert one.flops_of("fp16") == 0.0

@@ -80,7 +80,7 @@ def _inputs() -> dict[str, tuple[Path, ...]]:
     operators_report(folder / "operators.sqlite")
     training_report(folder / "training.sqlite")
     results, package = folders.RESULTS, folders.ROOT / "perfmodel"
-    golden = sorted((folders.ROOT / "tests" / "golden" / "ncu").glob("*.csv"))
+    golden = sorted((folders.ROOT / "tests" / "golden" / "ncu").glob("*.csv*"))
     suits = {
         ".sqlite": sorted(folder.glob("*.sqlite")),
         ".json": [

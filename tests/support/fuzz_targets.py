@@ -243,17 +243,23 @@ def run(name: str, data: bytes) -> None:
                 raise AssertionError(f"an error of {len(message)} characters") from error
 
 
+def _head(path: Path) -> bytes:
+    """Return how a file begins, a packed one unpacked."""
+    data = path.read_bytes()
+    return (lzma.decompress(data) if path.suffix == ".xz" else data)[:60_000]
+
+
 def seeds(name: str) -> list[bytes]:
     """Return what a fuzzer starts from: real files, and what has been found with it."""
     results, golden = folders.RESULTS, folders.ROOT / "tests" / "golden"
     files: dict[str, list[Path]] = {
-        "ncu_csv": sorted((golden / "ncu").glob("*.csv")),
+        "ncu_csv": sorted((golden / "ncu").glob("*.csv*")),
         "workload_toml": sorted((folders.ROOT / "perfmodel/workloads/examples").glob("*.toml")),
         "machine_toml": [*sorted((folders.ROOT / "perfmodel/machines").glob("*.toml"))],
         "model_json": [results / "predict_model.json"],
         "records": [results / "tta" / "base.json", results / "utilization" / "document.csv"],
     }
-    found = [path.read_bytes()[:60_000] for path in files.get(name, [])]
+    found = [_head(path) for path in files.get(name, [])]
     found += {
         "formula": [b"2*D*H*ceil(B/p)", b"max(B, D)**3 // -min(H, 2) + sqrt(log2(B)) * 1e-3"],
         "model_json": [_small_model()],
