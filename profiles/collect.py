@@ -3,10 +3,10 @@
     python -m profiles.collect OUT --ranks 2 --hidden 512 2048 --batch 3000 12000 --transport host
 
 For every configuration it profiles `mpirun -n P python -m trainer` on synthetic data, then exports,
-trims (profiles/trim.py) and compresses the reports to OUT/NAME.sqlite.xz, which perfmodel opens as
-they are, and adds them to OUT/index.json. A configuration that is there already is skipped. With
---bare it also runs every configuration without Nsight Systems and notes the median batch as the
-trainer timed it.
+trims (profiles/trim.py) and packs (profiles/pack.py) the reports to OUT/NAME.sqlite.xz, which
+perfmodel opens as they are, and adds them to OUT/index.json. A configuration that is there
+already is skipped. With --bare it also runs every configuration without Nsight Systems and notes
+the median batch as the trainer timed it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
-import lzma
 import math
 import os
 import platform
@@ -30,6 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from profiles.pack import pack
 from profiles.trim import trim
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -94,7 +94,7 @@ def keep(raw: Path, target: Path) -> None:
     export = ["nsys", "export", "-q", "true", "-t", "sqlite", "-f", "true", "-o", str(exported)]
     subprocess.run([*export, str(raw.with_suffix(".nsys-rep"))], check=True, capture_output=True)
     trim(exported, trimmed)
-    target.write_bytes(lzma.compress(trimmed.read_bytes(), preset=6))
+    pack(trimmed, target)
 
 
 def versions() -> dict[str, Any]:

@@ -17,7 +17,6 @@ import argparse
 import dataclasses
 import hashlib
 import json
-import lzma
 import math
 import os
 import subprocess
@@ -31,6 +30,7 @@ from typing import Any
 
 from benchmarks.common import folders
 from profiles.collect import ROOT, TRACE, profile, versions
+from profiles.pack import pack
 from profiles.part import part
 from profiles.plans import PLANS, configurations
 
@@ -81,7 +81,7 @@ def observed(report: Path) -> dict[str, Any]:
 
 def shrink(report: Path, target: Path) -> str:
     """Compress a report; return its checksum."""
-    target.write_bytes(lzma.compress(report.read_bytes(), preset=6))
+    pack(report, target)
     return hashlib.sha256(target.read_bytes()).hexdigest()
 
 

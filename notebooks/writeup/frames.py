@@ -54,7 +54,7 @@ def records(pattern: str) -> pd.DataFrame:
             f"expected run records {pattern!r} in the repository; got none; write them with "
             f"python -m benchmarks.convergence"
         )
-    frames = [pd.read_csv(path).assign(file=path.stem) for path in found]
+    frames = [pd.read_csv(path).assign(file=path.name.split(".")[0]) for path in found]
     return _renamed(pd.concat(frames, ignore_index=True))
 
 

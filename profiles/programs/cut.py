@@ -1,6 +1,7 @@
 """Cuts recordings to their first steps: `python -m profiles.programs.cut STEPS OUT FILE ...`.
 
-Rows from the start of the next step on go; what is left is trimmed by `profiles.trim` and packed.
+Rows from the start of the next step on go; what is left is trimmed and packed
+(`profiles.trim`, `profiles.pack`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from profiles.pack import pack
 from profiles.trim import trim
 
 
@@ -34,7 +36,7 @@ def cut(packed: Path, out: Path, steps: int) -> Path:
         trimmed = Path(folder) / "trimmed.sqlite"
         trim(report, trimmed)
         target = out / packed.name
-        target.write_bytes(lzma.compress(trimmed.read_bytes(), preset=9 | lzma.PRESET_EXTREME))
+        pack(trimmed, target)
     return target
 
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from profiles.pack import pack
 from profiles.trim import trim
 
 HERE = Path(__file__).parent
@@ -141,8 +142,7 @@ def record(name: str, out: Path) -> None:
         report, trimmed = Path(folder) / name, Path(folder) / "trimmed"
         train = program(ranks, [*words, "--truth", str(truth)])
         trim(exported(train, report), trimmed)
-        packed = lzma.compress(trimmed.read_bytes(), preset=6)
-        (out / f"{name}.sqlite.xz").write_bytes(packed)
+        pack(trimmed, out / f"{name}.sqlite.xz")
     shown = " ".join(["python", "profiles/programs/train.py", *words])
     said = {"command": shown, "ranks": ranks, "date": datetime.now(UTC).isoformat()[:19]}
     truth.write_text(json.dumps(json.loads(truth.read_text()) | said, indent=1) + "\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common.folders import ROOT
+from benchmarks.common.folders import ROOT, content, each
 from benchmarks.convergence.__main__ import PARTS
 from benchmarks.convergence.sweeps import _milestone
 
@@ -27,12 +27,11 @@ def flags(words: list[str]) -> dict[str, list[str]]:
 
 
 def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return list(csv.DictReader(content(path).splitlines()))
 
 
 def test_every_file_has_its_part_of_the_script() -> None:
-    assert {path.stem for path in DATA.glob("*.csv")} == set(FILES)
+    assert {path.stem for path in each(DATA, "*.csv")} == set(FILES)
 
 
 @pytest.mark.parametrize("name", FILES)

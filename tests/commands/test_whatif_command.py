@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.common import pages as made
+from benchmarks.common import results
 from benchmarks.common.folders import PROFILES, RESULTS, ROOT
 from benchmarks.whatif import report as whatif_report
 from perfmodel.base.errors import ModelError
@@ -145,7 +146,7 @@ def test_a_model_of_another_workload_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_the_benchmark_s_results() -> None:
-    result = json.loads((RESULTS / "whatif.json").read_text("utf-8"))
+    result = results.read(RESULTS / "whatif.json")
     shown = made.section(whatif_report.PAGE, whatif_report.SCRIPT)
     assert shown == whatif_report.made(result).strip()
     assert result["summary"]["bounds"]["hold"] == result["summary"]["bounds"]["pairs"]

@@ -1,0 +1,37 @@
+"""Packing a report changes nothing that is shown of it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from benchmarks.common.folders import BASE, unpacked
+from benchmarks.robustness.reading import numbers
+from perfmodel.readers import read
+from profiles.pack import CUPTI, compressed, pack
+from support.build_report import VERSIONS
+from support.document_report import document_report
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_built_report(version: str, tmp_path: Path) -> None:
+    report = document_report(tmp_path / "whole.sqlite", version)
+    packed = pack(report, tmp_path / "small.sqlite.xz")
+    assert numbers(read(packed)) == numbers(read(report))
+
+
+def test_rows_of_a_process_lie_together_in_their_order(tmp_path: Path) -> None:
+    packed = pack(BASE, tmp_path / "small.sqlite.xz")
+    assert numbers(read(packed)) == numbers(read(BASE))
+    assert packed.stat().st_size < 0.95 * len(compressed(BASE.read_bytes()))
+    asked = f"SELECT globalPid, start FROM {CUPTI}KERNEL"
+    with closing(sqlite3.connect(unpacked(packed, tmp_path))) as db:
+        found = db.execute(f"{asked} ORDER BY rowid").fetchall()
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+    assert found == sorted(found)
+    assert not any(name.startswith("ENUM_") for name in tables)
+    with closing(sqlite3.connect(BASE)) as db:
+        assert found == sorted(db.execute(asked).fetchall())
