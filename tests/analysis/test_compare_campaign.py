@@ -14,6 +14,7 @@ from perfmodel.analysis.compare.series import Key, Launch, Series, launch_of
 from perfmodel.models.launches import LAUNCH_NOISE, SCALES
 from perfmodel.readers import read
 from perfmodel.timing.run import time_run
+from support.foreign_reports import SHIPPED
 from support.launches_made import certain, compared
 
 SIZES: Final = ("H512_B3000", "H512_B12000", "H2048_B3000", "H2048_B12000")
@@ -23,7 +24,7 @@ HIDDEN: Final = (128, 256, 512, 1024, 2048, 4096)
 @pytest.fixture(scope="module")
 def launches() -> dict[str, Launch]:
     """Every shipped report as a launch."""
-    paths = [*PROFILES.glob("campaign/*.sqlite.xz"), *PROFILES.glob("*.sqlite")]
+    paths = [*PROFILES.glob("campaign/*.sqlite.xz"), *SHIPPED]
     names = {path: path.name.split(".sqlite")[0] for path in sorted(paths)}
     assert len(names) == 48
     return {
