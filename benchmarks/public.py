@@ -262,10 +262,12 @@ def read_analysis(document: Mapping[str, Any]) -> Found:
     """Take the steps from the analysis as JSON."""
     batch = document.get("batch") or {}
     median_s = batch.get("median_s")
+    levels = document.get("levels") or ()
+    recorded = [int(one["count"]) for one in levels if one["level"] == "step"]
     if not batch.get("count") or median_s is None:
         return Found(error="no steps")
     return Found(
-        steps=int(batch["count"]) + int(batch.get("warmup") or 0),
+        steps=max(recorded, default=int(batch["count"]) + int(batch.get("warmup") or 0)),
         warmup=int(batch.get("warmup") or 0),
         median_ms=1e3 * median_s,
         label=str(batch.get("range") or ""),

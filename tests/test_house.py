@@ -224,19 +224,6 @@ def test_a_file_says_in_one_sentence_what_it_owns() -> None:
     assert silent == []
 
 
-def test_functions_are_short() -> None:
-    long = []
-    for path in (*MODULES, *TRAINER):
-        for function in functions(path):
-            if isinstance(function, ast.FunctionDef) and function.end_lineno is not None:
-                documented = ast.get_docstring(function) is not None
-                first = function.body[documented] if len(function.body) > documented else function
-                length = function.end_lineno - first.lineno + 1
-                if length > MOST_LINES_OF_A_FUNCTION:
-                    long.append(f"{named(path)}: {function.name} has {length} lines")
-    assert long == []
-
-
 def test_what_is_public_is_documented() -> None:
     undocumented = [
         f"{named(path)}: {node.name}"

@@ -24,7 +24,6 @@ RETIRED: Final = {
     r"speaks\b": "is reported when",
     r"paces?\b": "speed; what limits the batch",
     r"rungs?\b": "optimization step",
-    r"spans\b": "ranges",
     r"cautions?\b": "warning",
     r"(?<!memory )traffic\b": "copies, bytes; memory traffic",
     r"wanted\b": "expected",
@@ -46,7 +45,7 @@ MODULES: Final = [
 ]
 RETIRED_NAMES: Final = {
     "pace", "paces", "paced", "rung", "rungs", "told", "untold", "witness", "witnesses", "mend",
-    "mended", "caution", "cautions", "traffic", "spans",
+    "mended", "caution", "cautions", "traffic",
 }  # fmt: skip
 WORDS: Final = re.compile("|".join(rf"(?<![\w-]){word}" for word in RETIRED), re.IGNORECASE)
 

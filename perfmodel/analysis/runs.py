@@ -24,9 +24,9 @@ from perfmodel.readers.pages import Texts
 from perfmodel.readers.trace import NULL, Trace
 from perfmodel.timing.by_process import launches
 from perfmodel.timing.run import Needed, Run, TimedReport, assemble, time_report
+from perfmodel.timing.spans import Steps
 from perfmodel.timing.step_graph import MOST_OPS
 from perfmodel.timing.step_report import StepsByPart
-from perfmodel.timing.steps import Steps
 from perfmodel.timing.trim import needed, trim
 
 _SUFFIXES: Final = re.compile(

@@ -14,9 +14,11 @@ from perfmodel.readers.trace import NULL
 from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.host_timeline import CAUSES, DEPENDENCY
 from perfmodel.timing.idle_causes import LONGEST, IdleGaps
+from perfmodel.timing.levels import LayerTime, LevelRow, layer_times, level_rows
 from perfmodel.timing.nccl import match_kernels, nccl_groups
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import PathTable
+from perfmodel.timing.spans import Candidate, FoundBy
 from perfmodel.timing.step_facts import (
     Gap,
     IdleCause,
@@ -27,13 +29,12 @@ from perfmodel.timing.step_facts import (
     step_facts,
 )
 from perfmodel.timing.step_report import StepReport
-from perfmodel.timing.step_times import StepTimes
-from perfmodel.timing.steps import FoundBy
+from perfmodel.timing.step_times import FEW, StepTimes
 
 _SLOW: Final = 1.5
 """A leading step is warm-up if it takes longer than this many times the median of later ones."""
 _TOP_KERNELS: Final = 10
-_FEW: Final = 5
+_FEW: Final = 3
 _UNEQUAL: Final = 0.1
 """Of at least so many steps the median one does not stand for all if long ones (as slow as a step
 of the warm-up) take this share of it more, per step of all."""
@@ -93,7 +94,7 @@ class StepBreakdown:
     label : str
         Name of the steps' ranges, '' where nothing names them.
     found_by : str
-        How the steps were found, see `timing.steps.Steps`.
+        How the steps were found, see `timing.spans.Steps`.
     confidence : float
         Share of the GPU's work inside steps, warm-up included.
     count, warmup : int
@@ -108,8 +109,12 @@ class StepBreakdown:
         By rank, the largest cause first.
     facts : StepFacts
         The critical path, small kernels and late ranks.
-    inner : int
-        As `timing.steps.Steps.inner`.
+    levels : tuple of LevelRow
+        The steps, and the levels around and inside them, the outermost first.
+    layers : tuple of LayerTime
+        Layers one by one.
+    candidates : tuple of Candidate
+        What may be the step, the likeliest first.
     """
 
     label: str
@@ -127,7 +132,9 @@ class StepBreakdown:
     unattributed: float
     idle: tuple[IdleCause, ...]
     facts: StepFacts
-    inner: int
+    levels: tuple[LevelRow, ...]
+    layers: tuple[LayerTime, ...]
+    candidates: tuple[Candidate, ...]
 
 
 def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> StepBreakdown:
@@ -172,8 +179,10 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
         kernels=kernels[:_TOP_KERNELS],
         collectives=nccl_groups(matched, window, [r for ranks in numbered for r in ranks]),
         unattributed=sum(r.lost_ns for r in reports) / launched if launched else 0.0,
-        inner=min(r.steps.inner for r in reports),
         idle=idle,
+        levels=level_rows([r.spans for r in reports], launched),
+        layers=layer_times([r.spans for r in reports]),
+        candidates=reports[0].steps.candidates,
         facts=step_facts(
             reports,
             matched,
@@ -188,18 +197,23 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
 
 
 def _window(reports: Sequence[StepReport], steps: int, warmup: int | None) -> slice:
-    """The steps that count: without warm-up, and without the last one, whose end nothing marks."""
-    on_gpu = any((r.times.device >= 0).any() for r in reports)
+    """The steps that count: without warm-up, and without the last one, whose end nothing marks.
+
+    Of a few steps all count.
+    """
     first = warmup_steps(reports) if warmup is None else max(0, min(warmup, steps - 1))
-    return slice(first, steps - 1 if on_gpu and steps - first >= 2 else steps)
+    ends = any((r.times.device >= 0).any() for r in reports) and steps > FEW
+    return slice(first, steps - 1 if ends and steps - first >= 2 else steps)
 
 
 def warmup_steps(reports: Sequence[StepReport]) -> int:
     """Leading steps that hold what later ones do not: allocation, compilation, autotuning.
 
-    One where there are three or more, and those that take longer than 1.5 times the median of the
-    later half on any rank.
+    One, and those that take longer than 1.5 times the median of the later half on any rank; none of
+    a few steps.
     """
+    if max(r.times.step_ns.shape[1] for r in reports) <= FEW:
+        return 0
     most = 0
     for step_ns in (lane[lane >= 0] for r in reports for lane in r.times.step_ns):
         if len(step_ns) < 2:

@@ -15,7 +15,7 @@ from perfmodel.programs.identify import Identity
 from perfmodel.readers.trace import GRAPH, MPI_OTHER, NULL, Trace
 from perfmodel.timing.collectives import lost
 from perfmodel.timing.copies import devices, gpu_id, tells_devices, unsized_copies
-from perfmodel.timing.host_steps import cut_short
+from perfmodel.timing.host_events import cut_short
 from perfmodel.timing.range_times import ranks_of
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import PathTimes
@@ -146,9 +146,9 @@ def _pauses(label: str, reports: Sequence[StepReport]) -> Iterator[str]:
     for report in reports:
         counts = "" if (report.times.device < 0).all() else ", and counts as time of that step"
         advice = (
-            "name the steps by NVTX ranges"
-            if report.steps.found_by == "kernels"
-            else "put each step in a range of its own, or name other steps with --batch-range"
+            "put each step in a range of its own, or name other steps with --batch-range"
+            if report.steps.declared
+            else "name the steps by NVTX ranges"
         )
         for pause in report.pauses[:MOST_PAUSES]:
             rank = report.rank_of.get(pause.process, 0)

@@ -408,6 +408,10 @@ BATCH_RANGE = click.option(
     help="NVTX ranges that are one step each: a name, a glob or /regex/; found by default.",
     shell_complete=ranges,
 )  # fmt: skip
+LEVEL = click.option(
+    "--level", type=click.Choice(["epoch", "micro_batch", "phase", "layer"]),
+    help="Level that is the unit, in place of the step; --section levels lists what there is.",
+)  # fmt: skip
 WARMUP = click.option("--warmup", type=click.IntRange(0), help="Leading batches to exclude.")
 ATTRIBUTE = click.option(
     "--attribute", type=click.Choice(["thread", "time"]), default="time", show_default=True,
@@ -425,7 +429,7 @@ operators = together(
     click.option("--counters", type=COUNTERS, help="Nsight Compute's table of the same PyTorch "
                  "program, with its operators' ranges."),
 )  # fmt: skip
-batches = together(BATCH_RANGE, WARMUP, ATTRIBUTE)
+batches = together(BATCH_RANGE, LEVEL, WARMUP, ATTRIBUTE)
 MACHINE = machine("Ceilings: a name, such as h200, or a file of perfmodel machine measure.")
 analysis = together(symbols_of_operators, LAYERS_OR_WORKLOAD, COUNTING, batches, FIT, MACHINE)
 engine = together(
@@ -487,6 +491,7 @@ def chosen(options: dict[str, Any]) -> Options:
         workload=None if file is None else load(file),
         layers=layers,
         batch_label=options.get("batch_range"),
+        level=options.get("level"),
         warmup=options.get("warmup"),
         by_time=options.get("attribute", "time") == "time",
         fit=options.get("fit"),

@@ -26,6 +26,10 @@ _SHOWN = 10
 @_options.engine
 @_options.CACHE
 @click.option("--db", type=_options.FILE, help="Results database to add to.")
+@click.option(
+    "--section", type=click.Choice(["levels"]),
+    help="Print one section: the steps' levels, layers and other candidates.",
+)  # fmt: skip
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")
 @_options.output("", said="The folder also has analysis.json and the figures.")
 def analyze(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
@@ -49,7 +53,7 @@ def analyze(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: An
         from perfmodel.render import outputs
 
         outputs.append(analysis, db)
-    emit(summary.result(analysis), fmt, out, makes={"": write})
+    emit(summary.result(analysis, options["section"]), fmt, out, makes={"": write})
     exit_of(analysis)
 
 

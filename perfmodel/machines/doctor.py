@@ -319,6 +319,7 @@ _LEAST_PYTHON: Final = (3, 11)
 _WITHOUT_METADATA: Final = (
     "click>=8.2", "jinja2>=3.1", "matplotlib>=3.8", "numpy>=1.26", "pandas>=2.1", "rich>=13.7",
     "scipy>=1.11.1", "sqlite-utils>=3.36", "sympy>=1.12",
+    "zstandard>=0.22; python_version < '3.14'",
 )  # fmt: skip
 """What a source tree needs that was never installed; a test compares it with pyproject.toml."""
 

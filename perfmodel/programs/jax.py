@@ -16,20 +16,14 @@ from perfmodel.programs.identify import Identity
 from perfmodel.programs.program import UNNAMED_STEP, Options, Program
 from perfmodel.readers.trace import Trace, without_doubtful_sizes
 from perfmodel.readers.trace import rows as select
+from perfmodel.timing.candidates import find_steps, held_share
 from perfmodel.timing.intervals import lengths
+from perfmodel.timing.launched import Launched, Parts, launched
+from perfmodel.timing.levels import at_level
 from perfmodel.timing.nesting import Nesting, closed_ends, innermost, nest
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
+from perfmodel.timing.spans import Steps, relabel, with_steps
 from perfmodel.timing.step_report import StepReport
-from perfmodel.timing.steps import (
-    Launched,
-    Parts,
-    Steps,
-    find_steps,
-    held_share,
-    launched,
-    relabel,
-    with_steps,
-)
 
 _DOMAIN: Final = "TSL"
 _MODULE: Final = re.compile(r"XlaModule:#(?:.*?,)?hlo_module=([^,#]+)(,program_id=)?")
@@ -156,7 +150,7 @@ def executing(trace: Trace, parts: Parts | None) -> Parts:
     trace : Trace
         With all its ranges.
     parts : callable, optional
-        As `perfmodel.timing.steps.find_steps`.
+        As `perfmodel.timing.candidates.find_steps`.
     """
     if parts is None:
         everything = [(trace, launched(trace))]
@@ -190,7 +184,7 @@ def find_module_steps(trace: Trace, asked: str | None, parts: Parts) -> Steps:
     trace : Trace
         Of `own_ranges`.
     asked, parts
-        As `perfmodel.timing.steps.find_steps`.
+        As `perfmodel.timing.candidates.find_steps`.
     """
     found = find_steps(trace, asked, parts)
     modules = {
@@ -198,7 +192,7 @@ def find_module_steps(trace: Trace, asked: str | None, parts: Parts) -> Steps:
         for domain, text in zip(trace.range_domains, trace.range_labels, strict=True)
         if domain == _DOMAIN
     }
-    if found.found_by != "range" or found.label not in modules:
+    if found.found_by not in ("asked", "declared") or found.label not in modules:
         return found
     found = _on_all_threads(trace, found)
     end = found.end_ns.copy()
@@ -315,8 +309,8 @@ def _unrecorded_graphs(trace: Trace, thunks: Nesting, found: Launched) -> Iterat
 
 
 def _compiling(trace: Trace, steps: Steps) -> Iterator[str]:
-    """Say that a recording in which nothing repeats is mostly compilation."""
-    if steps.found_by != "whole":
+    """Say that a recording of one step is mostly compilation."""
+    if (steps.number > 0).any():
         return
     compiles = [
         domain == _DOMAIN and bool(_COMPILE.match(label))
@@ -325,7 +319,8 @@ def _compiling(trace: Trace, steps: Steps) -> Iterator[str]:
     rows = np.flatnonzero(np.array([*compiles, False], np.bool_)[trace.ranges.name])
     start, end = trace.ranges.start_ns[rows], closed_ends(trace.ranges)[rows]
     seconds = float(lengths(np.zeros(len(rows), np.int64), start, end, 1)[0]) * 1e-9
-    recorded = float(steps.end_ns.max() - steps.start_ns.min()) * 1e-9
+    first = min(int(steps.start_ns.min()), int(start.min(initial=steps.start_ns.min())))
+    recorded = float(steps.end_ns.max() - first) * 1e-9
     if seconds > _MUCH * recorded:
         yield (
             f"XLA compiles and tunes kernels in {si(seconds, 's')} of the {si(recorded, 's')} "
@@ -382,10 +377,12 @@ class JaxProgram(Program):
         """Return the trace with the ranges to show, and its steps, of what modules launch."""
         own = self.own_ranges(without_doubtful_sizes(trace))
         found = find_module_steps(own, options.batch_label, executing(trace, parts))
-        several = found.found_by == "range" and (found.row < 0).any()
+        several = found.declared and (found.row < 0).any()
         if several:  # the ranges that are made for them have the modules' name
             kept = ~_called(own, found.label)
             own = replace(own, ranges=select(own.ranges, kept))
+        if options.level:
+            found = at_level(own, found, options.level, executing(trace, parts))
         return with_steps(own, found, UNNAMED_STEP)
 
     def has_operators(self, trace: Trace, options: Options) -> bool:

@@ -16,9 +16,9 @@ from perfmodel.programs.pytorch.dtypes import ITEM_BYTES, kernel_types, multipli
 from perfmodel.readers.codes import sums
 from perfmodel.readers.trace import KERNEL, NULL, Trace
 from perfmodel.timing.intervals import lengths, union
+from perfmodel.timing.launched import launched
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
 from perfmodel.timing.step_report import StepReport
-from perfmodel.timing.steps import launched
 from perfmodel.workloads.layers import Attention, Net, total
 
 _PHASES: Final = {

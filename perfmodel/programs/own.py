@@ -18,9 +18,10 @@ from perfmodel.programs.mlp.settings import BATCH_RANGE
 from perfmodel.programs.program import Options, Program, StepClock
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import head_of
+from perfmodel.timing.launched import Parts
 from perfmodel.timing.run import Run, batch_seconds
 from perfmodel.timing.samples import Clock, PathTimes, count_warmup, tabulate
-from perfmodel.timing.steps import Parts, Steps, named_steps
+from perfmodel.timing.spans import Steps, named_steps
 from perfmodel.workloads.work import Workload
 
 _CLOCKS: Final[dict[str, Clock]] = {"host": "host", "gpu": "gpu_busy"}
@@ -36,7 +37,7 @@ class OwnProgram(Program):
 
     def recognizes(self, trace: Trace, options: Options) -> bool:
         """Whether the user gave formulas."""
-        return options.workload is not None
+        return options.workload is not None and options.level is None
 
     def steps(
         self, trace: Trace, options: Options, parts: Parts | None = None
@@ -44,7 +45,7 @@ class OwnProgram(Program):
         """Take the range that the user, or the file, names."""
         assert options.workload is not None  # `recognizes`
         label = options.batch_label or options.workload.batch_range or BATCH_RANGE
-        return trace, named_steps(trace, label, "range")
+        return trace, named_steps(trace, label, "asked" if options.batch_label else "declared")
 
     def workload(self, identity: Identity, options: Options) -> Workload | None:
         """Return the user's formulas."""

@@ -13,7 +13,10 @@ from perfmodel.programs.findings import Actions, Facts, Finding, general
 from perfmodel.programs.identify import Identity, read_mark
 from perfmodel.programs.losses import find_losses
 from perfmodel.readers.trace import Trace, without_doubtful_sizes
-from perfmodel.timing.steps import Parts, Steps, find_steps, with_steps
+from perfmodel.timing.candidates import find_steps
+from perfmodel.timing.launched import Parts
+from perfmodel.timing.levels import at_level
+from perfmodel.timing.spans import Level, Steps, with_steps
 from perfmodel.workloads.work import Workload
 
 if TYPE_CHECKING:
@@ -47,6 +50,8 @@ class Options:
         The user's own formulas.
     batch_label : str or None
         Ranges that are one step each: a name, a glob, or a regular expression between slashes.
+    level : str or None
+        Level of the steps whose spans are the unit of the analysis.
     warmup : int or None
         Leading batches to leave out.
     by_time : bool
@@ -71,6 +76,7 @@ class Options:
     counting: Counting = "document"
     workload: Workload | None = None
     batch_label: str | None = None
+    level: Level | None = None
     warmup: int | None = None
     by_time: bool = True
     fit: str | int | None = None
@@ -225,10 +231,6 @@ class Program:
         """Return the trace with the ranges that say what the program itself does."""
         return trace
 
-    def find(self, trace: Trace, asked: str | None, parts: Parts | None) -> Steps:
-        """Find the steps in the program's own ranges, or in the sequence of its operations."""
-        return find_steps(trace, asked, parts)
-
     def steps(
         self, trace: Trace, options: Options, parts: Parts | None = None
     ) -> tuple[Trace, Steps]:
@@ -238,7 +240,10 @@ class Program:
         calls where the trace holds none.
         """
         own = self.own_ranges(without_doubtful_sizes(trace))
-        return with_steps(own, self.find(own, options.batch_label, parts), UNNAMED_STEP)
+        found = find_steps(own, options.batch_label, parts)
+        if options.level:
+            found = at_level(own, found, options.level, parts)
+        return with_steps(own, found, UNNAMED_STEP)
 
     def has_operators(self, trace: Trace, options: Options) -> bool:
         """Whether there may be operators, which are counted over all of a report at once."""

@@ -77,6 +77,9 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
         },
         "program": run.program.name,
         "batch": batch,
+        "levels": [] if steps is None else steps.levels,
+        "layers": [] if steps is None else steps.layers,
+        "candidates": [] if steps is None else steps.candidates,
         "kernels": None if steps is None else {
             "categories": steps.categories, "largest": steps.kernels,
             "unattributed_share": steps.unattributed,

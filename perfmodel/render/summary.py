@@ -25,16 +25,20 @@ if TYPE_CHECKING:
 
 _LOST: Final = 0.01
 """Share of the GPU time in no step that is worth a line."""
+_APART: Final = 0.05
+"""Ranges whose median duration differs from the step on the GPU's clock by more are said to."""
+_SURE: Final = 0.9
+"""Of answers with this probability at least 97 % are right (`python -m benchmarks.steps`)."""
 _FEW: Final = 3
 """Batches that an interval takes at least."""
 _LONGEST: Final = 200
 """Letters of a message of Nsight Systems that are shown."""
 
 
-def result(analysis: Analysis) -> Result:
-    """Return an analysis in every format."""
+def result(analysis: Analysis, section: str | None = None) -> Result:
+    """Return an analysis in every format; of the text one section, if that is named."""
     return Result(
-        text=_blocks(analysis),
+        text=_blocks(analysis) if section is None else _section(analysis.fitted),
         document=lambda: _document(analysis),
         tables=_tables(analysis),
     )
@@ -100,6 +104,14 @@ def _blocks(analysis: Analysis) -> Iterator[Block]:
     if analysis.points:
         yield tables.points_text(analysis)
     yield list(_findings(run))
+
+
+def _section(run: RunAnalysis) -> Iterator[Block]:
+    """The steps: how they were found, the levels around and inside them, and other candidates."""
+    yield list(what_ran(run))
+    yield from (
+        t for t in (tables.levels(run), tables.layers(run), tables.candidates(run)) if t.rows
+    )
 
 
 def _why_idle(steps: StepBreakdown) -> Iterator[Block]:
@@ -187,14 +199,29 @@ def _each(run: RunAnalysis) -> str:
 def _how_found(steps: StepBreakdown) -> str:
     """Say what a step is, and how sure that is."""
     share = f"{percent(steps.confidence)} of the work is inside"
-    if steps.found_by == "kernels":
-        again = f", each of which repeats a shorter one {steps.inner} times" * (steps.inner > 1)
-        return f"by the period of the sequence of operations{again}; {share}"
-    if steps.found_by == "optimizer":
-        return f"each ends with an optimizer's step; {share}"
+    unsure = _unsure(steps)
+    if steps.found_by == "found":
+        return f"found in the sequence of operations; {share}{unsure}"
     if steps.found_by == "whole":
-        return "nothing repeats: the whole recording is one step; name one with --batch-range"
-    return f"ranges called {steps.label!r}; {share}"
+        return (
+            f"nothing repeats: the whole recording is one step{unsure}; name one with --batch-range"
+        )
+    own = [row.median_s for row in steps.levels if row.level == "step"]
+    apart = own and abs(own[0] - steps.median_s) > _APART * steps.median_s
+    lasts = f"; the ranges last {si(own[0], 's', 4)} (median)" if apart else ""
+    return f"ranges called {steps.label!r}; {share}{lasts}{unsure}"
+
+
+def _unsure(steps: StepBreakdown) -> str:
+    """Name the second candidate where the first is not sure."""
+    if len(steps.candidates) < 2 or steps.candidates[0].score >= _SURE:
+        return ""
+    first, second = steps.candidates[:2]
+    other = "one step" if second.count == 1 else f"{second.count} of {si(second.median_s, 's')}"
+    return (
+        f"; probability {percent(first.score, 0)}, or {other} ({percent(second.score, 0)}): "
+        f"--section levels"
+    )
 
 
 def complaints(trace: Trace) -> list[str]:

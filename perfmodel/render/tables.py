@@ -288,6 +288,51 @@ def categories(run: RunAnalysis) -> Table:
     return Table.of(title, found, CATEGORIES, notes if overlap else [])
 
 
+LEVELS: Final = (
+    Column("level", "Level", of=lambda row: row.level.replace("_", "-")),
+    Column("name", "Name", wrap=False, of=lambda row: _short(row.name)),
+    Column("count", "Count", "int"),
+    Column("per_parent", "Per parent", "float", digits=1),
+    Column("parent", "Parent", of=lambda row: (row.parent or "").replace("_", "-")),
+    Column("median_s", "Median", "si", "s"),
+    Column("gpu_share", "Of GPU time", "percent", digits=0),
+    Column("source", "Source"),
+)
+CANDIDATES: Final = (
+    Column("score", "Probability", "percent", digits=1),
+    Column("name", "Step", wrap=False, of=lambda row: _short(row.name, 40)),
+    Column("count", "Count", "int"),
+    Column("median_s", "Median", "si", "s", of=lambda row: row.median_s or None),
+    Column("source", "Source"),
+    Column("reason", "Reason"),
+)
+LAYERS: Final = (
+    Column("name", "Layer"),
+    Column("number", "Number", "int"),
+    Column("seconds", "GPU time", "si", "s"),
+    Column("ratio", "To median", "float", digits=2),
+    Column("differs", "Differs", of=lambda row: "yes" if row.differs else ""),
+)
+
+
+def levels(run: RunAnalysis) -> Table:
+    """The steps, and the levels around and inside them."""
+    found = run.steps.levels if run.steps else ()
+    return Table.of("Levels (medians on the host's clock)", found, LEVELS)
+
+
+def layers(run: RunAnalysis) -> Table:
+    """The layers one by one."""
+    return Table.of("Layers (medians over steps)", run.steps.layers if run.steps else (), LAYERS)
+
+
+def candidates(run: RunAnalysis) -> Table:
+    """What may be the step, the likeliest first."""
+    found = run.steps.candidates if run.steps else ()
+    decide = "an NVTX range around each step, or --batch-range NAME, decides"
+    return Table.of("Candidates for the step", found, CANDIDATES, [decide] if found else [])
+
+
 KERNELS: Final = (
     Column("name", "Largest kernels", wrap=False, of=lambda k: _short(k.name)),
     Column("category", "Category"),

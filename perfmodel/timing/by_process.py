@@ -11,7 +11,8 @@ import numpy as np
 from perfmodel.base.arrays import Int8, Int64
 from perfmodel.readers.packed import EventsByProcess
 from perfmodel.readers.trace import Trace, rows
-from perfmodel.timing.steps import Launched, Steps, launched
+from perfmodel.timing.launched import Launched, launched
+from perfmodel.timing.spans import Steps
 
 _ROWS: Final = 500_000
 """Rows of a part, at least: smaller ones gain nothing."""

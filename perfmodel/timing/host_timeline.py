@@ -10,8 +10,9 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64, distinct_positions
 from perfmodel.readers.trace import MEMCPY, NULL, PAGEABLE_MEMORY, TO_GPU, TO_HOST, Trace
+from perfmodel.timing.launched import BLOCKING, Launched
+from perfmodel.timing.spans import Steps
 from perfmodel.timing.step_times import StepTimes, widened
-from perfmodel.timing.steps import BLOCKING, Launched, Steps
 
 CAUSES: Final = (
     "launch_bound", "blocking_sync", "allocation", "host_compute", "pageable_copy", "dependency",

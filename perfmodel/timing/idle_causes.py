@@ -25,9 +25,10 @@ from perfmodel.timing.host_timeline import (
     plain_call,
 )
 from perfmodel.timing.intervals import extents, union
+from perfmodel.timing.launched import Launched
 from perfmodel.timing.nesting import Nesting, innermost, start_keys
+from perfmodel.timing.spans import Steps
 from perfmodel.timing.step_times import StepTimes
-from perfmodel.timing.steps import Launched, Steps
 
 _SETUP_NS: Final = 10_000
 """A launch takes about so long until its operation can start on an idle GPU."""

@@ -14,10 +14,11 @@ from perfmodel.readers.trace import KERNEL, NO_NAME, NULL, Trace
 from perfmodel.timing.clock_sync import align, collective_limits
 from perfmodel.timing.collectives import NCCL, NCCL_KERNEL, CollectiveGroup, is_nccl
 from perfmodel.timing.intervals import covered, union
+from perfmodel.timing.launched import Launched
 from perfmodel.timing.nesting import Nesting
 from perfmodel.timing.small_kernels import launched_in
+from perfmodel.timing.spans import Steps
 from perfmodel.timing.step_times import StepTimes
-from perfmodel.timing.steps import Launched, Steps
 
 _ALGORITHM: Final = re.compile(r"(RING|TREE|COLLNET\w{0,16}?|NVLS(?:_TREE)?|PAT)_(LL128|LL|SIMPLE)")
 _MATCHED: Final = 0.95
@@ -230,7 +231,7 @@ def _passes(trace: Trace, steps: Steps, found: Launched, product: Bool, mine: In
         if len(threads) < 2:
             continue
         main = threads[np.argmin(trace.threads[threads])]  # started first
-        if steps.found_by in ("mark", "range"):
+        if steps.declared:
             main = steps.thread[steps.process == process][0]
         on_main = found.thread[layers] == main
         forward, backward = (np.sort(found.at_ns[layers[w]]) for w in (on_main, ~on_main))

@@ -10,9 +10,10 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int64, distinct_rows
 from perfmodel.readers.trace import KERNEL, NO_NAME, Trace, join_columns
+from perfmodel.timing.launched import Launched
 from perfmodel.timing.nesting import Nesting, innermost
+from perfmodel.timing.spans import Steps
 from perfmodel.timing.step_times import StepTimes
-from perfmodel.timing.steps import Launched, Steps
 
 _SMALL_NS: Final = 10_000
 MANY: Final = 100

@@ -10,8 +10,9 @@ import numpy as np
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64
 from perfmodel.readers.trace import MEMCPY, MEMSET, PAGEABLE_MEMORY, TO_GPU, TO_HOST, Trace
 from perfmodel.timing.host_timeline import SYNC, HostTimeline
+from perfmodel.timing.launched import Launched
+from perfmodel.timing.spans import Steps
 from perfmodel.timing.step_times import StepTimes
-from perfmodel.timing.steps import Launched, Steps
 
 KERNEL_OP: Final = 0
 COPY_OP: Final = 1

@@ -16,13 +16,15 @@ from perfmodel.timing.by_process import Part, by_process
 from perfmodel.timing.host_timeline import HostTimes, call_kinds, host_timeline, host_times
 from perfmodel.timing.idle_causes import IdleGaps, idle_gaps
 from perfmodel.timing.intervals import extents, union
+from perfmodel.timing.launched import Launched, launched, operation_codes
+from perfmodel.timing.levels import join_spans, step_spans
 from perfmodel.timing.nccl import PRODUCTS, NcclKernels, communicating, join_kernels, nccl_kernels
 from perfmodel.timing.nesting import last_moment, nest
 from perfmodel.timing.projection import Joined
 from perfmodel.timing.small_kernels import SmallKernels, small_kernels
+from perfmodel.timing.spans import PAUSE, Spans, Steps
 from perfmodel.timing.step_graph import StepGraph, last_steps, step_graph
 from perfmodel.timing.step_times import StepOps, StepTimes, join_times, step_times, widened
-from perfmodel.timing.steps import PAUSE, Launched, Steps, launched, operation_codes
 
 _MOST_KERNELS: Final = 40
 """Kernels of one report that are kept by name, those with most GPU time."""
@@ -110,6 +112,8 @@ class StepReport:
         Rank by process index: MPI's; other processes with steps are counted on, by GPU.
     utc_start_ns : int or None
     pauses : tuple of Pause
+    spans : Spans
+        The steps, and the levels around and inside them.
     """
 
     steps: Steps
@@ -129,6 +133,7 @@ class StepReport:
     rank_of: dict[int, int]
     utc_start_ns: int | None
     pauses: tuple[Pause, ...]
+    spans: Spans
 
 
 def report_steps(trace: Trace, steps: Steps, categorize: Categorize) -> StepReport:
@@ -273,6 +278,7 @@ def _measured(
         rank_of=_numbered(trace.ranks, times),
         utc_start_ns=trace.utc_start_ns,
         pauses=tuple(_pauses(trace, steps, found, times)),
+        spans=step_spans(trace, steps, found),
     )
 
 
@@ -386,6 +392,7 @@ def _joined(
         rank_of=_numbered(trace.ranks, times),
         utc_start_ns=trace.utc_start_ns,
         pauses=tuple(pause for pauses in column["pauses"] for pause in pauses),
+        spans=join_spans(column["spans"]),
     )
 
 

@@ -11,7 +11,11 @@ import numpy as np
 from perfmodel.base.arrays import Bool, Int32, Int64, distinct_positions, distinct_rows
 from perfmodel.readers.trace import MEMCPY, MEMSET, Trace
 from perfmodel.timing.intervals import extents, lengths
-from perfmodel.timing.steps import Launched, Steps
+from perfmodel.timing.launched import Launched
+from perfmodel.timing.spans import Steps
+
+FEW: Final = 3
+"""Of so few steps all count: without the first and the last at most one would be left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,9 @@ class StepTimes:
     process, device : int32, shape (lanes,)
         `device` is -1 for a process without GPU operations.
     step_ns : int64
-        From a step's first GPU operation to the first of the next; -1 for the last step, whose
-        end no operation marks, unless it is the only one. Without a GPU the step's host time.
+        From a step's first GPU operation to the first of the next, and at least `busy_ns`. The end
+        of the last step no operation marks: of `FEW` steps or fewer it takes until its last
+        operation ends, of more it is -1. Without a GPU the step's host time.
     busy_ns : int64
         Union of the GPU operations, of all streams.
     compute_ns : int64
@@ -186,6 +191,8 @@ def _measure(
     first, last = extents(cell, start, end, cells)
     step_ns = _extents(first.reshape(shape), last.reshape(shape), steps, lanes)
     host = lanes[:, 1] < 0
+    ahead = (step_ns >= 0) & ~host[:, None]  # the next step's copies may run before this one's end
+    step_ns = np.where(ahead, np.maximum(step_ns, busy), step_ns)
     compute[host] = np.maximum(step_ns[host] - communication[host], 0)
     idle = np.where(step_ns >= 0, np.maximum(step_ns - busy, 0), -1)
     return StepTimes(
@@ -203,7 +210,10 @@ def _measure(
 
 
 def _extents(first: Int64, last: Int64, steps: Steps, lanes: Int32) -> Int64:
-    """From the first operation of a step to the first of the next one; host time without any."""
+    """From the first operation of a step to the first of the next one; host time without any.
+
+    Of a few steps the last one counts as well, until its last operation ends.
+    """
     extent = np.full(first.shape, -1, np.int64)
     for i, (process, device) in enumerate(lanes):
         mine = np.flatnonzero(steps.process == process)
@@ -212,8 +222,10 @@ def _extents(first: Int64, last: Int64, steps: Steps, lanes: Int32) -> Int64:
             continue
         used = np.flatnonzero(last[i] > np.iinfo(np.int64).min)
         extent[i, used[:-1]] = np.diff(first[i, used])
-        if len(used) == 1:
+        if steps.apart:
             extent[i, used] = last[i, used] - first[i, used]
+        elif 0 < len(used) <= FEW:
+            extent[i, used[-1]] = last[i, used[-1]] - first[i, used[-1]]
     return extent
 
 

@@ -46,7 +46,11 @@ def test_a_step_is_the_module_with_most_work_until_it_starts_again(tmp_path: Pat
     run = analyze_reports([report(tmp_path / "r.sqlite")], Options()).fitted
     assert run.program.name == "jax"
     assert run.steps is not None
-    assert (run.steps.label, run.steps.found_by, run.batch.count) == ("jit_train_step", "range", 3)
+    assert (run.steps.label, run.steps.found_by, run.batch.count) == (
+        "jit_train_step",
+        "declared",
+        3,
+    )
     assert run.batch.median.value == pytest.approx(100e-6)
     assert run.ranks[0].gpu_busy_s == pytest.approx(71e-6)  # the small module's kernel, too
     assert run.steps.unattributed == 0
@@ -97,7 +101,7 @@ def test_what_is_launched_to_compile_and_tune_is_in_no_step(gpus: int, tmp_path:
     path = executed_on(tmp_path / "r.sqlite", gpus, tuned_us=1000)
     run = analyze_reports([path], Options()).fitted
     assert run.steps is not None
-    assert (run.steps.label, run.steps.found_by, run.batch.count) == ("jit_step", "range", 4)
+    assert (run.steps.label, run.steps.found_by, run.batch.count) == ("jit_step", "declared", 4)
     assert run.steps.confidence == 1.0
     assert run.batch.median.value == pytest.approx(100e-6, rel=0.03)
     assert [rank.gpu_busy_s for rank in run.ranks] == pytest.approx([80e-6, 79e-6][:gpus])
@@ -150,7 +154,7 @@ def test_a_module_that_stays_open_hides_no_steps(
 ) -> None:
     path = stays_open(tmp_path / "r.sqlite", opened, closed_us, thunks=thunks)
     _, found = JAX_PROGRAM.steps(read(path), Options())
-    assert (found.label, found.found_by, len(found)) == ("jit_step", "range", steps)
+    assert (found.label, found.found_by, len(found)) == ("jit_step", "declared", steps)
     run = analyze_reports([path], Options()).fitted
     assert run.steps is not None
     assert run.steps.label == "jit_step"
@@ -221,6 +225,6 @@ def test_a_recording_that_is_mostly_compilation_is_warned_of(tmp_path: Path) -> 
     thread.kernel("gemm", (91_010 * US, 91_020 * US), (91_030 * US, 99_000 * US))
     run = analyze_reports([builder.write(tmp_path / "r.sqlite")], Options()).fitted
     assert run.steps is not None
-    assert run.steps.found_by == "whole"
+    assert (run.steps.found_by, run.batch.count) == ("declared", 1)
     (said,) = [w for w in run.warnings if "compiles" in w]
     assert "XLA compiles and tunes kernels in 80.0 ms of the 100 ms recorded" in said

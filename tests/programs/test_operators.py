@@ -1120,7 +1120,7 @@ def test_inputs_that_are_still_in_l2_are_bytes_that_memory_need_not_move() -> No
     for row in rows:
         too_short = bool(row.read_bytes) and row.gpu_s < row.bytes / 4.8e12
         assert (row.inputs_from == "l2") == too_short
-    copies = work_in(PROGRAMS, "convnext_shapes").by_sizes
+    copies = work_in(PROGRAMS, "resnet34_shapes").by_sizes
     assert any(row.inputs_from == "l2" for row in copies)
 
 

@@ -55,7 +55,7 @@ def test_copies_from_the_host_stand_against_the_link() -> None:
 def test_steps_without_ranges_take_as_long_as_by_the_programs_clock(name: str) -> None:
     run, said = analyzed(name), truth(name)
     assert run.steps is not None
-    assert run.steps.found_by == "kernels"
+    assert run.steps.found_by == "found"
     timed = run.batch.mean_s if name == "cupy_streams" else with_warmup_s(run.batch)
     assert timed == pytest.approx(said["step_s_profiled"], rel=0.01)
     assert abs(run.batch.count + run.batch.warmup + 1 - said["steps"]) <= 2
@@ -66,7 +66,7 @@ def test_checks_and_evaluations_now_and_then_are_no_part_of_steps(name: str) -> 
     """A norm is read in every 50th iteration; every 40 replays of a graph end an epoch."""
     run, said = analyzed(name), truth(name)
     assert run.steps is not None
-    assert run.steps.found_by == "kernels"
+    assert run.steps.found_by == "found"
     before = 3  # steps that the program does not time
     assert run.batch.count + run.batch.warmup + 1 == before + said["steps"]
     assert run.batch.median.value == pytest.approx(said["step_s_profiled"], rel=0.03)

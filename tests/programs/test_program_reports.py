@@ -122,7 +122,7 @@ def test_reports_of_other_programs_need_no_flag(
     expected = truth(path, steps)
 
     assert found["program"] == ("jax" if name.startswith("jax") else "pytorch")
-    assert found["batch"]["found_by"] == "range"
+    assert found["batch"]["found_by"] == "declared"
     assert {rank["gpu"] for rank in found["ranks"]} == set(expected)
     for rank in found["ranks"]:
         said = expected[rank["gpu"]]

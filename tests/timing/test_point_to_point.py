@@ -124,7 +124,7 @@ def test_a_halo_exchange_without_ranges(report_per_rank: bool, tmp_path: Path) -
     run = analyze_reports(record(tmp_path, "plain 5", report_per_rank=report_per_rank), Options())
     fitted = run.fitted
     assert fitted.steps is not None
-    assert fitted.steps.found_by == "kernels"
+    assert fitted.steps.found_by == "found"
     assert fitted.batch.count + fitted.batch.warmup == 20
     assert 20e-3 < fitted.batch.median.value < 40e-3  # a period, not five
     compute = [r.compute_s or 0.0 for r in fitted.ranks]  # on a busy machine all is longer

@@ -12,6 +12,7 @@ from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from support.plain import plain
 from support.structured import FINAL_SEED, KINDS, TUNING_SEEDS, UNSEEN_SEEDS, program
+from support.structured.score import scored, table
 
 SEEDS = (TUNING_SEEDS[0], UNSEEN_SEEDS[-1], FINAL_SEED)
 
@@ -77,3 +78,11 @@ def test_a_program_can_be_written_as_a_trace_of_torch_profiler(tmp_path: Path):
     trace = read(one.to_report(tmp_path / "trace.json"))
     assert len(trace.ops) == len(one.operations)
     assert trace.range_names == ("Optimizer.step#AdamW.step",)
+
+
+@pytest.mark.slow
+def test_steps_of_unseen_programs_are_found():
+    scores = list(scored(KINDS, UNSEEN_SEEDS[:4]))
+    by_kind = {kind: [one.right for one in scores if one.program.kind == kind] for kind in KINDS}
+    assert np.mean([one.right for one in scores]) >= 0.95, table(scores)
+    assert min(np.mean(right) for right in by_kind.values()) >= 0.7, table(scores)

@@ -26,7 +26,8 @@ from perfmodel.programs.mlp.settings import (
 )
 from perfmodel.programs.program import Program
 from perfmodel.readers.trace import Trace
-from perfmodel.timing.steps import Parts, Steps, named_steps
+from perfmodel.timing.launched import Parts
+from perfmodel.timing.spans import FoundBy, Steps, named_steps
 
 if TYPE_CHECKING:
     from perfmodel.machines.machine import Machine
@@ -212,7 +213,12 @@ class MlpProgram(Program):
     workload_of = staticmethod(as_its_kernels)
 
     def recognizes(self, trace: Trace, options: Options) -> bool:
-        """A report with the trainer's mark, with its range, or of which D, H, C or B is given."""
+        """A report with the trainer's mark, with its range, or of which D, H, C or B is given.
+
+        Its formulas are of steps, not of other levels.
+        """
+        if options.level:
+            return False
         mark = read_mark(trace)
         if mark:
             return bool(mark.get("workload", self.name) == self.name)
@@ -225,7 +231,8 @@ class MlpProgram(Program):
         """Take the trainer's range, or the one that the user or the user's workload names."""
         of_workload = options.workload.batch_range if options.workload else None
         label = options.batch_label or of_workload or BATCH_RANGE
-        return trace, named_steps(trace, label, "mark" if read_mark(trace) else "range")
+        asked: FoundBy = "asked" if options.batch_label else "declared"
+        return trace, named_steps(trace, label, "mark" if read_mark(trace) else asked)
 
     def workload(self, identity: Identity, options: Options) -> Workload:
         """Return the MLP as the mark says that it ran, or the user's own formulas."""

@@ -18,10 +18,10 @@ from perfmodel.programs.pytorch.ranges import SIZES
 from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.readers.trace import KERNEL, TO_GPU, TO_HOST, Trace
 from perfmodel.timing.intervals import lengths
+from perfmodel.timing.launched import launched
 from perfmodel.timing.nesting import Nesting, innermost, last_moment, nest
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
 from perfmodel.timing.step_report import StepReport
-from perfmodel.timing.steps import launched
 
 _MOST_SIZES: Final = 10_000
 """Operators that are kept apart by their sizes and modules, those with most GPU time."""

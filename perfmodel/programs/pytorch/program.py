@@ -10,14 +10,12 @@ from perfmodel.programs.findings import Actions
 from perfmodel.programs.identify import Identity
 from perfmodel.programs.kernels import categorize
 from perfmodel.programs.program import Options, Program
-from perfmodel.programs.pytorch.optimizer_steps import divided
 from perfmodel.programs.pytorch.ranges import SIZES, is_pytorch, own_ranges
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.run import Run
 from perfmodel.timing.step_report import StepReport, report_steps
-from perfmodel.timing.steps import Parts, Steps
 
 if TYPE_CHECKING:
     from perfmodel.models.recorded import RecordedCall, RecordedStep, Work
@@ -112,11 +110,6 @@ class PyTorchProgram(Program):
     def own_ranges(self, trace: Trace) -> Trace:
         """Return the trace without the ranges of operators and libraries."""
         return own_ranges(trace)
-
-    def find(self, trace: Trace, asked: str | None, parts: Parts | None) -> Steps:
-        """Find the steps as of any program, and divide what repeats by the optimizer's steps."""
-        found = super().find(trace, asked, parts)
-        return divided(trace, found, parts) if asked is None else found
 
     def has_operators(self, trace: Trace, options: Options) -> bool:
         """Whether ranges, or another recording, name the sizes of operators."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from perfmodel.programs.pytorch.annotate import MODULE
 from perfmodel.readers.trace import Trace
-from perfmodel.timing.steps import relabel
+from perfmodel.timing.spans import relabel
 
 SIZES: Final = ", sizes = "
 """Is in the names of operators that say the sizes of their arguments."""

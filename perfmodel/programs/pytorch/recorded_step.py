@@ -28,9 +28,9 @@ from perfmodel.programs.pytorch.operators import (
     work_of,
 )
 from perfmodel.readers.trace import KERNEL, NULL, Trace
+from perfmodel.timing.launched import launched
 from perfmodel.timing.nccl import match_kernels
 from perfmodel.timing.step_report import StepReport
-from perfmodel.timing.steps import launched
 
 _NUMBER: Final = re.compile(r"_[0-9]+$")
 _LAYOUT: Final = re.compile(

@@ -131,6 +131,26 @@ def mpi(d: Drawing) -> Built:
     return build(d, trees)
 
 
+def few(d: Drawing) -> Built:
+    """Repeat a step of few kernels, some of which occur several times in it, without any copy."""
+    maker = Maker(d, ("own",))
+    rng = d.rng
+    kernels = [_own(maker, f"kernel_{name}") for name in "abcdefgh"[: rng.randint(2, 8)]]
+    body: list[Op] = []
+    while len(body) < 2 or _repeats(body):
+        body = [rng.choice(kernels) for _ in range(rng.randint(2, 12))]
+    begin = [_own(maker, f"set_up_{i}") for i in range(rng.randint(0, 6))]
+    number = steps(d, len(body), 5, 150)
+    return build(d, seq(begin, steps_of([seq(body)] * number)))
+
+
+def _repeats(body: list[Op]) -> bool:
+    """Whether a sequence, without end, is a shorter one several times."""
+    return any(
+        body[k:] + body[:k] == body for k in range(1, len(body)) if len(body) % k == 0
+    ) or len(set(map(id, body))) == 1
+
+
 KINDS: Final[dict[str, Callable[[Drawing], Built]]] = {
-    kind.__name__: kind for kind in (solver, stencil, mpi)
+    kind.__name__: kind for kind in (solver, stencil, mpi, few)
 }

@@ -131,6 +131,16 @@ def varying(d: Drawing) -> Built:
     return build(d, seq(setup(maker, network.parameters), steps_of(drawn)))
 
 
+def alternating(d: Drawing) -> Built:
+    """Train on batches of two lengths in turn, such as three short ones and a long one."""
+    maker, network = _begin(d, (2, 6))
+    short, long = training(maker, network, chunks=[1, d.rng.randint(2, 4)])
+    turn = [short] * d.count("short", 1, 4) + [long] * d.count("long", 1, 2)
+    number = steps(d, max(size(short), size(long)), 12, 80)
+    bodies = [turn[i % len(turn)] for i in range(number)]
+    return build(d, seq(setup(maker, network.parameters), steps_of(bodies)))
+
+
 def growing(d: Drawing) -> Built:
     """Train on inputs that grow from step to step."""
     maker, network = _begin(d, (2, 8))
@@ -339,7 +349,7 @@ KINDS: Final[dict[str, Callable[[Drawing], Built]]] = {
     kind.__name__: kind
     for kind in (
         plain, epochs, evaluations, accumulation_named, accumulation_unnamed,
-        accumulation_ranged, varying, growing, experts, extra, prefetch, processes, one,
+        accumulation_ranged, varying, alternating, growing, experts, extra, prefetch, processes, one,
         recompilation, tuned, cut, looped, attention, early_exit,
     )
 }  # fmt: skip

@@ -1,11 +1,8 @@
-"""Steps of programs without a GPU: the period of their MPI calls and of ranges that are no steps.
-
-All ranks of a program take the same steps, so that their sequences, which differ, are cut alike.
-"""
+"""Events of the host that tell a program's steps apart: its MPI calls and repeated ranges."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +13,7 @@ from perfmodel.readers.nvtx import MPI_DOMAIN
 from perfmodel.readers.trace import MPI_COLLECTIVE, NULL, Trace
 from perfmodel.timing.intervals import running_maximum
 from perfmodel.timing.nesting import closed_ends
-from perfmodel.timing.period import pattern_of, period_of
+from perfmodel.timing.spans import pattern_of
 
 _FIRST: Final = ("MPI_Init",)
 _LAST: Final = ("MPI_Finalize",)
@@ -26,22 +23,6 @@ _IRREGULAR: Final = (
 """Calls that some steps make and others do not, or a number of times that differs."""
 _LEAST: Final = 3
 """Ranges of a name that are part of a step occur at least so often."""
-_SELDOM: Final = 1 / 3
-"""A code that occurs at most this often, beside the usual one, may be in some of the steps only."""
-_STAGES: Final = 5
-"""So many exchanges without a collective may be the stages of one step, as of Runge and Kutta."""
-_FEW: Final = 0.25
-"""Codes of some of the steps only are at most this share of all."""
-_UNEQUAL: Final = 4.0
-"""Nine of ten steps take at most so many times the median one."""
-_APART: Final = 0.05
-"""Two ranks' numbers of steps differ by at most this share (or by 2): set-up may look alike."""
-_TIMES: Final = 4
-"""A rank that does what is in a step up to so many times takes as many of its own."""
-_AS_LONG: Final = 0.2
-"""Where ranks were stopped, whose last calls are lost, their median steps differ by this share."""
-_WHOLE: Final = 0.8
-"""A last step that takes less than this share of the usual time has not been recorded whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,48 +53,6 @@ class HostEvents:
     cut_short: bool
     calls: int
     together: Bool
-
-
-@dataclass(frozen=True, slots=True)
-class HostSteps:
-    """Steps of one process: `begin_ns` has one more than there are steps, the end of the last."""
-
-    process: int
-    thread: int
-    begin_ns: Int64
-
-
-def host_steps(trace: Trace) -> tuple[HostSteps, ...]:
-    """Find the steps of every process without a GPU; none where the processes do not repeat."""
-    events = tuple(host_events(trace))
-    for kind in range(3):
-        cuts = _cut_alike(events, [e.codes[kind] for e in events])
-        longest = max((int(np.diff(cut).max()) for cut in cuts), default=0)
-        if longest > 1 or (longest and any(e.calls for e in events)):  # else ranges of one name
-            return tuple(
-                HostSteps(e.process, e.thread, np.append(e.start_ns, e.end_ns.max())[cut])
-                for e, cut in zip(events, _finished(events, cuts), strict=True)
-            )
-    return ()
-
-
-def _finished(events: Sequence[HostEvents], cuts: Sequence[Int64]) -> Iterator[Int64]:
-    """Leave out the last step where no event follows it and it is shorter than usual.
-
-    What it computes after its last event is not recorded. So is, of a process that was stopped,
-    the step in which it was.
-    """
-    last_ns, usual_ns = 0.0, 0.0
-    for e, cut in zip(events, cuts, strict=True):
-        begin = e.start_ns[cut[:-1]]
-        if cut[-1] == len(e.start_ns) and len(begin) > 1:
-            last_ns += float(e.end_ns.max() - begin[-1])
-            usual_ns += float(np.median(np.diff(begin)))
-    unfinished = last_ns < _WHOLE * usual_ns
-    for e, cut in zip(events, cuts, strict=True):
-        usual = np.median(np.diff(e.start_ns[cut[:-1]]))
-        stuck = e.cut_short and e.end_ns[-1] - e.start_ns[-1] > usual
-        yield cut[:-1] if (stuck or unfinished) and cut[-1] == len(e.start_ns) else cut
 
 
 def extents(trace: Trace) -> dict[int, tuple[int, int]]:
@@ -252,76 +191,3 @@ def _inside(at: Int64, start: Int64, end: Int64) -> Bool:
         return np.zeros(len(at), np.bool_)
     row = np.searchsorted(start, at, side="right") - 1
     return (row >= 0) & (at < end[row])
-
-
-def _cut_alike(events: Sequence[HostEvents], codes: Sequence[Int64]) -> list[Int64]:
-    """Where every process's steps begin, as indices of its events; empty where they differ.
-
-    Events that are not in every step, such as a norm in every tenth, do not make the step longer.
-    """
-    whole = [_begins(period_of(c), np.arange(len(c))) for c in codes]
-    usual = [np.flatnonzero(_usual(c)) for c in codes]
-    within = [
-        _begins(period_of(c[kept]), kept, len(c)) for c, kept in zip(codes, usual, strict=True)
-    ]
-    long, short = _agreed(events, whole), _agreed(events, within)
-    if not short:
-        return long
-    calls = [len(kept) / (len(cut) - 1) for kept, cut in zip(usual, short, strict=True)]
-    if max(calls) < 2:  # one call that is alike may be there several times in a step
-        return long or (short if _regular(events, short) else [])
-    if not long:
-        return short
-    times = (len(short[0]) - 1) / (len(long[0]) - 1)
-    synchronized = any(e.together[kept].any() for e, kept in zip(events, usual, strict=True))
-    return short if times >= (_LEAST if synchronized else _STAGES) else long
-
-
-def _begins(cut: tuple[int, int, int] | None, rows: Int64, count: int | None = None) -> Int64:
-    """Rows at which the periods begin, and that behind the last one."""
-    if cut is None:
-        return np.empty(0, np.int64)
-    first, period, repeats = cut
-    every = np.append(rows, len(rows) if count is None else count)
-    return every[first + period * np.arange(repeats + 1)]
-
-
-def _usual(codes: Int64) -> Bool:
-    """Which events are not of the few codes that occur seldom."""
-    _, inverse, counts = np.unique(codes, return_inverse=True, return_counts=True)
-    often = counts[inverse]
-    seldom = often <= _SELDOM * np.median(often) if len(often) else np.zeros(0, np.bool_)
-    return ~seldom if len(often) and seldom.mean() <= _FEW else np.ones(len(codes), np.bool_)
-
-
-def _regular(events: Sequence[HostEvents], cuts: Sequence[Int64]) -> bool:
-    """Whether most steps of most processes take about as long.
-
-    One that is rarely waited for may run ahead of the others and then wait itself.
-    """
-    times = [np.diff(e.start_ns[cut[:-1]]) for e, cut in zip(events, cuts, strict=True)]
-    unequal = [np.quantile(t, 0.9) / max(float(np.median(t)), 1.0) for t in times if len(t)]
-    return not unequal or float(np.median(unequal)) <= _UNEQUAL
-
-
-def _agreed(events: Sequence[HostEvents], cuts: Sequence[Int64]) -> list[Int64]:
-    """The cuts if all processes have about as many steps, or whole multiples; none if not."""
-    counts = np.array([len(cut) - 1 for cut in cuts])
-    if not len(counts) or counts.min() < _LEAST:
-        return []
-    stopped = any(e.cut_short for e in events)
-    usual = [
-        float(np.median(np.diff(e.start_ns[c[:-1]]))) for e, c in zip(events, cuts, strict=True)
-    ]
-    found = []
-    for cut, count, step_ns in zip(cuts, counts.tolist(), usual, strict=True):
-        if stopped:
-            times = max(round(max(usual) / max(step_ns, 1.0)), 1)
-            apart = abs(times * step_ns - max(usual)) > _AS_LONG * max(usual)
-        else:
-            times = round(count / int(counts.min()))
-            apart = abs(count - times * int(counts.min())) > max(2, _APART * count)
-        if apart or times > _TIMES:
-            return []
-        found.append(cut[::times])
-    return found if min(len(cut) for cut in found) > _LEAST else []
