@@ -41,7 +41,7 @@ from perfmodel.timing.spans import (
 )
 from perfmodel.timing.work import WorkByTime
 
-_SAID: Final = {"certain": (6.0, 2.0), "step": (4.5, 3.0), "other": (3.0, 4.0),
+_SAID: Final = {"certain": (6.0, 2.0), "step": (4.5, 3.0), "other": (3.0, 6.0),
                 "part": (-1.0, 4.0), "epoch": (-4.0, 1.0), "host": (3.0, 8.0)}  # fmt: skip
 """a and b of the formula by what a range's name says; `host` of other names without a GPU, where
 parts of a step are ranges of all its time as well."""

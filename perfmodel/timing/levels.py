@@ -142,12 +142,7 @@ def level_rows(spans: Sequence[Spans], launched_ns: int) -> tuple[LevelRow, ...]
         GPU work of all; 0 without a GPU.
     """
     rows: list[LevelRow] = []
-    keys = {
-        (level, label): one.labels[label]
-        for one in spans
-        for level, label in np.unique(np.column_stack([one.level, one.label]), axis=0).tolist()
-    }
-    for (level, _), name in sorted(keys.items()):
+    for level, name in _in_order(spans):
         chosen = [(one, _rows(one, level, name)) for one in spans]
         chosen = [(one, at) for one, at in chosen if len(at)]
         seconds = np.concatenate([one.end_ns[at] - one.start_ns[at] for one, at in chosen]) * 1e-9
@@ -177,10 +172,7 @@ def layer_times(spans: Sequence[Spans]) -> tuple[LayerTime, ...]:
     """Time the layers of a run by their place in the step, forward and backward apart."""
     rows: list[LayerTime] = []
     layer = LEVELS.index("layer")
-    names = dict.fromkeys(
-        one.labels[label] for one in spans for label in np.unique(one.label[one.level == layer])
-    )
-    for name in names:
+    for name in [name for level, name in _in_order(spans) if level == layer]:
         places, times = [], []
         for one in spans:
             at = _rows(one, layer, name)
@@ -202,6 +194,16 @@ def layer_times(spans: Sequence[Spans]) -> tuple[LayerTime, ...]:
             for i, seconds in enumerate(medians)
         ]  # fmt: skip
     return tuple(rows)
+
+
+def _in_order(spans: Sequence[Spans]) -> list[tuple[int, str]]:
+    """Levels and labels of some reports, the outermost level first, then by their first span."""
+    first: dict[tuple[int, str], int] = {}
+    for one in spans:
+        for level, label in np.unique(np.column_stack([one.level, one.label]), axis=0).tolist():
+            begins = one.start_ns[(one.level == level) & (one.label == label)]
+            first.setdefault((level, one.labels[label]), int(begins.min()))
+    return sorted(first, key=lambda key: (key[0], first[key]))
 
 
 def _ancestors(spans: Spans, rows: Int64, level: int) -> Int64:
