@@ -142,6 +142,8 @@ _EACH: Final = 0.97
 """Share of the repetitions that counts as each: the first and the last may be cut."""
 _MOST_COMPARED: Final = 200_000
 """Operations whose kinds are compared, in the middle of the recording; or two repetitions."""
+_MOST_CELLS: Final = 1 << 26
+"""Cells of a table of kinds by repetitions, a byte each: a larger one is sorted instead."""
 _PERIODS: Final = range(2, 9)
 """Lengths of turns that are looked for."""
 _SURELY: Final = 0.9
@@ -262,6 +264,15 @@ def _alternating(lengths: Int64) -> float:
     return best
 
 
+def _distinct(values: Int64, most: int) -> Int64:
+    """Return the distinct values, all less than `most`, ascending."""
+    if most > _MOST_CELLS:
+        return np.unique(values)
+    there = np.zeros(most, np.bool_)
+    there[values] = True
+    return np.flatnonzero(there)
+
+
 @dataclass(frozen=True, slots=True)
 class _Presence:
     """Which kinds of operations the repetitions have.
@@ -299,11 +310,13 @@ def _presence(ops: Operations, first: Int64, following: Int64) -> _Presence:
     middle = (len(first) - compared) // 2
     chosen = slice(middle, middle + compared)
     begin, end = int(first[chosen][0]), int(following[chosen][-1])
-    kinds, kind = np.unique(ops.codes[begin:end], return_inverse=True)
+    codes = ops.codes[begin:end]
+    kinds = np.flatnonzero(np.bincount(codes))
+    kind = np.searchsorted(kinds, np.arange(int(kinds[-1]) + 1))[codes]
     number = np.searchsorted(first[chosen], np.arange(begin, end), side="right") - 1
-    held = np.unique(kind * compared + number)  # by kind, then by repetition
-    of, place = held // compared, held % compared
     count = len(kinds)
+    held = _distinct(kind * compared + number, count * compared)  # by kind, then by repetition
+    of, place = held // compared, held % compared
     times = np.bincount(of, minlength=count)
     same = of[1:] == of[:-1]
     gaps, of_gap = np.diff(place)[same], of[1:][same]
@@ -321,7 +334,7 @@ def _presence(ops: Operations, first: Int64, following: Int64) -> _Presence:
     regular = some & alike & (typical > 1)
     spent = np.bincount(kind, ops.spent_ns[begin:end], count)
     seldom = (times <= compared / 2) & ~in_a_row
-    everywhere = ops.spent_ns[np.isin(ops.codes, kinds[each | in_a_row])].sum()
+    everywhere = np.bincount(ops.codes, ops.spent_ns)[kinds[each | in_a_row]].sum()
     return _Presence(
         always=float(each.sum()) / max(count - float(in_a_row.sum()), 1.0),
         in_a_row=float(in_a_row.sum()) / count,

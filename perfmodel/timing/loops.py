@@ -45,7 +45,7 @@ class Operations:
     Attributes
     ----------
     codes : int64, shape (n,)
-        Equal for equal operations.
+        Equal for equal operations, counted from 0.
     spent_ns : int64, shape (n,)
         How long each takes.
     to_gpu, to_host : bool, shape (n,)

@@ -214,7 +214,7 @@ def operations_of(trace: Trace, found: Launched, process: int) -> Launches:
         return np.concatenate([of_ops, np.broadcast_to(of_waits, len(wait))])[order]
 
     sequence = Operations(
-        codes=beside(codes, -1 - api.name[wait].astype(np.int64)),
+        codes=_counted(beside(codes, -1 - api.name[wait].astype(np.int64))),
         spent_ns=beside(_usual(codes, ops.end_ns[op] - ops.start_ns[op]), 0),
         to_gpu=beside(np.isin(ops.copy_kind[op], TO_GPU), False),
         to_host=beside(np.isin(ops.copy_kind[op], TO_HOST), True),
@@ -245,6 +245,12 @@ def _updates(trace: Trace, process: int, op: Int64, at_ns: Int64) -> Bool:
     last = np.searchsorted(begin, at_ns, side="right") - 1
     inside: Bool = (last >= 0) & (at_ns <= end[last])
     return inside
+
+
+def _counted(codes: Int64) -> Int64:
+    """Count codes from 0."""
+    counted: Int64 = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+    return counted
 
 
 def _lasting(updates: Bool) -> Bool:

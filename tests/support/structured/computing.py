@@ -146,9 +146,10 @@ def few(d: Drawing) -> Built:
 
 def _repeats(body: list[Op]) -> bool:
     """Whether a sequence, without end, is a shorter one several times."""
-    return any(
-        body[k:] + body[:k] == body for k in range(1, len(body)) if len(body) % k == 0
-    ) or len(set(map(id, body))) == 1
+    return (
+        any(body[k:] + body[:k] == body for k in range(1, len(body)) if len(body) % k == 0)
+        or len(set(map(id, body))) == 1
+    )
 
 
 KINDS: Final[dict[str, Callable[[Drawing], Built]]] = {

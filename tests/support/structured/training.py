@@ -349,7 +349,7 @@ KINDS: Final[dict[str, Callable[[Drawing], Built]]] = {
     kind.__name__: kind
     for kind in (
         plain, epochs, evaluations, accumulation_named, accumulation_unnamed,
-        accumulation_ranged, varying, alternating, growing, experts, extra, prefetch, processes, one,
-        recompilation, tuned, cut, looped, attention, early_exit,
+        accumulation_ranged, varying, alternating, growing, experts, extra, prefetch, processes,
+        one, recompilation, tuned, cut, looped, attention, early_exit,
     )
 }  # fmt: skip
