@@ -248,9 +248,12 @@ def _files(kinds: Sequence[str]) -> str:
 
 REPORT: Final = Input(
     ".sqlite", ".sqlite.gz", ".sqlite.xz", ".sqlite.zst", ".nsys-rep", ".qdrep", ".json",
-    ".json.gz",
+    ".json.gz", ".json.xz", ".json.zst",
 )  # fmt: skip
-RUN: Final = Input(".json", ".sqlite", ".sqlite.gz", ".sqlite.xz", ".sqlite.zst", ".nsys-rep")
+RUN: Final = Input(
+    ".json", ".json.gz", ".json.xz", ".json.zst", ".sqlite", ".sqlite.gz", ".sqlite.xz",
+    ".sqlite.zst", ".nsys-rep",
+)  # fmt: skip
 JSON: Final = Input(".json")
 TOML: Final = Input(".toml")
 COUNTERS: Final = Input(".csv", ".csv.xz", ".ncu-rep")

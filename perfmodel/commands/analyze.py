@@ -36,8 +36,9 @@ def analyze(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: An
     """Explain where a step's time goes: rates, roofline, findings.
 
     REPORTS are Nsight Systems exports (.sqlite, or .nsys-rep where nsys is installed) or traces of
-    torch.profiler (.json, .json.gz). Reports of the ranks of one run become one run; different
-    runs become points on one roofline. Options are only needed for what the report lacks.
+    torch.profiler (.json, .json.gz, .json.xz, .json.zst). Reports of the ranks of one run become
+    one run; different runs become points on one roofline. Options are only needed for what the
+    report lacks.
     """
     from perfmodel.render import summary
 

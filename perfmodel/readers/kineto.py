@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from itertools import chain, islice
 from pathlib import Path
@@ -77,6 +77,8 @@ _FOREIGN: Final = {
 }
 """Keys that only other tools' files have, and what such a file is."""
 
+_NO_CALL: Final = "(launch not recorded)"
+"""Stands for the call that launched an operation where nothing of the host was recorded."""
 _EXECUTION_TRACE: Final = frozenset({"schema", "nodes"})
 """Keys of the files of torch.profiler.ExecutionTraceObserver."""
 
@@ -163,6 +165,7 @@ class _Events:
         self._process: int | None = None
         self._gpu_process = 0
         self._count = self._without_time = 0
+        self._without_host = False
 
     def convert(self) -> None:
         """Write the rows of all events."""
@@ -195,6 +198,9 @@ class _Events:
         self._add_on_gpu()
         for table in _TABLES:
             self._flush(table)
+        self._without_host = not self._threads.keys() - {*self._gpu_threads()}
+        if self._without_host:
+            self._launch_all()
         if early := self._origin_ns - self._first_ns:  # threads are not written in their order
             for table in self._made:
                 self._out.add_to(table, ("start", "end"), early)
@@ -286,6 +292,27 @@ class _Events:
             at = start, end, thread, _PUSH_POP, _GPU_DOMAIN_ID
             self._row("NVTX_EVENTS", (*at, self._text(name), None))
 
+    def _gpu_threads(self) -> Iterator[tuple[Hashable, Hashable]]:
+        """Threads that stand for the GPU's rows of annotations."""
+        return (key for key in self._threads if key[0] == GPU_DOMAIN)
+
+    def _launch_all(self) -> None:
+        """Add a call for every GPU operation, where nothing of the host was recorded.
+
+        Each is launched when it begins, so that annotations of the GPU hold their own operations.
+        """
+        tables = sorted(self._made.intersection(_GPU_TABLES))
+        if not tables:
+            return
+        calls = "CUPTI_ACTIVITY_KIND_RUNTIME"
+        self._made.add(calls)
+        self._out.create(calls, dict.fromkeys(_TABLES[calls], "INTEGER"))
+        thread, name = self._gpu_process | self._next_id(), self._text(_NO_CALL)
+        for i, table in enumerate(tables):
+            self._out.change(table, "correlationId", f"rowid * {len(tables)} + {i}")
+            row = ("start", "start", str(thread), "correlationId", str(name))
+            self._out.add_from(calls, table, row)
+
     def _row(self, table: str, row: tuple[Any, ...]) -> None:
         rows = self._rows[table]
         rows.append(row)
@@ -346,10 +373,21 @@ class _Events:
             ("EXPORT_PRODUCT_VERSION", TORCH_PROFILER),
             ("EXPORT_SCHEMA_VERSION", str(version) if _is_small(version) else "unknown"),
         ])  # fmt: skip
+        diagnostics = []
         if self._without_time:
-            text = f"torch.profiler recorded no times of {self._without_time} GPU operations"
+            diagnostics.append(
+                f"torch.profiler recorded no times of {self._without_time} GPU operations"
+            )
+        if self._without_host:
+            diagnostics.append(
+                "torch.profiler recorded nothing of the host: every GPU operation counts as "
+                "launched when it begins, and idle time has no cause; record with "
+                "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+            )
+        if diagnostics:
             kinds = {"timestamp": "INTEGER", "text": "TEXT", "severity": "INTEGER"}
-            _write(out, "DIAGNOSTIC_EVENT", kinds, [(0, text, _WARNING)])
+            rows = [(0, text, _WARNING) for text in diagnostics]
+            _write(out, "DIAGNOSTIC_EVENT", kinds, rows)
         base = beside.get("baseTimeNanoseconds", 0)
         utc = base + self._origin_ns if type(base) is int else 0
         if _SINCE_EPOCH_NS < utc < _LATEST_NS:

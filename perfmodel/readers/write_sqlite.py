@@ -39,6 +39,16 @@ class SqliteWriter:
         sums = ", ".join(f"{quoted(c)} = {quoted(c)} + {amount:d}" for c in columns)
         self._connection.execute(f"UPDATE {quoted(table)} SET {sums}")
 
+    def add_from(self, table: str, source: str, values: Sequence[str]) -> None:
+        """Add a row for each row of another table, of expressions over its columns."""
+        self._connection.execute(
+            f"INSERT INTO {quoted(table)} SELECT {', '.join(values)} FROM {quoted(source)}"
+        )
+
+    def change(self, table: str, column: str, value: str) -> None:
+        """Set a column of all rows to an expression over the others."""
+        self._connection.execute(f"UPDATE {quoted(table)} SET {quoted(column)} = {value}")
+
 
 @contextmanager
 def written(target: Path, source: Path) -> Iterator[SqliteWriter]:

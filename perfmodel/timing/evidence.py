@@ -46,93 +46,94 @@ period of 2 to 8, as of the halves of a step. `update_in_each` says that each re
 parameters, `update_in_some` that only some do, `several_updates` that each does several times;
 likewise copies of inputs to the GPU, and results to the host. `batches_between` says that some
 repetitions have several times as many input copies as usual, as where an evaluation follows, and
-`reports` that some return a result and differ in nothing else. `size` and `count` are the
+`reports` that some return a result and have the inputs and updates of the others: what they lack
+with a period, and how their lengths alternate, counts for nothing then. `size` and `count` are the
 logarithms of the operations of a repetition and of the repetitions. The last two choose the row of
 `WEIGHTS`."""
 WEIGHTS: Final[Mapping[str, tuple[float, ...]]] = {
     "updates": (
-        1.99,
-        0.39,
-        3.75,
-        0.03,
-        0.33,
-        1.05,
-        0.32,
+        1.96,
+        0.48,
+        2.58,
+        0.02,
+        0.17,
+        0.94,
+        0.90,
+        -9.83,
         -7.36,
-        -4.28,
-        -5.19,
-        -2.12,
-        -1.22,
-        -6.76,
-        10.60,
-        -10.67,
-        0.38,
-        4.13,
-        -4.03,
-        -3.68,
-        1.01,
-        2.42,
-        0.08,
-        -0.35,
-        0.13,
-        -2.94,
+        -3.77,
+        -2.58,
+        -0.70,
+        -4.89,
+        10.81,
+        -10.89,
+        -0.78,
+        6.05,
+        -3.69,
+        -1.41,
+        -0.73,
+        -1.21,
+        -1.15,
+        -0.01,
+        -0.10,
+        -3.26,
         0.0,
     ),
     "no_updates": (
+        4.49,
+        4.22,
+        9.09,
         2.93,
-        2.91,
-        5.64,
+        1.14,
+        -0.24,
+        -10.09,
+        0.23,
+        -21.02,
+        -6.10,
+        -0.66,
+        -3.92,
+        -9.33,
+        0.02,
+        -0.03,
+        -0.01,
+        3.68,
+        0.28,
+        -0.50,
         2.05,
-        0.99,
-        1.83,
-        -8.48,
-        0.67,
-        -5.13,
-        10.62,
-        -1.89,
-        -7.21,
-        -4.57,
-        0.0,
-        0.0,
-        0.0,
-        2.37,
-        -3.74,
-        -0.65,
-        1.24,
-        -2.46,
-        5.20,
-        1.04,
-        -0.74,
+        -2.40,
+        0.97,
+        0.43,
+        -0.27,
         0.0,
         0.0,
     ),
     "host": (
-        2.54,
-        6.02,
-        36.97,
-        -0.56,
-        0.53,
-        5.85,
-        -0.01,
-        0.01,
+        14.65,
+        0.45,
+        -9.60,
         -0.03,
-        -19.68,
-        -9.71,
-        -26.76,
-        -9.75,
-        0.03,
-        -0.05,
-        -0.02,
-        0.01,
-        -0.02,
-        0.02,
-        -1.35,
-        3.43,
-        -14.38,
-        -3.57,
-        -3.26,
+        0.25,
+        4.18,
         0.0,
-        53.72,
+        0.0,
+        0.0,
+        -2.98,
+        -3.13,
+        -8.98,
+        -0.23,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        -1.09,
+        1.43,
+        -6.83,
+        -0.05,
+        -1.07,
+        0.0,
+        -0.14,
     ),
 }
 """Weights of the columns for programs whose updates of parameters are known, for others, and for
@@ -150,7 +151,20 @@ _SURELY: Final = 0.9
 """Share of the distances between repetitions with a kind that are equal, where it has a period."""
 
 
-def evidence(ops: Operations, loop: Loop, until_ns: Int64) -> Floats:
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What tells whether repetitions are steps: `features` in the order of `FEATURES`.
+
+    `whole` is how many repetitions have every operation that nearly all have, less those that have
+    not: what begins where others begin as well, such as an input's copy, adds repetitions that are
+    none, and what some lack joins two.
+    """
+
+    features: Floats
+    whole: int
+
+
+def evidence(ops: Operations, loop: Loop, until_ns: Int64) -> Evidence:
     """Return the evidence for and against a loop as the program's steps.
 
     Parameters
@@ -162,7 +176,7 @@ def evidence(ops: Operations, loop: Loop, until_ns: Int64) -> Floats:
 
     Returns
     -------
-    float64, shape (len(FEATURES),)
+    Evidence
     """
     first = loop.first
     following = np.append(first[1:], loop.after[-1])
@@ -174,7 +188,8 @@ def evidence(ops: Operations, loop: Loop, until_ns: Int64) -> Floats:
         for marked in (_begins(ops.updates), ops.to_gpu, ops.to_host)
     )
     several = inputs.max(initial=0) >= 2 * max(float(np.median(inputs)), 1.0)
-    return np.array([
+    reports = float(_only_reports(inputs, results, updates))
+    features = np.array([
         1.0,
         np.log(max(covered, 1e-3)),
         np.log(max(1 - until_ns[first[0]] / everything, 1e-3)),
@@ -184,21 +199,22 @@ def evidence(ops: Operations, loop: Loop, until_ns: Int64) -> Floats:
         kinds.in_a_row,
         kinds.replaced * max(_in_each(inputs, ops.to_gpu)[0], _in_each(updates, ops.updates)[0]),
         kinds.irregular,
-        kinds.regular,
+        kinds.regular * (1 - reports),
         np.log1p(kinds.lacking),
         kinds.own,
-        _alternating(following - first),
+        _alternating(following - first) * (1 - reports),
         *_in_each(updates, ops.updates),
         float(np.median(updates) > 1),
         *_in_each(inputs, ops.to_gpu[first[0] :]),
         float(several),
         *_in_each(results, ops.to_host[first[0] :]),
-        float(_only_reports(inputs, results, updates)),
+        reports,
         np.log(max(float(np.median(following - first)), 1.0)),
         np.log(len(first)),
         float(ops.updates.any()),
         float(ops.on_host),
     ])  # fmt: skip
+    return Evidence(features, round(len(first) * (2 * kinds.whole - 1)))
 
 
 def repeated_ns(loop: Loop, until_ns: Int64) -> float:
@@ -287,6 +303,8 @@ class _Presence:
         Kinds that some lack.
     own, explained : float
         Share of the repetitions' time in kinds that most lack; of all time in kinds that all have.
+    whole : float
+        Share of the repetitions that have all of the kinds that nearly all have.
     """
 
     always: float
@@ -297,6 +315,7 @@ class _Presence:
     lacking: int
     own: float
     explained: float
+    whole: float
 
 
 def _presence(ops: Operations, first: Int64, following: Int64) -> _Presence:
@@ -334,6 +353,7 @@ def _presence(ops: Operations, first: Int64, following: Int64) -> _Presence:
     regular = some & alike & (typical > 1)
     spent = np.bincount(kind, ops.spent_ns[begin:end], count)
     seldom = (times <= compared / 2) & ~in_a_row
+    has = np.bincount(place[each[of]], minlength=compared)
     everywhere = np.bincount(ops.codes, ops.spent_ns)[kinds[each | in_a_row]].sum()
     return _Presence(
         always=float(each.sum()) / max(count - float(in_a_row.sum()), 1.0),
@@ -344,6 +364,7 @@ def _presence(ops: Operations, first: Int64, following: Int64) -> _Presence:
         lacking=int((~each & ~in_a_row).sum()),
         own=float(spent[seldom].sum()) / max(float(spent.sum()), 1.0),
         explained=float(everywhere) / max(float(ops.spent_ns.sum()), 1.0),
+        whole=float((has == each.sum()).mean()),
     )
 
 

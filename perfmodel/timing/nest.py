@@ -15,7 +15,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Floats, Int32, Int64
 from perfmodel.readers.trace import KERNEL, TO_GPU, TO_HOST, Trace
-from perfmodel.timing.evidence import chain, evidence, score
+from perfmodel.timing.evidence import Evidence, chain, evidence, kind_of, score
 from perfmodel.timing.host_events import HostEvents, host_events
 from perfmodel.timing.launched import BLOCKING, Launched, Parts, operation_codes
 from perfmodel.timing.loops import Loop, Operations, find_loops
@@ -31,12 +31,14 @@ _UPDATE: Final = "Optimizer.step#"
 _LEAST: Final = 3
 """What occurs twice need not be repeated."""
 _DISAGREE: Final = 6.0
-"""What z loses if no other process has as many repetitions: the odds fall by a factor of 400."""
+_DISAGREE_ON_HOST: Final = 30.0
+"""What z loses if no other process has as many repetitions: the odds fall by a factor of 400, or
+by 1,800 for each quarter of the processes where all exchange messages, so that all take steps."""
 _APART: Final = 0.05
 """Two ranks' numbers of steps differ by at most this share (or by 2): set-up may look alike."""
 _AS_LONG: Final = 0.1
 """Levels are one if their median repetitions differ by at most this share, too."""
-_AS_GOOD: Final = 0.5
+_AS_GOOD: Final = 1.5
 """The evidence for two levels is equal if z differs by no more."""
 _BESIDE: Final = 0.1
 """Steps follow each other: no more of one runs beside the next."""
@@ -63,23 +65,29 @@ class Level:
         Its median time from one beginning to the next.
     features : float64, shape (features,)
         See `perfmodel.timing.evidence`; means over the processes.
+    whole : int
+        See `perfmodel.timing.evidence.Evidence`; of that process.
     columns : int32, int32, int64, int64 arrays
         Process, thread, start and end of each repetition, in ns.
     agreed : float
-        Share of the processes that have a level of as many repetitions.
+        Share of the processes that have a level of as many repetitions; one that has n times as
+        many counts as 1 / n.
     """
 
     name: str
     count: int
     median_s: float
     features: Floats
+    whole: int
     columns: tuple[Int32, Int32, Int64, Int64]
     agreed: float = 1.0
 
     @property
     def z(self) -> float:
         """The evidence for it, less where processes repeat something else."""
-        return score(self.features) - _DISAGREE * (1.0 - self.agreed)
+        on_host = kind_of(self.features) == "host"
+        loss = _DISAGREE_ON_HOST if on_host else _DISAGREE
+        return score(self.features) - loss * (1.0 - self.agreed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +97,7 @@ class _Cut:
     name: str
     start_ns: Int64
     end_ns: Int64
-    features: Floats
+    evidence: Evidence
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -103,21 +111,24 @@ class _Nest:
     thread: int
     cuts: tuple[_Cut, ...]
 
-    def like(self, count: int) -> _Cut | None:
-        """Return the level of about as many repetitions, or of a multiple; None without one."""
+    def like(self, count: int) -> tuple[_Cut | None, float]:
+        """Return the level of about as many repetitions, and 1; or that of n times as many, cut
+        into as many, and 1 / n; or None and 0.
+        """
         best = min(
             self.cuts,
-            key=lambda one: (abs(len(one) - count), -score(one.features)),
+            key=lambda one: (abs(len(one) - count), -score(one.evidence.features)),
             default=None,
         )
         if best is not None and abs(len(best) - count) <= max(2, _APART * count):
-            return best
+            return best, 1.0
         for one in self.cuts:
             times = round(len(one) / count)
             if 1 < times <= _TIMES and abs(len(one) - times * count) <= max(2, _APART * count):
                 start = one.start_ns[::times]
-                return replace(one, start_ns=start, end_ns=np.append(start[1:] - 1, one.end_ns[-1]))
-        return None
+                end = np.append(start[1:] - 1, one.end_ns[-1])
+                return replace(one, start_ns=start[:count], end_ns=end[:count]), 1 / times
+        return None, 0.0
 
 
 def alike(levels: Sequence[Level]) -> list[list[int]]:
@@ -141,14 +152,16 @@ def alike(levels: Sequence[Level]) -> list[list[int]]:
 def best_of(levels: Sequence[Level]) -> list[Level]:
     """Return of levels that are one that with the best evidence.
 
-    If the evidence is about equal, the one of most repetitions: fewest operations are in none.
+    If the evidence is about equal, the one of most whole repetitions.
     """
-    best = []
-    for group in alike(levels):
-        z = [levels[i].z for i in group]
-        good = [i for i, one in zip(group, z, strict=True) if one >= max(z) - _AS_GOOD]
-        best.append(max((levels[i] for i in good), key=lambda level: level.count))
-    return best
+    z, whole = [one.z for one in levels], [one.whole for one in levels]
+    return [levels[most_whole(group, z, whole)] for group in alike(levels)]
+
+
+def most_whole(group: Sequence[int], z: Sequence[float], whole: Sequence[int]) -> int:
+    """Return which of the levels of a group is the best one, by their evidence."""
+    least = max(z[i] for i in group) - _AS_GOOD
+    return max((i for i in group if z[i] >= least), key=lambda i: whole[i])
 
 
 def nest_on_gpu(trace: Trace, parts: Parts) -> list[Level]:
@@ -311,11 +324,11 @@ def _on_host(events: HostEvents, kind: int) -> _Nest:
     cuts = []
     for loop in find_loops(codes):
         whole = _recorded_whole(events, edges, loop.first)
-        first, after = loop.first[:whole], np.append(loop.first[1:], count)[:whole]
+        first, after = loop.first[:whole], np.append(loop.first[1:], loop.after[-1])[:whole]
         several = events.calls > 0 or np.median(after - first) > 1  # else ranges of one name
         if whole >= _LEAST and several:
-            features = evidence(sequence, Loop(first, after, loop.anchors), np.arange(count + 1))
-            cuts.append(_Cut("", edges[first], edges[after] - 1, features))
+            said = evidence(sequence, Loop(first, after, loop.anchors), np.arange(count + 1))
+            cuts.append(_Cut("", edges[first], edges[after] - 1, said))
     return _Nest(events.process, events.thread, tuple(cuts))
 
 
@@ -340,25 +353,26 @@ def _matched(nests: Sequence[_Nest]) -> list[Level]:
     most = sorted(nests, key=lambda nest: -max(map(len, nest.cuts), default=0))
     references = most[:1] + most[-1:] if len(most) > 1 else most
     for of, cut in [(nest, cut) for nest in references for cut in nest.cuts]:
-        matched = [cut if nest is of else nest.like(len(cut)) for nest in nests]
-        known = [one for one in matched if one is not None]
+        matched = [(cut, 1.0) if nest is of else nest.like(len(cut)) for nest in nests]
+        known = [one for one, _ in matched if one is not None]
         if 2 * len(known) < len(nests):
             continue
-        cuts = [one or cut for one in matched]
+        cuts = [one or cut for one, _ in matched]
         counts = [len(one) for one in cuts]
         found.append(
             Level(
                 name=cut.name,
                 count=len(cut),
                 median_s=float(np.median(np.diff(cut.start_ns))) * 1e-9,
-                features=np.mean([one.features for one in known], axis=0),
+                features=np.mean([one.evidence.features for one in known], axis=0),
+                whole=cut.evidence.whole,
                 columns=(
                     np.repeat([nest.process for nest in nests], counts).astype(np.int32),
                     np.repeat([nest.thread for nest in nests], counts).astype(np.int32),
                     np.concatenate([one.start_ns for one in cuts]),
                     np.concatenate([one.end_ns for one in cuts]),
                 ),
-                agreed=len(known) / len(nests),
+                agreed=sum(share for _, share in matched) / len(nests),
             )
         )
     return sorted(found, key=lambda level: -level.count)

@@ -437,14 +437,14 @@ def test_a_program_without_a_gpu(tmp_path: Path) -> None:
     assert run.batch.median.value == pytest.approx(90e-6)
 
 
-@pytest.mark.parametrize("command", ["analyze", "timeline"])
-def test_gpu_operations_without_events_of_the_host(command: str, tmp_path: Path) -> None:
+def test_gpu_operations_without_events_of_the_host(tmp_path: Path) -> None:
     """`activities=[ProfilerActivity.CUDA]` without its runtime calls."""
     path = trace_of(tmp_path, *[KERNEL_EVENT | {"ts": 10 * i} for i in range(6)])
-    said = fails(4, command, path)
-    assert "beside 6 GPU operations; got none" in said
+    said = succeeds("analyze", path)
+    assert "torch.profiler recorded nothing of the host" in said
     assert "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]" in said
     assert "--trace=" not in said
+    succeeds("timeline", path)
 
 
 def test_advice_is_of_the_tool_that_recorded(tmp_path: Path) -> None:

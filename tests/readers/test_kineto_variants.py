@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import perfmodel
 from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.readers import json_stream, read
 from perfmodel.readers.nvtx import GPU_DOMAIN
@@ -244,8 +245,25 @@ def test_steps_that_only_the_gpu_has(tmp_path: Path) -> None:
 
 
 def test_kernels_alone(tmp_path: Path) -> None:
+    """Each counts as launched when it begins."""
     trace = read(trace_of(tmp_path, WORK, WORK | {"ts": 99}))
-    assert (len(trace.ranges), len(trace.api), len(trace.ops)) == (0, 0, 2)
+    assert (len(trace.ranges), len(trace.api), len(trace.ops)) == (0, 2, 2)
+    assert trace.api.start_ns.tolist() == trace.ops.start_ns.tolist() == [0, 90_000]
+    assert len({*trace.ops.correlation.tolist()}) == 2
+    assert "nothing of the host" in trace.diagnostics[0].text
+
+
+def test_operations_of_annotations_that_only_the_gpu_has(tmp_path: Path) -> None:
+    """Each step holds the kernels that run in it."""
+    steps = [
+        event("gpu_user_annotation", f"ProfilerStep#{i}", pid=0, tid=3, ts=100 * i, dur=90)
+        for i in range(8)
+    ]
+    kernels = [WORK | {"ts": 100 * i + at} for i in range(8) for at in (5, 45)]
+    found = perfmodel.analyze(trace_of(tmp_path, *kernels, *steps)).to_dict()
+    assert found["batch"]["found_by"] == "declared"
+    assert found["levels"][0]["count"] == 8
+    assert [rank["gpu_busy_s"] for rank in found["ranks"]] == pytest.approx([60e-6])
 
 
 def test_the_host_alone(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_a_pause_is_warned_of_with_what_is_known_of_it(
                 main.range(f"step {step}", (at - 9) * MS, at * MS - 1)
     run = analyze_reports([builder.write(tmp_path / "r.sqlite")], Options()).fitted
     warned = [w for w in run.warnings if "is in no step" in w]
-    if not named and between in ("", "fbo", "ee"):  # then the sequence repeats without a pause
+    if not named and between in ("", "fbo"):  # then the sequence repeats without a pause
         assert not warned
     else:
         (text,) = warned
@@ -162,7 +162,7 @@ def repetitions_of(ops: Operations) -> tuple[Int64, Int64] | None:
     """Where the repetitions of the likeliest level begin, and what comes after each."""
     loops = find_loops(ops.codes)
     until = np.concatenate([[0], np.cumsum(ops.spent_ns)])
-    likely = chain([score(evidence(ops, loop, until)) for loop in loops])
+    likely = chain([score(evidence(ops, loop, until).features) for loop in loops])
     best = int(np.argmax(likely))
     return (loops[best].first, loops[best].after) if best < len(loops) else None
 
