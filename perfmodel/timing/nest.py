@@ -112,8 +112,9 @@ class _Nest:
     cuts: tuple[_Cut, ...]
 
     def like(self, count: int) -> tuple[_Cut | None, float]:
-        """Return the level of about as many repetitions, and 1; or that of n times as many, cut
-        into as many, and 1 / n; or None and 0.
+        """Return the level of about as many repetitions, and how far it agrees.
+
+        A level of n times as many, cut into as many, agrees by 1 / n; without one None does by 0.
         """
         best = min(
             self.cuts,
