@@ -44,7 +44,7 @@ FIRST_GUESS: Final = {
     "batches_between": 2.0, "result_in_each": 0.5, "size": 0.2,
 }  # fmt: skip
 """Where the search for weights begins, by reason alone."""
-MORE: Final = range(100, 180)
+MORE: Final = range(100, 140)
 """Seeds that are in the fit beside those for tuning."""
 TIMES: Final = 31
 """How often a recording counts, which a program of the generator does once."""

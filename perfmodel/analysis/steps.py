@@ -29,10 +29,8 @@ from perfmodel.timing.step_facts import (
     step_facts,
 )
 from perfmodel.timing.step_report import StepReport
-from perfmodel.timing.step_times import FEW, StepTimes
+from perfmodel.timing.step_times import SLOW, StepTimes, counted_steps
 
-_SLOW: Final = 1.5
-"""A leading step is warm-up if it takes longer than this many times the median of later ones."""
 _TOP_KERNELS: Final = 10
 _FEW: Final = 3
 _UNEQUAL: Final = 0.1
@@ -145,12 +143,12 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
     reports : sequence of StepReport
         One per report of the run.
     warmup : int, optional
-        Leading steps to leave out; `warmup_steps` by default.
+        Leading steps to leave out; see `perfmodel.timing.step_times.counted_steps`.
     """
     lanes = [len(r.times.process) for r in reports]
     matched = match_kernels([r.nccl for r in reports], lanes, [r.utc_start_ns for r in reports])
     steps = max(r.times.step_ns.shape[1] for r in reports)
-    window = _window(reports, steps, warmup)
+    window = counted_steps([r.times for r in reports], warmup)
     waiting = matched.waiting_by_step(sum(lanes), steps)
     rows: list[RankStep] = []
     seconds: list[Floats] = []
@@ -194,34 +192,6 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
             _long_steps(reports, window, numbered),
         ),
     )
-
-
-def _window(reports: Sequence[StepReport], steps: int, warmup: int | None) -> slice:
-    """The steps that count: without warm-up, and without the last one, whose end nothing marks.
-
-    Of a few steps all count.
-    """
-    first = warmup_steps(reports) if warmup is None else max(0, min(warmup, steps - 1))
-    ends = any((r.times.device >= 0).any() for r in reports) and steps > FEW
-    return slice(first, steps - 1 if ends and steps - first >= 2 else steps)
-
-
-def warmup_steps(reports: Sequence[StepReport]) -> int:
-    """Leading steps that hold what later ones do not: allocation, compilation, autotuning.
-
-    One, and those that take longer than 1.5 times the median of the later half on any rank; none of
-    a few steps.
-    """
-    if max(r.times.step_ns.shape[1] for r in reports) <= FEW:
-        return 0
-    most = 0
-    for step_ns in (lane[lane >= 0] for r in reports for lane in r.times.step_ns):
-        if len(step_ns) < 2:
-            continue
-        slow = step_ns > _SLOW * np.median(step_ns[len(step_ns) // 2 :])
-        leading = int(np.argmin(slow)) if not slow.all() else 0
-        most = max(most, 1, min(leading, len(step_ns) // 2))
-    return most
 
 
 def lane_ranks(reports: Sequence[StepReport]) -> list[list[int]]:
@@ -320,16 +290,14 @@ def idle_causes(
     reports: Sequence[StepReport], *, warmup: int | None = None
 ) -> tuple[IdleCause, ...]:
     """Sum up why the GPUs of a run idle, and nothing else of `break_down`."""
-    steps = max(r.times.step_ns.shape[1] for r in reports)
-    return _idle(reports, _window(reports, steps, warmup), lane_ranks(reports))
+    return _idle(reports, counted_steps([r.times for r in reports], warmup), lane_ranks(reports))
 
 
 def idle_ranges(
     reports: Sequence[StepReport], *, warmup: int | None = None
 ) -> tuple[IdleRange, ...]:
     """Sum up in which ranges, and why, the GPUs of a run idle; the largest first."""
-    steps = max(r.times.step_ns.shape[1] for r in reports)
-    window = _window(reports, steps, warmup)
+    window = counted_steps([r.times for r in reports], warmup)
     found: dict[tuple[str, str], float] = {}
     step_s, lanes = 0.0, 0
     for report in reports:
@@ -386,7 +354,7 @@ def unequal_steps(steps: StepBreakdown | None) -> tuple[str, ...]:
     else:
         why = f"; the long ones take {si(long.longer_s, 's')} more"
     return (
-        f"{long.count} of {long.steps} steps take over {_SLOW:g} times the median "
+        f"{long.count} of {long.steps} steps take over {SLOW:g} times the median "
         f"{si(long.median_s, 's')}; the mean is {si(long.mean_s, 's')}: times, shares and savings "
         f"are those of a median step{why}",
     )
@@ -404,7 +372,7 @@ def _long_steps(
             if report.times.device[lane] < 0 or len(known) < _FEW:
                 continue
             usual = float(np.median(known))
-            long = step_ns > _SLOW * usual
+            long = step_ns > SLOW * usual
             longer = step_ns[long] - usual
             if longer.sum() < _UNEQUAL * usual * len(known):
                 continue

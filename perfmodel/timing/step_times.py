@@ -16,6 +16,8 @@ from perfmodel.timing.spans import Steps
 
 FEW: Final = 3
 """Of so few steps all count: without the first and the last at most one would be left."""
+SLOW: Final = 1.5
+"""A leading step is warm-up if it takes longer than this many times the median of later ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,3 +242,51 @@ def _mpi(trace: Trace, steps: Steps, lanes: Int32, count: int) -> tuple[Int64, I
         lane_of[lanes[i, 0]] = i
     cell = lane_of[process[at]] * count + steps.number[step[at]]
     return cell, trace.mpi.start_ns[at], trace.mpi.end_ns[at]
+
+
+def counted_steps(reports: Sequence[StepTimes], warmup: int | None = None) -> slice:
+    """Return the steps that count: without warm-up, and without the last, whose end nothing marks.
+
+    Of `FEW` steps all count.
+
+    Parameters
+    ----------
+    reports : sequence of StepTimes
+        One per report of the run.
+    warmup : int, optional
+        Leading steps to leave out. By default one, and those that hold what later ones do not
+        (allocation, compilation, autotuning): on any lane they take longer than `SLOW` times the
+        median of the later half.
+    """
+    steps = max(times.step_ns.shape[1] for times in reports)
+    first = _warmup(reports, steps) if warmup is None else max(0, min(warmup, steps - 1))
+    ends = any((times.device >= 0).any() for times in reports) and steps > FEW
+    return slice(first, steps - 1 if ends and steps - first >= 2 else steps)
+
+
+def _warmup(reports: Sequence[StepTimes], steps: int) -> int:
+    most = 0
+    for step_ns in (lane[lane >= 0] for times in reports for lane in times.step_ns):
+        if steps <= FEW or len(step_ns) < 2:
+            continue
+        slow = step_ns > SLOW * np.median(step_ns[len(step_ns) // 2 :])
+        leading = int(np.argmin(slow)) if not slow.all() else 0
+        most = max(most, 1, min(leading, len(step_ns) // 2))
+    return most
+
+
+def median_step(reports: Sequence[StepTimes], warmup: int | None = None) -> int | None:
+    """Return the step that counts whose slowest lane took the median time; None if none has one.
+
+    Of an even number of steps, the shorter of the two in the middle; of equal ones the first.
+    """
+    slowest = np.full(max(times.step_ns.shape[1] for times in reports), -1, np.int64)
+    for times in reports:
+        width = times.step_ns.shape[1]
+        slowest[:width] = np.maximum(slowest[:width], times.step_ns.max(axis=0, initial=-1))
+    numbers = np.arange(len(slowest))[counted_steps(reports, warmup)]
+    numbers = numbers[slowest[numbers] >= 0]
+    if len(numbers) == 0:
+        return None
+    order = np.argsort(slowest[numbers], kind="stable")
+    return int(numbers[order[(len(order) - 1) // 2]])

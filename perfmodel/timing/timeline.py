@@ -39,6 +39,7 @@ from perfmodel.timing.range_times import own_rows
 from perfmodel.timing.run import Run, batch_seconds, batch_windows
 from perfmodel.timing.samples import count_warmup
 from perfmodel.timing.step_report import StepReport
+from perfmodel.timing.step_times import median_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +79,20 @@ def clocks_differ(run: Run) -> bool:
 def median_batch(run: Run, warmup: int | None = None) -> int:
     """Return the batch after the warm-up whose slowest rank took the median time.
 
+    Steps are those that `perfmodel.timing.step_times.median_step` chooses from, with their times;
+    marked batches are timed until the host and the GPU are done with them.
     Of an even number of batches, the shorter of the two in the middle; of equal ones the first.
-    The last step of a GPU is only taken if there is no other: nothing marks its end.
     """
+    if run.steps and run.steps[0].steps.found_by != "mark":
+        step = median_step([report.times for report in run.steps], warmup)
+        if step is not None:
+            return step
     seconds = batch_seconds(run)
     slowest = np.max(np.where(np.isnan(seconds), -np.inf, seconds), axis=0)
     first = count_warmup(seconds) if warmup is None else warmup
     late = [b for b in range(first, len(slowest)) if np.isfinite(slowest[b])]
     if len(late) > 1 and any((report.times.device >= 0).any() for report in run.steps):
-        late.pop()
+        late.pop()  # nothing marks the end of the last one
     if not late:
         raise SchemaError(
             f"{run.label}: expected a batch after the warm-up of {first}; got {len(slowest)} "

@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 
-from benchmarks.common.folders import PROFILES
+from benchmarks.common.folders import PROFILES, PROGRAMS
+from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.runs import time_runs
 from perfmodel.analysis.steps import idle_causes
 from perfmodel.base.errors import ModelError, SchemaError
@@ -122,6 +123,17 @@ def test_the_median_batch_is_behind_the_warm_up_and_in_the_middle(run: Run) -> N
     assert (late > slowest[batch]).sum() <= len(late) / 2
     window = window_of(run, range(batch, batch + 1))
     assert (window.end_ns - window.start_ns) * 1e-9 >= slowest[batch] - 1e-12
+
+
+@pytest.mark.parametrize("name", ["straggler_p2_b32", "gpt_shapes", "cupy_cg", "graph_epochs"])
+def test_the_step_that_is_drawn_has_the_median_time_of_the_tables(name: str) -> None:
+    path = PROGRAMS / f"{name}.sqlite.xz"
+    steps = analyze_reports([path], Options()).fitted.steps
+    assert steps is not None
+    slowest = steps.seconds.max(axis=0)
+    counted = np.sort(slowest[steps.warmup : steps.warmup + steps.count])
+    (run,) = time_runs([read(path)], Options())
+    assert slowest[median_batch(run)] == counted[(len(counted) - 1) // 2]
 
 
 def test_own_bars_are_those_of_the_batch() -> None:
