@@ -158,6 +158,13 @@ class Utilization:
     ran_unit: str
     ran_peak_flops_per_s: float | None
 
+    @property
+    def ran_of_busy(self) -> float:
+        """Share of the peak of the unit that ran, in the time in which the GPU computes."""
+        return self.of_busy * self.peak_flops_per_s / (
+            self.ran_peak_flops_per_s or self.peak_flops_per_s
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
@@ -241,9 +248,9 @@ def step_work(
             )
     if mfu is None and flops:
         said.append(_without_peak(whole, machine))
-    if mfu is not None and mfu.of_busy > 1:
+    if mfu is not None and mfu.ran_of_busy > 1:
         said.append(
-            f"a step has {mfu.of_busy:.3g} times the FLOPs that the GPU can do in the time in "
+            f"a step has {mfu.ran_of_busy:.3g} times the FLOPs that the GPU can do in the time in "
             f"which it computes: the sizes or the machine's peak are wrong"
         )
     return StepWork(
