@@ -387,7 +387,7 @@ def choose(word: str) -> tuple[Machine, MachineMeasurement | None]:
     Parameters
     ----------
     word : str
-        A name that `perfmodel.machines.machine.named` knows; or the path of a TOML file, of
+        A name that `perfmodel.machines.devices.named` knows; or the path of a TOML file, of
         `perfmodel machine measure` or of the form of the shipped ones.
 
     Raises
