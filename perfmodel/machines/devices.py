@@ -32,6 +32,7 @@ _EQUAL: Final = 0.01
 
 _AMD: Final = re.compile(r"\b(?:amd|radeon|instinct)\b|gfx", re.IGNORECASE)
 _GFX: Final = re.compile(r"gfx[0-9a-f]{3,4}", re.IGNORECASE)
+_GFX_ON: Final = re.compile(r"[\s(]*gfx[0-9a-f].*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def identify(gpu: Gpu) -> Identified:
     called = [device for device in _of_names((gpu.name,)) if device.whole(gpu)]
     if len(called) == 1:
         return Identified(called[0].machine)
-    generic = _plain(gpu.name) in _generic() or bool(_GFX.fullmatch(gpu.name.split(":")[0]))
+    generic = _plain(_GFX_ON.sub("", gpu.name)) in _generic()
     described = bool(gpu.sm_count and (gpu.memory_bytes or gpu.compute_capability))
     asked = called or (devices() if generic and described else ())
     fitting = [device.machine for device in asked if device.like(gpu)]

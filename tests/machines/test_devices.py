@@ -141,6 +141,7 @@ def test_names_of_reports(
 
 
 @pytest.mark.parametrize("name", ["", "AMD Radeon Graphics", "gfx942", "gfx942:sramecc+:xnack-",
+                                  "AMD Radeon Graphics (gfx942)",
                                   "unnamed GPU"])  # fmt: skip
 def test_properties_decide_where_the_name_does_not(name: str) -> None:
     """An empty name is that of vLLM's traces of an MI300X."""
