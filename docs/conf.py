@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from docutils.nodes import Element, SkipNode
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).parent))
+import device_list
 
 project = "perfmodel"
 author = "The perfmodel developers"
@@ -88,6 +92,8 @@ def _for_the_site(app: Sphinx, page: str, source: list[str]) -> None:
     if page == "notebooks/README":
         names = sorted(path.stem for path in Path(app.srcdir, "notebooks").glob("*.ipynb"))
         source[0] += "\n".join(["", "```{toctree}", ":hidden:", "", *names, "```", ""])
+    if page == "docs/devices":
+        source[0] = device_list.page()
     if page == app.config.root_doc:
         source[0] += navigation(source[0])
     # the title instead of a file's name, where it is no possessive

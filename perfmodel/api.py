@@ -119,7 +119,7 @@ def analyze(
     counters : str or Path, optional
         Table of Nsight Compute of the same PyTorch program, with its operators' ranges.
     machine : Machine, optional
-        Ceilings, such as `perfmodel.machines.machine.named("h100")`; by default those of the
+        Ceilings, such as `perfmodel.machines.devices.named("h100")`; by default those of the
         datasheet of the GPU in the report.
     **symbols : int
         Values of symbols (D, H, C, B, p, b) that the reports do not hold, or that override them.

@@ -14,7 +14,7 @@ from benchmarks.common.pages import markdown, percent, put_parts, written_in
 from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
 from perfmodel.base.units import DTYPE_BYTES
-from perfmodel.machines.machine import datasheet, named
+from perfmodel.machines.devices import datasheet, named
 from perfmodel.models.paleo import platform, step
 from perfmodel.render.layers import Layers, kind, totals
 from perfmodel.workloads.cnns import resnet

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.machines.machine import known
+from perfmodel.machines.devices import known
 from perfmodel.models.terms import Observation
 from perfmodel.programs.mlp.case import Case
 from perfmodel.programs.mlp.mlp import Parallel, as_it_ran, mlp

@@ -14,7 +14,8 @@ from benchmarks.common import folders
 from benchmarks.common.pages import markdown, put_parts, written_in
 from benchmarks.common.results import called, read
 from perfmodel.analysis.counters import Counted
-from perfmodel.machines.machine import Machine, datasheet
+from perfmodel.machines.devices import datasheet
+from perfmodel.machines.machine import Machine
 from perfmodel.models.roofline import Point
 from perfmodel.readers.ncu import Launch, parse
 from perfmodel.render.plot import panels, roofline, save

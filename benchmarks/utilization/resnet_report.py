@@ -19,8 +19,8 @@ from benchmarks.common.results import read as read_json
 from benchmarks.utilization.report import read_idle
 from perfmodel.analysis.utilization import Idle
 from perfmodel.base.units import si
+from perfmodel.machines.devices import datasheet
 from perfmodel.machines.gpu_samples import read_series
-from perfmodel.machines.machine import datasheet
 from perfmodel.render.plot import panels, save
 from perfmodel.render.plot.lines import Percentages, utilization
 from perfmodel.workloads.cnns import resnet

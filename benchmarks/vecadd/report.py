@@ -12,7 +12,8 @@ from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
 from benchmarks.vecadd.ways import SECTOR, THREADS
 from perfmodel.base.units import si
-from perfmodel.machines.machine import Machine, datasheet, named
+from perfmodel.machines.devices import datasheet, named
+from perfmodel.machines.machine import Machine
 from perfmodel.machines.measure.measurement import load
 from perfmodel.render.plot import save
 from perfmodel.render.plot.lines import Series, lines

@@ -8,7 +8,8 @@ from functools import cache
 from importlib import resources
 
 from perfmodel.base.errors import ModelError
-from perfmodel.machines.machine import Machine, known
+from perfmodel.machines.devices import known
+from perfmodel.machines.machine import Machine
 from perfmodel.models.roofline import Point, Roofline
 from perfmodel.workloads.cnns import resnet
 from perfmodel.workloads.layers import (

@@ -36,7 +36,7 @@ from perfmodel.analysis.warnings import (
 )
 from perfmodel.base.errors import ModelError, PerfmodelError, SchemaError, WorkloadError
 from perfmodel.base.parallel import Engine, all_failed, attempt_reports
-from perfmodel.machines import machine as machines
+from perfmodel.machines.devices import Identified, identify, known
 from perfmodel.models.launches import LAUNCH_SD
 from perfmodel.programs import program_of_run
 from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime, ranked
@@ -267,7 +267,7 @@ def analyze_run(run: Run, options: Options, notes: Sequence[str] = ()) -> RunAna
     given = {name: Symbol(name).check(value) for name, value in options.values.items()}
     program = program_of_run(run, options)
     identity, warnings = program.identify(run, given)
-    warnings += [*notes, *_of_another(run, options.machine)]
+    warnings += [*notes, *_of_device(run, options.machine)]
     unused = [n for n in ("shapes", "counters") if getattr(options, n) and not run.operators]
     warnings += [
         f"{run.label}: {name} are not used: no operators' sizes are known" for name in unused
@@ -311,7 +311,7 @@ def _join(
     head = _head(run, measured)
     totals = sum((counts[label] for label in counted(measured, counts)), Counts())
     collected = _collectives(run, everything, excluded, totals, steps if by_gpu else None)
-    machine, tf32 = options.machine or _machine(run), _seen_tf32(run)
+    machine, tf32 = _ceilings(run, options.machine), _seen_tf32(run)
     peaks = {label: program.peak(label, identity, seen_tf32=tf32) for label in ("", *counts)}
     rates, by_clock = fit_rates(measured, {} if workload.replay else counts, queued=queued)
     found = points(run.label, measured, head, workload, totals, symbols, waits=not queued)
@@ -523,26 +523,40 @@ def _batch_summary(
     )
 
 
-def _machine(run: Run) -> Machine | None:
-    """Ceilings of the GPU that the ranks ran on; None without a GPU."""
+def _ceilings(run: Run, given: Machine | None) -> Machine | None:
+    """The machine that is given, or the GPU of the ranks.
+
+    Measured figures of a GPU that has no data sheet here are given that of the report's own GPU.
+    """
+    own = _device(run)
+    machine = own.machine if own else None
+    if given is None:
+        return machine
+    return replace(given, sheet=machine) if given.published is None else given
+
+
+def _device(run: Run) -> Identified | None:
+    """The GPU that the ranks ran on; None without a GPU."""
     for trace in run.traces:
         used = set(devices(trace).values())
         for gpu in trace.gpus:
             if gpu.id in used or (used and len(trace.gpus) == 1):
-                return machines.find(gpu)
+                return identify(gpu)
     return None
 
 
-def _of_another(run: Run, machine: Machine | None) -> list[str]:
-    """Warn where the ceilings are the datasheet's of another GPU than the report's."""
-    own = _machine(run)
-    if machine is None or own is None or machine == own:
+def _of_device(run: Run, given: Machine | None) -> list[str]:
+    """Say how the GPU was recognized; warn of ceilings that are the data sheet's of another."""
+    own = _device(run)
+    if own is None or given == own.machine:
         return []
-    if not {machine.name, own.name} <= {known.name for known in machines.known()}:
+    if given is None:
+        return [f"{run.label}: {own.said}"] if own.said else []
+    if not {given.name, own.machine.name} <= {one.name for one in known()}:
         return []
     return [
-        f"{run.label}: ran on {own.name}, but the ceilings are those of {machine.name}: shares of "
-        f"them mean little; leave --machine out, or give that GPU's"
+        f"{run.label}: ran on {own.machine.name}, but the ceilings are those of {given.name}: "
+        f"shares of them mean little; leave --machine out, or give that GPU's"
     ]
 
 

@@ -12,7 +12,8 @@ from typing import Final, Literal
 
 from perfmodel.base.errors import SchemaError, WorkloadError
 from perfmodel.base.units import percent
-from perfmodel.machines.machine import Machine, datasheet, known
+from perfmodel.machines.devices import datasheet, known
+from perfmodel.machines.machine import Machine
 from perfmodel.programs import BATCH_RANGE, program_of_sizes
 from perfmodel.readers.ncu import TIME, Launch
 from perfmodel.workloads import Workload

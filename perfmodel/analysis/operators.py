@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -138,8 +138,15 @@ class Utilization:
     of_busy : float
         Over the time in which the GPU computes: what remains if recording slows the host.
     unit : str
-        Whose peak: the unit with most FLOPs.
+        Whose peak: of the type of most FLOPs the fastest unit that the GPU has for it, which the
+        program could use.
     peak_flops_per_s : float
+        Dense, never a measured rate.
+    basis : {'data sheet', 'estimate'}
+        What the peak is from.
+    ran_unit : str
+        The unit that did most FLOPs.
+    ran_peak_flops_per_s : float or None
     """
 
     of_step: float
@@ -147,6 +154,16 @@ class Utilization:
     of_busy: float
     unit: str
     peak_flops_per_s: float
+    basis: str
+    ran_unit: str
+    ran_peak_flops_per_s: float | None
+
+    @property
+    def ran_of_busy(self) -> float:
+        """Share of the peak of the unit that ran, in the time in which the GPU computes."""
+        return self.of_busy * self.peak_flops_per_s / (
+            self.ran_peak_flops_per_s or self.peak_flops_per_s
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +248,9 @@ def step_work(
             )
     if mfu is None and flops:
         said.append(_without_peak(whole, machine))
-    if mfu is not None and mfu.of_busy > 1:
+    if mfu is not None and mfu.ran_of_busy > 1:
         said.append(
-            f"a step has {mfu.of_busy:.3g} times the FLOPs that the GPU can do in the time in "
+            f"a step has {mfu.ran_of_busy:.3g} times the FLOPs that the GPU can do in the time in "
             f"which it computes: the sizes or the machine's peak are wrong"
         )
     return StepWork(
@@ -499,6 +516,15 @@ def _tensor_unit(key: OperatorKey) -> str:
     return TENSOR_UNITS.get(key.dtype, f"{key.dtype}_tensor")
 
 
+def _unit(unit: str, machine: Machine | None) -> str:
+    """The unit that multiplies: AMD's libraries multiply float32 and float64 on matrix cores."""
+    chip = machine.chip if machine else None
+    matrix = f"{unit}_tensor"
+    if machine and chip and chip.target.startswith("gfx") and matrix in machine.peak_flops_per_s:
+        return matrix
+    return unit
+
+
 class _Limit:
     """What bounds calls of several sizes: their least time, and which limit most of it is of."""
 
@@ -513,7 +539,7 @@ class _Limit:
         """Add calls of one size: time at the unit's peak, at the memory's bandwidth, of kernels."""
         bandwidth = machine.bandwidth_bytes_per_s.get("hbm") if machine else None
         peaks = machine.peak_flops_per_s if machine else {}
-        peak, tensor = peaks.get(key.unit), peaks.get(_tensor_unit(key))
+        peak, tensor = peaks.get(_unit(key.unit, machine)), peaks.get(_tensor_unit(key))
         count, kernels, flops, read, written, _, ns = (float(v) for v in values)
         self._cache(machine, count, read, written)
         if key.unit == "pcie":  # one side of the copy is the host's memory
@@ -607,18 +633,26 @@ def _inputs_from(limit: _Limit, moved: float, gpu_s: float, bandwidth: float | N
     return "memory" if limit.bound == "memory" else None
 
 
-def _main_unit(rows: Iterable[OperatorRow]) -> str:
-    """The unit with most FLOPs."""
-    by_unit: dict[str, float] = {}
+def _main_unit(rows: Iterable[OperatorRow]) -> tuple[str, str]:
+    """The unit with most FLOPs, and the type of its operands."""
+    found: dict[tuple[str, str], float] = {}
     for row in rows:
-        by_unit[row.unit] = by_unit.get(row.unit, 0.0) + (row.flops or 0.0)
-    return max(by_unit, key=lambda u: by_unit[u], default="")
+        dtype = row.unit.removesuffix("_tensor") if row.unit.endswith("_tensor") else row.dtype
+        key = (row.unit, "float32" if dtype.startswith("tf32") else dtype)
+        found[key] = found.get(key, 0.0) + (row.flops or 0.0)
+    return max(found, key=lambda key: found[key], default=("", ""))
+
+
+def _usable(dtype: str, peaks: Mapping[str, float]) -> str | None:
+    """The unit for a type that a program could use: matrix units first; None if none is known."""
+    first = TENSOR_UNITS.get(dtype, f"{dtype}_tensor")
+    return next((u for u in (first, f"{dtype}_tensor", dtype) if u in peaks), None)
 
 
 def _without_peak(rows: Iterable[OperatorRow], machine: Machine | None) -> str:
     """Say why there is no utilization of a step that has FLOPs."""
     return (
-        f"no peak of {_main_unit(rows)} is known of {machine.name if machine else 'this GPU'}: "
+        f"no peak of {_main_unit(rows)[0]} is known of {machine.name if machine else 'this GPU'}: "
         f"MFU, ceilings and what bounds an operator are left out; give --machine FILE.toml, which "
         f"perfmodel machine measure writes"
     )
@@ -627,10 +661,13 @@ def _without_peak(rows: Iterable[OperatorRow], machine: Machine | None) -> str:
 def _utilization(
     rows: Iterable[OperatorRow], flops: float, steps: StepBreakdown, machine: Machine | None
 ) -> Utilization | None:
-    unit = _main_unit(rows)
-    peak = machine.peak_flops_per_s.get(unit) if machine else None
-    if not peak or not flops:
+    published = machine.published if machine else None
+    peaks = published.peak_flops_per_s if published else {}
+    ran, dtype = _main_unit(rows)
+    unit = _usable(dtype, peaks)
+    if published is None or unit is None or not flops:
         return None
+    ran, peak = _unit(ran, published), peaks[unit]
     step = max(r.batch_s for r in steps.ranks)
     busy = max(r.compute_s for r in steps.ranks)
     alone = max(r.batch_s - r.exposed_communication_s for r in steps.ranks)
@@ -640,4 +677,7 @@ def _utilization(
         of_busy=flops / busy / peak if busy else 0.0,
         unit=unit,
         peak_flops_per_s=peak,
+        basis=published.basis,
+        ran_unit=ran,
+        ran_peak_flops_per_s=peaks.get(ran),
     )

@@ -102,7 +102,7 @@ def _operators_of(program: Any) -> Any:
 
 def _machine(file: str | None, traces: Sequence[Any]) -> tuple[Any, Any]:
     """The machine of a file, or the datasheet of the reports' GPU."""
-    from perfmodel.machines.machine import find
+    from perfmodel.machines.devices import find
 
     if file is not None:
         return _options.machine_of(file)

@@ -182,7 +182,7 @@ class MachineName(Input):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem[str]]:
         """Offer the machines that perfmodel knows, and TOML files."""
-        from perfmodel.machines.machine import shipped
+        from perfmodel.machines.devices import shipped
 
         names = [CompletionItem(n, help=m.name) for n, m in shipped() if n.startswith(incomplete)]
         found = files(incomplete, (".toml",))

@@ -21,7 +21,7 @@ def machine() -> None:
 @_options.output()
 def list_(fmt: str, out: Path | None) -> None:
     """List the known machines and their published ceilings."""
-    from perfmodel.machines.machine import shipped
+    from perfmodel.machines.devices import shipped
     from perfmodel.render.machines import listing
     from perfmodel.render.result import Result
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import math
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
-from pathlib import Path
 from typing import Final, Literal
 
 from perfmodel.base.document import Entries
-from perfmodel.base.errors import ModelError, PerfmodelError
-from perfmodel.base.escape import printable
-from perfmodel.base.gpu import Gpu
+from perfmodel.base.errors import ModelError
 
 Collective = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast"]
 
@@ -63,12 +58,6 @@ def bus_bytes_per_s(collective: Collective, size_bytes: float, seconds: float, r
     return size_bytes / seconds * scale[collective]
 
 
-_CORES_PER_SM: Final = {
-    (3, 7): 192, (5, 0): 128, (5, 2): 128, (6, 0): 64, (6, 1): 128, (7, 0): 64, (7, 5): 64,
-    (8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128, (12, 0): 128,
-}  # fmt: skip
-"""FP32 cores per multiprocessor by compute capability (CUDA C++ Programming Guide)."""
-
 _TF32_PRODUCTS: Final = (2, 3)
 """A float32 is two TF32 numbers; the product of their small parts is left out (H. Ootomo,
 R. Yokota, Int. J. High Perform. Comput. Appl. 36, 475-491, 2022), and that of a small part with a
@@ -86,6 +75,19 @@ SECTIONS: Final = {
 
 KEYS: Final = ("name", "gpus", "cpus", "source", *SECTIONS)
 """The keys of every machine's file."""
+
+TYPES: Final = {
+    "float64": "FP64 vector", "float32": "FP32 vector", "float16": "FP16 vector",
+    "bfloat16": "BF16 vector", "float64_tensor": "FP64", "float32_tensor": "FP32",
+    "tf32_tensor": "TF32", "float16_tensor": "FP16",
+    "float16_tensor_float16": "FP16, accumulated in FP16", "bfloat16_tensor": "BF16",
+    "float8_tensor": "FP8", "float8_tensor_float16": "FP8, accumulated in FP16",
+    "float6_tensor": "FP6", "float4_tensor": "FP4", "int8_tensor": "INT8", "int4_tensor": "INT4",
+}  # fmt: skip
+"""The keys of peaks, and what a reader calls them: '_tensor' are matrix units, NVIDIA's tensor
+cores and AMD's matrix cores, which accumulate in float32 if nothing else is said."""
+
+Basis = Literal["data sheet", "measured", "estimate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +113,53 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
+class Chip:
+    """What a GPU's peaks are made of.
+
+    Attributes
+    ----------
+    architecture : str
+    target : str
+        Of compilers: 'sm_90', 'gfx942'.
+    multiprocessors : int or None
+        NVIDIA's streaming multiprocessors, AMD's compute units.
+    boost_clock_hz : float or None
+    limited : tuple of str
+        Peaks that are below what the architecture does at this clock, as of export versions.
+    """
+
+    architecture: str
+    target: str
+    multiprocessors: int | None = None
+    boost_clock_hz: float | None = None
+    limited: tuple[str, ...] = ()
+
+
+def capability(target: str) -> tuple[int, int]:
+    """Return the compute capability that reports say of a compiler's target.
+
+    >>> capability("sm_103"), capability("gfx90a")
+    ((10, 3), (9, 0))
+    """
+    if target.startswith("gfx"):
+        return int(target[3:-2]), int(target[-2], 16)
+    digits = target.removeprefix("sm_")
+    return int(digits[:-1]), int(digits[-1])
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """Ceilings of one GPU or CPU; a key that is absent is not known.
 
     Attributes
     ----------
     peak_flops_per_s : mapping
-        By data type: 'float64', 'float32', 'float16', and on tensor cores 'float64_tensor',
-        'tf32_tensor', 'float16_tensor', 'bfloat16_tensor', 'float8_tensor'; dense.
-        'tf32x3_tensor' is a third of TF32's: three of its products for one of float32's accuracy;
-        'tf32x2_tensor' a half, for two.
+        By data type and unit, a key of `TYPES`; dense. 'tf32x3_tensor' is a third of TF32's: three
+        of its products for one of float32's accuracy; 'tf32x2_tensor' a half, for two.
     bandwidth_bytes_per_s : mapping
-        By link: 'hbm', 'l2_read', 'pcie' (per direction), 'nvlink' (both directions together); of
-        a CPU 'dram'. What is measured adds its own (docs/machines.md).
+        By link: 'hbm', 'l2_read', 'pcie' (per direction), 'nvlink', 'nvlink_c2c' and
+        'infinity_fabric' (both directions together); of a CPU 'dram'. What is measured adds its own
+        (docs/machines.md).
     source : str
         Where the figures come from, where they do not say it themselves.
     gemm_flops_per_s : mapping
@@ -136,6 +172,13 @@ class Machine:
         Every number by section and key, with its own source and spread.
     note : str
         What a reader must know of all of them.
+    url : str
+        Of the source.
+    chip : Chip or None
+    basis : {'data sheet', 'measured', 'estimate'}
+        What the figures are.
+    sheet : Machine or None
+        The data sheet of a measured machine's device.
     """
 
     name: str
@@ -147,6 +190,21 @@ class Machine:
     latency_s: Mapping[str, float] = field(default_factory=dict)
     figures: Mapping[tuple[str, str], Figure] = field(default_factory=dict)
     note: str = ""
+    url: str = ""
+    chip: Chip | None = None
+    basis: Basis = "data sheet"
+    sheet: Machine | None = None
+
+    @property
+    def published(self) -> Machine | None:
+        """What utilization is of: the data sheet, or an estimate of it; never a measured GEMM."""
+        return self.sheet if self.basis == "measured" else self
+
+    @property
+    def peers_bytes_per_s(self) -> float | None:
+        """Rate of the links to other GPUs, both directions together."""
+        links = self.bandwidth_bytes_per_s
+        return links.get("nvlink", links.get("infinity_fabric"))
 
     @classmethod
     def of(
@@ -163,96 +221,17 @@ class Machine:
         pinned = [links[key] for key in ("pcie_h2d", "pcie_d2h") if key in links]
         if pinned:  # measured each way; a datasheet has one figure for both
             links.setdefault("pcie", max(pinned))
-        return cls(name, source, figures=figures, note=note, **values)
-
-
-def find(gpu: Gpu) -> Machine:
-    """Return the ceilings of a report's GPU.
-
-    A known GPU has its datasheet's; for another, the FP32 peak follows from the report's own
-    multiprocessors, clock and compute capability (2 FLOP per core and cycle) and its memory
-    bandwidth is the report's.
-    """
-    machine = datasheet((gpu.name,))
-    if machine is not None:
-        return machine
-    peaks: dict[str, float] = {}
-    cores = _CORES_PER_SM.get(gpu.compute_capability) if gpu.compute_capability else None
-    if cores and gpu.sm_count and gpu.clock_hz:
-        peaks["float32"] = 2.0 * cores * gpu.sm_count * gpu.clock_hz
-    links: dict[str, float] = {}
-    if gpu.memory_bandwidth_bytes_per_s:
-        links["hbm"] = float(gpu.memory_bandwidth_bytes_per_s)
-    return Machine(gpu.name, "derived from the report's TARGET_INFO_GPU", peaks, links)
-
-
-def known() -> tuple[Machine, ...]:
-    """Return every machine perfmodel ships, by name."""
-    return tuple(machine for _, machine in shipped())
-
-
-def shipped() -> tuple[tuple[str, Machine], ...]:
-    """Return every machine perfmodel ships with its short name, such as 'h200', by full name."""
-    found = ((entry.stem, entry.machine) for entry in _table())
-    return tuple(sorted(found, key=lambda pair: pair[1].name))
-
-
-def datasheet(devices: Iterable[str]) -> Machine | None:
-    """Return the shipped machine of a GPU or CPU that the system reports by one of these names."""
-    wanted = set(devices)
-    return next((entry.machine for entry in _table() if wanted & entry.devices), None)
-
-
-def named(name: str) -> Machine:
-    """Return the shipped machine of a name, such as 'h200' or 'NVIDIA H200 SXM', or a part of one.
-
-    The system's own name of a GPU or CPU is one, too: 'NVIDIA A100-SXM4-40GB'.
-
-    Raises
-    ------
-    PerfmodelError
-        If there is none of that name, or several.
-    """
-    asked = name.strip().casefold()
-    exact = [e for e in _table() if asked in e.names]
-    found = exact or [e for e in _table() if asked and asked in e.machine.name.casefold()]
-    if len(found) == 1:
-        return found[0].machine
-    choices = sorted(entry.stem for entry in found or _table())
-    raise PerfmodelError(
-        f"expected one of the machines {', '.join(choices)}, or a TOML file of one (perfmodel "
-        f"machine measure writes it); got {printable(name)!r}; see perfmodel machine list"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    stem: str
-    devices: frozenset[str]
-    machine: Machine
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(n.casefold() for n in (self.stem, self.machine.name, *self.devices))
-
-
-@cache
-def _table() -> tuple[_Entry, ...]:
-    table = []
-    for file in Path(__file__).parent.iterdir():
-        if file.name.endswith(".toml"):
-            content = tomllib.loads(file.read_text(encoding="utf-8"))
-            top = Entries(content, file.name, "install perfmodel again")
-            devices = frozenset((*top.texts("gpus"), *(top.texts("cpus") if "cpus" in top else ())))
-            table.append(_Entry(file.name.removesuffix(".toml"), devices, published(top)))
-    return tuple(table)
-
-
-def published(top: Entries) -> Machine:
-    """Return the machine of a file that has figures and sources, and no measurement."""
-    top.only((*KEYS, "note"))
-    note = top.text("note") if "note" in top else ""
-    return Machine.of(top.text("name"), top.text("source"), figures_of(top), note)
+        return cls(
+            name,
+            source,
+            values["peak_flops_per_s"],
+            links,
+            values["gemm_flops_per_s"],
+            values["capacity_bytes"],
+            values["latency_s"],
+            figures,
+            note,
+        )
 
 
 def figures_of(top: Entries) -> dict[tuple[str, str], Figure]:

@@ -685,5 +685,5 @@ def share_of_batch(facts: Facts, seconds: float) -> str:
 
 def over_nvlink(facts: Facts, size: float) -> float | None:
     """Seconds of a ring between the GPUs; half the data sheet's rate is one direction."""
-    link = facts.machine.bandwidth_bytes_per_s.get("nvlink") if facts.machine else None
+    link = facts.machine.peers_bytes_per_s if facts.machine else None
     return None if link is None else 2 * (facts.ranks - 1) / facts.ranks * size / (link / 2)

@@ -65,7 +65,12 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
             for t in run.traces
         ],
         "machine": None if run.machine is None else {
-            **asdict(run.machine),
+            **pick(
+                run.machine,
+                "name source peak_flops_per_s bandwidth_bytes_per_s gemm_flops_per_s "
+                "capacity_bytes latency_s note url chip basis",
+                sheet="sheet.name" if run.machine.sheet else "sheet",
+            ),
             "figures": {".".join(where): figure for where, figure in run.machine.figures.items()},
         },
         "workload": {

@@ -11,7 +11,7 @@ from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.machines.doctor import PURPOSES, Check
-from perfmodel.machines.machine import SECTIONS, Figure, Machine, datasheet
+from perfmodel.machines.machine import SECTIONS, Figure, Machine
 from perfmodel.machines.measure.measurement import MachineMeasurement
 from perfmodel.render.result import Block, Result
 
@@ -142,9 +142,25 @@ def figures_table(
     """Return the figures of a machine as a table; what no row has is no column."""
     measured = any(row.figure.q1 is not None for row in found)
     said = "quartiles: how far the third lies from the first, of the value" if measured else ""
-    notes = filter(None, (machine.note, said, _above(found), _of_sheet(published)))
+    notes = filter(
+        None,
+        (_made_of(machine), machine.note, machine.url, said, _above(found), _of_sheet(published)),
+    )
     table = Table.of(machine.name, found, FIGURES, notes)
     return table if measured else table.without("spread", "datasheet", "ratio")
+
+
+def _made_of(machine: Machine) -> str:
+    """Say what a GPU's peaks are made of."""
+    chip = machine.chip
+    if chip is None:
+        return ""
+    said = [chip.architecture, chip.target]
+    if chip.multiprocessors:
+        said.append(f"{chip.multiprocessors} multiprocessors")
+    if chip.boost_clock_hz:
+        said.append(f"boost clock {si(chip.boost_clock_hz, 'Hz')}")
+    return ", ".join(said)
 
 
 def _above(found: Sequence[Row]) -> str:
@@ -244,6 +260,9 @@ def document(machine: Machine, measurement: MachineMeasurement | None) -> dict[s
         "name": machine.name,
         "source": machine.source,
         "note": machine.note or None,
+        "url": machine.url or None,
+        "basis": machine.basis,
+        "chip": None if machine.chip is None else asdict(machine.chip),
         "datasheet": published.name if published else None,
         "figures": [
             {**pick(row, "section key unit datasheet ratio ridge_flops_per_byte"),
@@ -262,7 +281,7 @@ def document(machine: Machine, measurement: MachineMeasurement | None) -> dict[s
 
 
 def _sheet(measurement: MachineMeasurement | None) -> Machine | None:
-    return datasheet(measurement.gpus or measurement.cpus) if measurement else None
+    return measurement.machine.sheet if measurement else None
 
 
 CHECKS: Final = (

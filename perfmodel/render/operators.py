@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
+from perfmodel.machines.machine import TYPES
 
 if TYPE_CHECKING:
     from perfmodel.analysis.modules import ModuleRow
-    from perfmodel.analysis.operators import OperatorRow, PhaseRow, StepWork
+    from perfmodel.analysis.operators import OperatorRow, PhaseRow, StepWork, Utilization
     from perfmodel.analysis.result import RunAnalysis
 
 SHOWN: Final = 15
@@ -26,7 +27,8 @@ _MOSTLY: Final = 0.95
 _UNITS: Final = {
     "bfloat16_tensor": "bf16 TC", "float16_tensor": "fp16 TC", "tf32_tensor": "TF32 TC",
     "tf32x3_tensor": "3xTF32 TC", "float8_tensor": "FP8 TC", "float64_tensor": "FP64 TC",
-    "float32": "FP32", "float64": "FP64", "float16": "FP16",
+    "float32_tensor": "FP32 MC", "float6_tensor": "FP6 TC", "float4_tensor": "FP4 TC",
+    "int8_tensor": "INT8 TC", "float32": "FP32", "float64": "FP64", "float16": "FP16",
 }  # fmt: skip
 """Units of a GPU as a table calls them; TC are tensor cores."""
 
@@ -231,12 +233,27 @@ def work_lines(work: StepWork) -> Iterator[str]:
         f"{100 * work.modelled:.1f} % of the computing time"
     )
     if work.mfu:
-        mfu, unit = work.mfu, _UNITS.get(work.mfu.unit, work.mfu.unit)
+        mfu = work.mfu
         yield (
-            f"MFU        {100 * mfu.of_step:.1f} % of {si(mfu.peak_flops_per_s, 'FLOP/s')} "
-            f"({unit}, dense); {100 * mfu.without_exposed_communication:.1f} % without exposed "
-            f"communication, {100 * mfu.of_busy:.1f} % of the time that the GPU computes"
+            f"MFU        {100 * mfu.of_step:.1f} % of {peak_of(mfu)}; "
+            f"{100 * mfu.without_exposed_communication:.1f} % without exposed communication, "
+            f"{100 * mfu.of_busy:.1f} % of the time that the GPU computes{_as_it_ran(mfu)}"
         )
+
+
+def peak_of(mfu: Utilization) -> str:
+    """Say what utilization is of: '989 TFLOP/s, BF16 dense, data sheet'."""
+    peak = si(mfu.peak_flops_per_s, "FLOP/s")
+    return f"{peak}, {TYPES.get(mfu.unit, mfu.unit)} dense, {mfu.basis}"
+
+
+def _as_it_ran(mfu: Utilization) -> str:
+    """Say the share of the peak of the unit that ran, where the program could use a faster one."""
+    peak = mfu.ran_peak_flops_per_s
+    if mfu.ran_unit == mfu.unit or not peak:
+        return ""
+    share, unit = mfu.of_step * mfu.peak_flops_per_s / peak, _UNITS.get(mfu.ran_unit, mfu.ran_unit)
+    return f"; it ran on {unit}: {100 * share:.1f} % of {si(peak, 'FLOP/s')}"
 
 
 def _flops(work: StepWork) -> int | None:
@@ -265,7 +282,9 @@ def work_document(run: RunAnalysis) -> dict[str, Any]:
         "phases": [_row(row) for row in work.phases] if work.modelled else [],
         "modules": [_row(row) for row in work.modules],
         "mfu": None if work.mfu is None else pick(
-            work.mfu, "of_step without_exposed_communication of_busy unit peak_flops_per_s"
+            work.mfu,
+            "of_step without_exposed_communication of_busy unit peak_flops_per_s basis ran_unit "
+            "ran_peak_flops_per_s",
         ),
     }  # fmt: skip
 

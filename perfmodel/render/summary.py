@@ -133,6 +133,12 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
     kind = ", ".join(gpus) or "GPU, not named in the report"
     where = f"{count}{kind}" if used else "no GPU in the report"
     yield f"ran on     {len(run.ranks)} rank{'s' * (len(run.ranks) != 1)}, {where}"
+    if run.machine is not None and run.machine.basis == "measured":
+        yield f"ceilings   measured on {run.machine.name}; MFU is of its data sheet's peak"
+    elif run.machine is not None and run.machine.basis == "estimate" and (
+        run.machine.peak_flops_per_s
+    ):  # fmt: skip
+        yield "ceilings   an estimate: the GPU is not among the devices of perfmodel machine list"
     symbols = "  ".join(f"{s}={values.get(s, d.default)}" for s, d in run.workload.symbols.items())
     if symbols:
         yield (

@@ -21,7 +21,8 @@ from perfmodel.analysis.counters import (
     place,
 )
 from perfmodel.base.errors import SchemaError
-from perfmodel.machines.machine import Machine, named
+from perfmodel.machines.devices import named
+from perfmodel.machines.machine import Machine
 from perfmodel.machines.measure.measurement import save
 from perfmodel.readers.ncu import Launch, parse
 from support.build_ncu import FADD, FFMA, L1, L2, READ, TF32, TIME, WRITE, Kernel, wide
@@ -263,14 +264,14 @@ def test_the_machine_is_the_devices_where_the_table_names_it():
 
 
 def test_a_machine_is_a_name_or_a_file(tmp_path):
-    shipped = ROOT / "perfmodel" / "machines" / "h200.toml"
+    shipped = ROOT / "perfmodel" / "machines" / "devices" / "h200.toml"
     by_file = json.loads(succeeds("counters", GOLDEN, "--machine", shipped, "--json"))
     by_name = json.loads(succeeds("counters", GOLDEN, "--machine", "H200", "--json"))
     assert by_file["machine"] == by_name["machine"]
     damaged = tmp_path / "m.toml"
     damaged.write_text("name = 3")
     assert "expected" in fails(6, "counters", GOLDEN, "--machine", damaged)
-    assert "got 'b300'" in fails(1, "counters", GOLDEN, "--machine", "b300")
+    assert "got 'b999'" in fails(1, "counters", GOLDEN, "--machine", "b999")
 
 
 def test_ceilings_of_another_machine_than_was_counted_are_said(tmp_path):

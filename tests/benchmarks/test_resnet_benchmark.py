@@ -14,7 +14,7 @@ from benchmarks.common import pages as made
 from benchmarks.resnet import __main__ as resnet
 from benchmarks.resnet import report as resnet_report
 from benchmarks.resnet.report import measured, with_times
-from perfmodel.machines.machine import known
+from perfmodel.machines.devices import known
 from perfmodel.workloads.cnns import resnet as network
 from perfmodel.workloads.layers import total, training_bytes
 

@@ -29,7 +29,8 @@ from benchmarks.vecadd.unified import (
     read_unified,
 )
 from perfmodel.base.errors import SchemaError
-from perfmodel.machines.machine import Machine, named
+from perfmodel.machines.devices import named
+from perfmodel.machines.machine import Machine
 from perfmodel.readers.trace import UNIFIED_TO_GPU, UNIFIED_TO_HOST
 from support.build_report import ReportBuilder
 from support.cuda_on_cpu import Emulator, KernelError, device_array

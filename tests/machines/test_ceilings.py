@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.parallel import cores
-from perfmodel.machines.machine import Figure, Machine, named
+from perfmodel.machines.devices import named
+from perfmodel.machines.machine import Figure, Machine
 from perfmodel.machines.measure import host
 from perfmodel.machines.measure.host_calls import python_calls
 from perfmodel.machines.measure.kernels import of_module
@@ -175,7 +176,7 @@ def test_the_list_names_every_machine_and_source() -> None:
 
 def test_a_shipped_machine_is_shown_with_sources_and_ridges() -> None:
     text = succeeds("machine", "show", "v100")
-    assert "NVIDIA V100 datasheet (SXM2)" in text
+    assert "NVIDIA V100 Tensor Core GPU, data sheet" in text
     assert "17.44" in text  # FLOP/B, as in the ResNet study
     assert "quartiles" not in text
     content = json.loads(succeeds("machine", "show", "v100", "--json"))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.common.folders import SUPPORT
-from perfmodel.machines.machine import datasheet
+from perfmodel.machines.devices import datasheet
 from perfmodel.machines.measure import device
 from perfmodel.machines.measure.measurement import load
 from support.cuda_on_cpu import Emulator, device_array

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from benchmarks.common.folders import MACHINE
 from perfmodel.base.errors import ModelError
-from perfmodel.machines.machine import SECTIONS, Figure, Machine, named, shipped
+from perfmodel.machines.devices import named, shipped
+from perfmodel.machines.machine import SECTIONS, Figure, Machine
 from perfmodel.machines.measure.measurement import (
     CLOCKS,
     DIRECTIONS,
@@ -195,7 +196,7 @@ def test_a_figure_may_be_a_number_as_in_the_shipped_files(content: dict[str, Any
 
 def test_a_file_of_the_form_of_the_shipped_ones_is_a_machine(tmp_path: Path) -> None:
     for name, machine in shipped():
-        file = resources.files("perfmodel").joinpath("machines", f"{name}.toml")
+        file = resources.files("perfmodel").joinpath("machines", "devices", f"{name}.toml")
         path = tmp_path / f"{name}.toml"
         path.write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
         assert choose(str(path)) == (machine, None)

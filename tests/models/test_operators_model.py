@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from perfmodel.base.errors import ModelError
-from perfmodel.machines.machine import named
+from perfmodel.machines.devices import named
 from perfmodel.models.operator_times import Baseline
 from perfmodel.models.operators import (
     OperatorModel,

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import ModelError
-from perfmodel.machines.machine import Link, named
+from perfmodel.machines.devices import named
+from perfmodel.machines.machine import Link
 from perfmodel.models.paleo import (
     SCHEMES,
     Platform,

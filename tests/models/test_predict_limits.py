@@ -154,7 +154,7 @@ def test_other_microbenchmarks_are_refused(
 
 
 def test_a_datasheet_has_no_microbenchmarks(tmp_path: Path) -> None:
-    sheet = ROOT / "perfmodel" / "machines" / "h200.toml"
+    sheet = ROOT / "perfmodel" / "machines" / "devices" / "h200.toml"
     said = fails(6, "calibrate", ONE, "-o", tmp_path / "m.json", "--machine", sheet)
     assert "got a datasheet" in said
     assert "perfmodel machine measure" in said

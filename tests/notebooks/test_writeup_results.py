@@ -36,7 +36,7 @@ from writeup.vecadd import programs_table, read_programs
 
 from perfmodel.base.errors import ModelError, ReportError
 from perfmodel.base.table import Column, Table
-from perfmodel.machines.machine import named
+from perfmodel.machines.devices import named
 from perfmodel.models.model import load
 from perfmodel.models.paleo import platform, step
 from perfmodel.readers.ncu import Launch

@@ -90,9 +90,10 @@ def test_a_causal_mask_and_a_type_are_options() -> None:
     )
     assert found["work"]["attention"] == "causal"
     assert found["work"]["flops_per_step"] == total(network("gpt2", causal=1, **UNNAMED), 16).flops
-    assert found["mfu"]["unit"] == "float32"
+    mfu = found["mfu"]
+    assert (mfu["unit"], mfu["ran_unit"]) == ("tf32_tensor", "float32")
     assert any("times the FLOPs" in warning for warning in found["warnings"]) == (
-        found["mfu"]["of_busy"] > 1
+        mfu["of_busy"] * mfu["peak_flops_per_s"] > mfu["ran_peak_flops_per_s"]
     )
 
 

@@ -29,7 +29,7 @@ from perfmodel.analysis.operators import StepWork, _medians
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.errors import SchemaError, WorkloadError
 from perfmodel.cli import main
-from perfmodel.machines.machine import known
+from perfmodel.machines.devices import named
 from perfmodel.machines.measure.measurement import choose
 from perfmodel.programs.kernels import _code, categorize
 from perfmodel.programs.program import Options
@@ -46,7 +46,8 @@ from perfmodel.programs.pytorch.two_recordings import _pairs
 from perfmodel.readers.ncu import read_counters
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.trace import KERNEL, MEMCPY
-from perfmodel.render.operators import work_document
+from perfmodel.render.operators import work_document, work_lines
+from perfmodel.render.summary import what_ran
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
 from perfmodel.timing.step_report import report_steps
 from support.build_report import ReportBuilder
@@ -541,7 +542,9 @@ def test_averages_of_parameters_are_of_no_phase(functions: bool, tmp_path: Path)
     assert sum(r.gpu_s for r in run.work.phases[:-1]) == pytest.approx(run.work.phases[-1].gpu_s)
 
 
-def test_a_gpu_without_known_peaks_is_warned_of(tmp_path: Path) -> None:
+def test_a_gpu_that_is_not_listed_is_estimated(
+    tmp_path: Path,
+) -> None:
     builder = ReportBuilder("2025.3.2")
     thread = builder.thread()
     builder.gpu(name="NVIDIA of another planet", memoryBandwidth=0)
@@ -555,11 +558,48 @@ def test_a_gpu_without_known_peaks_is_warned_of(tmp_path: Path) -> None:
     run = analyze([trace], Options()).fitted
     assert run.work is not None
     assert run.work.flops == 2 * 1024 * 512 * 256
-    assert run.work.mfu is None
-    assert [w for w in run.warnings if "is known of NVIDIA of another planet: MFU" in w]
-    (volta,) = (m for m in known() if "V100" in m.name)
-    named = analyze([trace], Options(machine=volta)).fitted
-    assert [w for w in named.warnings if "no peak of bfloat16_tensor is known of NVIDIA V100" in w]
+    assert run.work.mfu is not None
+    assert run.work.mfu.basis == "estimate"
+    assert [w for w in run.warnings if "NVIDIA of another planet is not among the devices" in w]
+    assert "BF16 dense, estimate; " in "\n".join(work_lines(run.work))
+    found = analyze([trace], Options(machine=named("v100"))).fitted
+    assert found.work is not None
+    assert found.work.mfu is None
+    assert [w for w in found.warnings if "no peak of bfloat16_tensor is known of NVIDIA V100" in w]
+
+
+def test_mfu_is_of_the_data_sheet_and_ceilings_of_what_was_measured() -> None:
+    """The H200's best bf16 GEMM reached 783 TFLOP/s, 79 % of its data sheet's peak."""
+    report = PROGRAMS / "gpt_modules.sqlite.xz"
+    machine = choose(str(MACHINE))[0]
+    measured, own = (perfmodel.analyze(report, machine=m).run for m in (machine, None))
+    assert measured.work is not None
+    assert own.work is not None
+    assert own.work.mfu is not None
+    assert measured.work.mfu == own.work.mfu
+    assert own.work.mfu.peak_flops_per_s == 989.4e12
+    assert own.work.mfu.basis == "data sheet"
+    assert "% of 989 TFLOP/s, BF16 dense, data sheet; " in "\n".join(work_lines(measured.work))
+    assert "ceilings   measured on NVIDIA H200; MFU" in "\n".join(what_ran(measured))
+    slowest = [
+        max((r for r in run.work.operators if r.bound == "compute"), key=lambda r: r.flops or 0)
+        for run in (measured, own) if run.work
+    ]  # fmt: skip
+    ratio = (slowest[1].of_ceiling or 0) / (slowest[0].of_ceiling or 1)
+    assert ratio == pytest.approx(783 / 989.4, rel=0.01)
+
+
+def test_mfu_of_float32_is_of_tf32_which_the_program_could_use() -> None:
+    work = perfmodel.analyze(PROGRAMS / "gpt_fp32_shapes.sqlite.xz").run.work
+    assert work is not None
+    mfu = work.mfu
+    assert mfu is not None
+    assert (mfu.unit, mfu.ran_unit) == ("tf32_tensor", "float32")
+    assert (mfu.peak_flops_per_s, mfu.ran_peak_flops_per_s) == (494.7e12, 67e12)
+    (line,) = (text for text in work_lines(work) if text.startswith("MFU"))
+    assert "% of 495 TFLOP/s, TF32 dense, data sheet; " in line
+    share = 100 * mfu.of_step * 494.7 / 67
+    assert line.endswith(f"; it ran on FP32: {share:.1f} % of 67.0 TFLOP/s")
 
 
 def test_gemms_of_a_type_that_nothing_says_are_warned_of(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.common.folders import TESTS
 from perfmodel.analysis.counters import as_counted, batches_of, by_kernel, by_range, compare, place
-from perfmodel.machines.machine import named
+from perfmodel.machines.devices import named
 from perfmodel.readers.ncu import read_counters
 
 TABLES = sorted((TESTS / "golden" / "ncu").glob("*.csv*"))

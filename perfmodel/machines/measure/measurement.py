@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from perfmodel.base.document import Entries, parse_toml, read_table
 from perfmodel.base.errors import ModelError
 from perfmodel.base.escape import printable
 from perfmodel.base.files import write_text
+from perfmodel.machines.devices import datasheet, named, published
 from perfmodel.machines.machine import (
     KEYS,
     SECTIONS,
@@ -21,8 +22,6 @@ from perfmodel.machines.machine import (
     Link,
     Machine,
     figures_of,
-    named,
-    published,
 )
 
 KINDS: Final = ("copy", "mpi_allreduce", "nccl_allreduce", "step")
@@ -238,7 +237,7 @@ class MachineMeasurement:
     Attributes
     ----------
     machine : Machine
-        The same as of a datasheet: what is not measured is absent.
+        The same as of a datasheet: what is not measured is absent. Its data sheet is beside it.
     gpus, cpus : tuple of str
         Names as the system reports them; without a GPU the ceilings are the CPU's.
     date, command : str
@@ -267,6 +266,11 @@ class MachineMeasurement:
     attention: tuple[Attention, ...] = ()
     elapsed_s: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        sheet = datasheet(self.gpus or self.cpus)
+        machine = replace(self.machine, basis="measured", sheet=sheet)
+        object.__setattr__(self, "machine", machine)  # frozen
 
 
 Shape = tuple[int, int, int]
@@ -383,7 +387,7 @@ def choose(word: str) -> tuple[Machine, MachineMeasurement | None]:
     Parameters
     ----------
     word : str
-        A name that `perfmodel.machines.machine.named` knows; or the path of a TOML file, of
+        A name that `perfmodel.machines.devices.named` knows; or the path of a TOML file, of
         `perfmodel machine measure` or of the form of the shipped ones.
 
     Raises

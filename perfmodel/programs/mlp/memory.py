@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from perfmodel.base.errors import WorkloadError
 from perfmodel.base.escape import printable
 from perfmodel.base.units import si
-from perfmodel.machines.machine import datasheet
+from perfmodel.machines.devices import datasheet
 from perfmodel.models import terms
 from perfmodel.programs.mlp.case import SIZES, TRAIN_IMAGES, Case, mlp_case
 from perfmodel.programs.mlp.settings import GEMMS, parameters, settings_of

@@ -192,8 +192,7 @@ def _tiles(run: RunAnalysis) -> Iterator[Tile]:
     elif run.work and run.work.flops and seconds.value > 0:
         note, used = "the peak is not known", run.work.mfu
         if used is not None:
-            most = si(used.peak_flops_per_s, "FLOP/s")
-            note = f"MFU: {percent(used.of_step)} of {most}, the peak of {used.unit}"
+            note = f"MFU: {percent(used.of_step)} of {operators.peak_of(used)}"
         achieved = si(run.work.flops / seconds.value, "FLOP/s")
         yield Tile("Achieved in a batch", achieved, note, used.of_step if used else None)
     else:

@@ -467,5 +467,5 @@ def _ceilings(found: Machine, precision: str) -> Grid:
         Column("source", "Source", of="figure.source"),
     )
     note = f"GEMMs of this run are held against: {precision}"
-    table = Table.of(f"Ceilings of {found.name}", shown, columns, [note])
+    table = Table.of(f"Ceilings of {found.name}: {found.basis}", shown, columns, [note])
     return grid(table, sort={"shown": [row.figure.value for row in shown]}, closed=True)
