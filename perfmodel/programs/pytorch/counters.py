@@ -9,8 +9,9 @@ import numpy as np
 
 from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import SchemaError
-from perfmodel.programs.pytorch.calls import Kernels, OperatorCall, find_calls
+from perfmodel.programs.pytorch.calls import Kernels, find_calls
 from perfmodel.programs.pytorch.names import parse
+from perfmodel.programs.pytorch.operators import Call
 from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.readers.ncu import Launch
 from perfmodel.readers.trace import KERNEL
@@ -24,7 +25,7 @@ _L2, _TIME = "lts__t_bytes.sum", "gpu__time_duration.sum"
 class CountedCall:
     """One call of an operator, and what its kernels moved; NaN where that was not counted."""
 
-    call: OperatorCall
+    call: Call
     kernels: int
     dram_read_bytes: float
     dram_write_bytes: float
