@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.base.arrays import Int64
-from perfmodel.models.recorded import RecordedCall, RecordedStep, Work
+from perfmodel.models.recorded import RecordedCall, RecordedStep
 from perfmodel.programs.pytorch.operator_times import Found, find
 from perfmodel.programs.pytorch.operators import FUSED, Call, formula_of, numel, work_of
 from perfmodel.readers.trace import KERNEL, NULL, Trace
@@ -87,19 +87,22 @@ def recorded_step(trace: Trace, steps: StepReport, symbols: Mapping[str, int]) -
     )
 
 
-def work_at(call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> Work:
-    """FLOPs, bytes and shape of a call whose arguments have other sizes.
+def call_at(call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> RecordedCall:
+    """Return a call whose arguments have other sizes, with its FLOPs, bytes and shape.
 
     The last of the sizes is that of the result where the recording says it.
     """
     said = call.said
     arguments = tuple(tuple(s) for s in sizes[: call.arguments])
+    unknown = replace(
+        call, sizes=tuple(sizes), flops=0.0, bytes=float(4 * sum(map(numel, arguments))), shape=None
+    )
     weights = said.get("weights")
     if weights is not None:
         moved = sum(w * numel(s) for w, s in zip(weights, arguments, strict=True))
-        return Work(0.0, float(moved), None)
+        return replace(unknown, bytes=float(moved))
     if call.kind == "unknown":
-        return Work(0.0, float(4 * sum(map(numel, arguments))), None)
+        return unknown
     out = tuple(sizes[call.arguments]) if len(sizes) > call.arguments else None
     given = said["items"]
     items = tuple(
@@ -109,11 +112,11 @@ def work_at(call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> Work:
         call.name, arguments, items, said["item"], out,
         tuple(said["needed"]), said["transposed"], said["depth"], said["kernels"],
     )  # fmt: skip
-    counted = work_of(made)
-    if counted is None:
-        return Work(0.0, float(4 * sum(map(numel, arguments))), None)
-    moved = float(counted.read_bytes + counted.write_bytes)
-    return Work(float(counted.flops), moved, counted.shape)
+    work = work_of(made)
+    if work is None:
+        return unknown
+    moved = float(work.read_bytes + work.write_bytes)
+    return replace(unknown, flops=float(work.flops), bytes=moved, shape=work.shape)
 
 
 class _Rows:
