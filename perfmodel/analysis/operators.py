@@ -14,7 +14,7 @@ from perfmodel.base.arrays import Floats
 from perfmodel.base.units import percent
 from perfmodel.machines.machine import Machine
 from perfmodel.programs.findings import OperatorFact
-from perfmodel.timing.operator_times import PHASES, CountedOperator, OperatorKey, OperatorTimes
+from perfmodel.timing.operator_times import PHASES, OperatorKey, OperatorTimes
 
 TENSOR_UNITS: Final = {"float32": "tf32_tensor", "float64": "float64_tensor"}
 """Tensor cores that multiply what a unit without does; TF32 rounds the factors to 10 bits."""
@@ -407,12 +407,9 @@ class _Counted:
     dram: float | None = 0.0
     l2: float | None = 0.0
 
-    def add(self, calls: float, one: CountedOperator | None) -> None:
+    def add(self, calls: float, dram: float | None, l2: float | None) -> None:
         """Add calls."""
-        read, written = (one.dram_read_bytes, one.dram_write_bytes) if one else (None, None)
-        both = None if read is None or written is None else read + written
-        l2 = one.l2_bytes if one else None
-        self.dram = None if self.dram is None or both is None else self.dram + calls * both
+        self.dram = None if self.dram is None or dram is None else self.dram + calls * dram
         self.l2 = None if self.l2 is None or l2 is None else self.l2 + calls * l2
 
 
@@ -423,10 +420,10 @@ def _counted(
     sums: dict[OperatorKey, _Counted] = {}
     lanes = sum(one.lanes for one in found) or 1
     for one in found:
-        known = {(c.name, c.phase, c.sizes): c for c in one.counted}
-        for key, values in (_medians(one, window, _without_module) if known else {}).items():
-            here = known.get((key.name, key.phase, key.sizes))
-            sums.setdefault(group(key), _Counted()).add(float(values[0]) / lanes, here)
+        keys = _medians(one, window, _without_module) if one.counted else {}
+        for key, values in keys.items():
+            each = one.counted.get((key.name, key.phase, key.sizes), (None, None))
+            sums.setdefault(group(key), _Counted()).add(float(values[0]) / lanes, *each)
     return sums
 
 

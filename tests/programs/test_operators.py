@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -34,11 +34,11 @@ from perfmodel.machines.measure.measurement import choose
 from perfmodel.programs.kernels import _code, categorize
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.calls import Kernels, find_calls
-from perfmodel.programs.pytorch.counters import CountedCall, counted_calls
+from perfmodel.programs.pytorch.counters import counted_calls
 from perfmodel.programs.pytorch.dtypes import kernel_types, multiplies
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.operator_times import _of_one_origin
-from perfmodel.programs.pytorch.operators import OperatorWork
+from perfmodel.programs.pytorch.operators import Call, OperatorWork
 from perfmodel.programs.pytorch.program import PYTORCH_PROGRAM
 from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.programs.pytorch.triton import Types, buffers
@@ -767,12 +767,22 @@ def test_causal_attention_is_counted_without_what_the_mask_hides() -> None:
 COUNTED = ["llama_ncu", "resnet50_ncu", "gpt_small_ncu", "gpt_compiled_ncu"]
 
 
+class Counted(NamedTuple):
+    call: Call
+    kernels: int
+    dram_read_bytes: float
+    dram_write_bytes: float
+    l2_bytes: float
+
+
 @cache
-def counted(name: str) -> tuple[CountedCall, ...]:
+def counted(name: str) -> tuple[Counted, ...]:
     folder = PROGRAMS if (PROGRAMS / f"{name}.csv.xz").is_file() else OTHERS
     if not (folder / f"{name}.csv.xz").is_file():
         pytest.skip(f"no {name}.csv.xz: set PROGRAM_REPORTS to the folder that has it")
-    return counted_calls(read_counters([folder / f"{name}.csv.xz"]).launches)
+    found = counted_calls(read_counters([folder / f"{name}.csv.xz"]).launches)
+    columns = (getattr(found, f) for f in ("calls", *Counted._fields[1:]))
+    return tuple(Counted(*row) for row in zip(*columns, strict=True))
 
 
 @pytest.mark.parametrize("name", COUNTED[:3])
@@ -820,7 +830,7 @@ def test_fused_kernels_of_a_compiled_program_move_their_buffers_once() -> None:
     assert np.median([_error(one) for one in fused]) <= 0.002
 
 
-def _error(one: CountedCall) -> float:
+def _error(one: Counted) -> float:
     return abs(one.call.work.read_bytes / one.dram_read_bytes - 1) if one.call.work else 1.0
 
 
