@@ -11,8 +11,9 @@ from perfmodel.base.units import percent, si
 
 if TYPE_CHECKING:
     from perfmodel.analysis.modules import ModuleRow
-    from perfmodel.analysis.operators import OperatorRow, PhaseRow, StepWork
+    from perfmodel.analysis.operators import PhaseRow, StepWork
     from perfmodel.analysis.result import RunAnalysis
+    from perfmodel.programs.findings import OperatorRow
 
 SHOWN: Final = 15
 """Operators that the terminal lists; files and JSON have them all."""
