@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from operator import add
 from typing import Any, Final, NamedTuple
@@ -668,13 +668,14 @@ class _Graph:
                 unit = f"{dtype}_tensor"
             elif self.given == "tf32" and origin == "given":
                 unit = "tf32_tensor"
-        call = Call(
-            name, sizes or (), phase=phase, module=module, dtype=dtype, origin=origin, unit=unit
-        )
+        make = partial(
+            Call, name, sizes or (), phase=phase, module=module, dtype=dtype, origin=origin,
+            unit=unit,
+        )  # fmt: skip
         if sizes is None or self.known[label].count is None:
-            return call
-        call = self._with_arguments(call, label, copied, types, arguments, *looked_up)
-        return replace(call, work=work_of(call))
+            return make()
+        given = self._given(label, copied, types, arguments, dtype, phase, *looked_up)
+        return make(**given, work=work_of(make(**given)))
 
     def _after_others(self, found: Sequence[Call], code: Int64) -> list[int]:
         """Bytes of the arguments that a call without products made in the same phase, by call.
@@ -728,22 +729,23 @@ class _Graph:
             at[left] = np.where(child >= 0, child, other)
         return found
 
-    def _with_arguments(
+    def _given(
         self,
-        call: Call,
         label: int,
         copied: int,
         types: KernelTypes,
         arguments: list[str | None],
+        dtype: str,
+        phase: Phase,
         out: Size | None = None,
         wanted: tuple[bool, bool] = (True, True),
         transposed: bool | None = None,
         kernels: str = "",
         masks: Sizes = (),
         true: int | None = None,
-    ) -> Call:
-        """Say what a formula takes besides the sizes."""
-        name, sizes, dtype = call.name, call.sizes, call.dtype
+    ) -> dict[str, Any]:
+        """Return what a formula takes besides the sizes, as `Call` names it."""
+        name, sizes = self.names.name[label], self.names.sizes[label] or ()
         item = types.item_bytes or ITEM_BYTES[types.result or dtype]
         if copied and types.dtype is None and sizes and numel(sizes[0]):
             item = max(copied // numel(sizes[0]), 1)
@@ -751,10 +753,10 @@ class _Graph:
         own = types.item_bytes or ITEM_BYTES[dtype]
         items = [own] * len(sizes)
         if name.startswith(FUSED):
-            moved = buffers(name, sizes, call.phase, self._types_of_sizes) if any(sizes) else None
+            moved = buffers(name, sizes, phase, self._types_of_sizes) if any(sizes) else None
             both = (sum(moved.read), sum(moved.written)) if moved else None
             each = tuple(map(add, moved.read, moved.written)) if moved else ()
-            return replace(call, items=tuple(items), item=item, moved=both, buffers=each)
+            return {"items": tuple(items), "item": item, "moved": both, "buffers": each}
         if name == COPY and len(sizes) > 1:
             items[0] = item
             source = types.source or (arguments[1] if len(arguments) > 1 else None)
@@ -776,10 +778,11 @@ class _Graph:
         recorded = self.names.types[label] or ()
         for place, word in enumerate(recorded):
             items[place] = ITEM_BYTES.get(dtype_named(word) or "", items[place])
-        return replace(
-            call, items=tuple(items), item=item, out=out, needed=wanted, transposed=transposed,
-            depth=types.depth, kernels=kernels, causal=self.causal, masks=masks, true=true,
-        )  # fmt: skip
+        return {
+            "items": tuple(items), "item": item, "out": out, "needed": wanted,
+            "transposed": transposed, "depth": types.depth, "kernels": kernels,
+            "causal": self.causal, "masks": masks, "true": true,
+        }  # fmt: skip
 
     def _kernels(self, i: int) -> list[str]:
         """Names of the kernels of a call."""
@@ -852,7 +855,7 @@ def _code(dtype: str | None) -> int:
 
 def _with(call: Call, after_others: int, around_another: bool) -> Call:
     """Return a call that reads so many bytes of others' results, and counts once."""
-    if call.work is None:
+    if call.work is None or not (after_others or around_another):
         return call
     work = call.work._replace(flops=0) if around_another else call.work
     return replace(call, work=work, fusible_bytes=min(after_others, work.read_bytes))
