@@ -599,9 +599,9 @@ class _Graph:
 
     def _looked_up(self, i: int, label: int) -> tuple[Any, ...]:
         """Return what else a call depends on: its result, gradients, direction, kernels."""
-        formula, sizes = self.known[label], self.names.sizes[label]
         if not self._looks[label]:
             return ()
+        formula, sizes = self.known[label], self.names.sizes[label]
         assert sizes is not None
         node = int(self.nodes[i])
         wanted, transposed = (True, True), None

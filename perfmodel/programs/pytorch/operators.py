@@ -300,9 +300,12 @@ def mm_flops(m: int, k: int, n: int) -> int:
     return 2 * m * k * n
 
 
-@formula("aten::mm", "aten::_int_mm", product="gemm")
+@formula("aten::mm", "aten::_int_mm", "aten::_scaled_mm", "aten::_scaled_mm_v2", product="gemm")
 def mm(call: Call) -> OperatorWork:
-    """[M, K] x [K, N]: 2 M K N (flop_counter.mm_flop); reads both, writes M N."""
+    """[M, K] x [K, N]: 2 M K N (flop_counter.mm_flop, _scaled_mm_flop); reads both, writes M N.
+
+    The scales of float8 are small.
+    """
     (m, k), (k2, n) = call.size(0, 2), call.size(1, 2)
     _equal(k, k2)
     return OperatorWork(mm_flops(m, k, n), call.read(0, 1), m * n * call.item, (m, n, k))
@@ -314,12 +317,6 @@ def addmm(call: Call) -> OperatorWork:
     (m, k), (k2, n) = call.size(1, 2), call.size(2, 2)
     _equal(k, k2)
     return OperatorWork(mm_flops(m, k, n), call.read(0, 1, 2), m * n * call.item, (m, n, k))
-
-
-@formula("aten::_scaled_mm", "aten::_scaled_mm_v2", product="gemm")
-def scaled_mm(call: Call) -> OperatorWork:
-    """As `mm`, of float8 (flop_counter._scaled_mm_flop); scales are small."""
-    return mm(call)
 
 
 @formula("aten::bmm", product="other")
@@ -695,7 +692,7 @@ def batch_norm(call: Call) -> OperatorWork:
 
 
 @formula("aten::native_batch_norm_backward", "aten::cudnn_batch_norm_backward",
-         "aten::batch_norm_backward")  # fmt: skip
+         "aten::batch_norm_backward", "aten::native_group_norm_backward")  # fmt: skip
 def batch_norm_backward(call: Call) -> OperatorWork:
     """Two passes, each over gradient and input: their sums, then the input's gradient."""
     return OperatorWork(0, 2 * call.read(0, 1), numel(call.size(1)) * call.item)
@@ -729,12 +726,6 @@ def batch_norm_backward_elemt(call: Call) -> OperatorWork:
 def group_norm(call: Call) -> OperatorWork:
     """Two passes over the input: moments of every group, then the result."""
     return OperatorWork(0, 2 * call.read(0), numel(call.size(0)) * call.item)
-
-
-@formula("aten::native_group_norm_backward")
-def group_norm_backward(call: Call) -> OperatorWork:
-    """Two passes, each over gradient and input."""
-    return OperatorWork(0, 2 * call.read(0, 1), numel(call.size(1)) * call.item)
 
 
 # --- Fourier transforms: FLOPs are none, as for all but products (the library chooses how)
@@ -815,15 +806,6 @@ def nll_loss_backward(call: Call) -> OperatorWork:
     return OperatorWork(0, rows * (_SECTOR + 8), rows * _SECTOR)
 
 
-@formula("aten::mse_loss", "aten::binary_cross_entropy_with_logits", "aten::smooth_l1_loss",
-         "aten::mse_loss_backward", "aten::binary_cross_entropy", "aten::huber_loss",
-         "aten::huber_loss_backward", "aten::smooth_l1_loss_backward",
-         "aten::binary_cross_entropy_backward")  # fmt: skip
-def loss(call: Call) -> OperatorWork:
-    """Element-wise; what sums it up is another operator, or reads no more."""
-    return elementwise(call)
-
-
 # --- element-wise
 
 _UNARY_AND_BINARY: Final = (
@@ -852,10 +834,15 @@ _LOGICAL: Final = (
 @formula("aten::masked_fill", "aten::masked_fill_", "aten::native_dropout_backward",
          argument_types={1: "bool"})  # fmt: skip
 @formula("aten::tril", "aten::tril_", output_types={0: "bool"})  # of a causal mask
+@formula("aten::mse_loss", "aten::binary_cross_entropy_with_logits", "aten::smooth_l1_loss",
+         "aten::mse_loss_backward", "aten::binary_cross_entropy", "aten::huber_loss",
+         "aten::huber_loss_backward", "aten::smooth_l1_loss_backward",
+         "aten::binary_cross_entropy_backward")  # fmt: skip
 def elementwise(call: Call) -> OperatorWork:
     """Reads every operand once (a broadcast one as small as it is), writes the result.
 
-    An operator whose name ends in an underscore writes its first operand.
+    An operator whose name ends in an underscore writes its first operand. What sums a loss up is
+    another operator, or reads no more.
     """
     out = call.size(0) if call.in_place else broadcast(*call.sizes)
     return OperatorWork(0, call.everything(), max(numel(out), 1) * call.item)
