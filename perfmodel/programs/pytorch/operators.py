@@ -214,6 +214,7 @@ FUSED: Final = "triton_"
 """How the names of kernels begin that torch.compile makes; the formula of all is under this."""
 _UNKNOWN: Final = Formula()
 _SHOWN: Final = 8
+"""Sizes in an error: those of a list of parameters may be thousands."""
 _Count = Callable[[Call], OperatorWork]
 
 
