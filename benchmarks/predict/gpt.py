@@ -92,7 +92,7 @@ def calibrate(machine: str) -> None:
         steps = [recorded(n) for n in (*own, *RANKED)]
         steps += [replace(recorded(n), reference=True) for n in related]
         steps += [step for n in times for step in timed(n, "ddp")]
-        keep_model(name, calibrate_operators("pytorch", steps, baseline, PROGRAM.work_at, TAKE))
+        keep_model(name, calibrate_operators("pytorch", steps, baseline, PROGRAM.call_at, TAKE))
 
 
 RECORDED = {
@@ -128,7 +128,7 @@ def recalibrate(folder: Path, machine: str) -> None:
         if times:
             steps += [recorded(n) for n in RANKED]
         steps += [step for n in times for step in timed(n, "ddp")]
-        models[name] = calibrate_operators("pytorch", steps, baseline, PROGRAM.work_at, TAKE)
+        models[name] = calibrate_operators("pytorch", steps, baseline, PROGRAM.call_at, TAKE)
         keep_model(f"{name}_recorded", models[name])
     keep("recorded", "as calibrated", predictions(models))
 
@@ -138,7 +138,7 @@ def eight(folder: Path, machine: str) -> None:
     related = [replace(recorded(name), reference=True) for name in EAGER]
     steps = [*recordings(folder, "fsdp2", "fsdp"), *related]
     baseline = Baseline.of(*choose(machine))
-    fsdp = calibrate_operators("pytorch", steps, baseline, PROGRAM.work_at, TAKE)
+    fsdp = calibrate_operators("pytorch", steps, baseline, PROGRAM.call_at, TAKE)
     keep_model("fsdp", fsdp)
     rows = []
     for name, way, model in (
@@ -146,7 +146,7 @@ def eight(folder: Path, machine: str) -> None:
     ):  # fmt: skip
         said = json.loads((REPORTS / f"{name}.truth.json").read_text())
         sizes = {symbol: said[word] for symbol, word in WORDS.items()} | {"p": said["world"]}
-        row = row_of("eager", way, predict_operators(model, sizes, PROGRAM.work_at))
+        row = row_of("eager", way, predict_operators(model, sizes, PROGRAM.call_at))
         rows.append({**row, "report": name, "measured_s": said["step_s_bare"]})
         print(name, row["low_s"], row["step_s"], row["high_s"], said["step_s_bare"])
     results.write(RESULTS / "eight.json", rows)
@@ -160,7 +160,7 @@ def keep_model(name: str, model: OperatorModel) -> None:
           model.gpu_noise, model.host_noise)  # fmt: skip
     for step in model.steps:
         if step.bare_s and not step.reference:
-            p = predict_operators(model, step.symbols, PROGRAM.work_at)
+            p = predict_operators(model, step.symbols, PROGRAM.call_at)
             shown = " ".join(f"{1e3 * t:.2f}" for t in (step.bare_s, p.step_s, p.lanes.host_s))
             print(dict(step.symbols), f"measured, predicted, host in ms: {shown}", p.bound)
 
@@ -205,7 +205,7 @@ def predictions(
             continue
         model = models[name]
         scale = host_ratio(model.baseline.machine, host) if host else None
-        row = row_of(name, way, predict_operators(model, sizes, PROGRAM.work_at, machine, scale))
+        row = row_of(name, way, predict_operators(model, sizes, PROGRAM.call_at, machine, scale))
         row["rivals"] = {rival: predict(sizes, row) for rival, predict in rivals[name].items()}
         found.append(row)
     return found

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from perfmodel.analysis.operators import StepWork
     from perfmodel.base.cache import Cache
     from perfmodel.machines.machine import Machine
-    from perfmodel.programs.findings import OperatorFact
+    from perfmodel.programs.findings import OperatorRow
     from perfmodel.programs.identify import Identity
     from perfmodel.programs.program import Options, Program
 
@@ -653,7 +653,7 @@ def _facts(
     calls, seconds = synchronizations(
         run.traces, run.range_times, run.batch_label, analysis.batch.warmup
     )
-    operators: tuple[OperatorFact, ...] = ()
+    operators: tuple[OperatorRow, ...] = ()
     if analysis.work is not None:
         from perfmodel.analysis.operators import operator_facts  # most reports name none
 

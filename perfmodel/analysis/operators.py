@@ -13,8 +13,8 @@ from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.base.arrays import Floats
 from perfmodel.base.units import percent
 from perfmodel.machines.machine import Machine
-from perfmodel.programs.findings import OperatorFact
-from perfmodel.timing.operator_times import PHASES, CountedOperator, OperatorKey, OperatorTimes
+from perfmodel.programs.findings import OperatorRow
+from perfmodel.timing.operator_times import PHASES, OperatorKey, OperatorTimes
 
 TENSOR_UNITS: Final = {"float32": "tf32_tensor", "float64": "float64_tensor"}
 """Tensor cores that multiply what a unit without does; TF32 rounds the factors to 10 bits."""
@@ -27,78 +27,6 @@ _COVERED_BY_FORMULAS: Final = 0.95
 
 _SHORTEST_S: Final = 1.5e-6
 """Least time of a kernel on the GPU: the shortest of reports of H200s take 0.7 to 1.5 µs."""
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorRow:
-    """Calls of one operator in a median step of a rank, the mean over ranks.
-
-    Attributes
-    ----------
-    name, phase, dtype, dtype_from, unit, sizes : str
-        As `timing.operator_times.OperatorKey`; `sizes` is '' for calls of several sizes.
-    count, kernels : float
-        Calls, and kernels that they launched.
-    flops, read_bytes, write_bytes, bytes : float or None
-        By formula; None if there is none. `bytes` is the sum of the two.
-    gpu_s : float
-        Time in which the operator's own kernels ran.
-    share : float
-        Of the step's time in operations that do not communicate; of a collective 0.
-    intensity : float or None
-        FLOPs a byte.
-    flops_per_s, bytes_per_s : float or None
-        Achieved.
-    bound : str or None
-        What allows no less time: 'compute', 'memory', 'latency' of so many kernels, or 'link' of
-        copies between GPU and host; of calls of several sizes what bounds most of their time.
-    of_ceiling : float or None
-        Least time that the unit's peak and the memory's bandwidth allow, over `gpu_s`. More than
-        1 where data came from the cache.
-    of_tensor_ceiling : float or None
-        The same by the peak of the tensor cores (`TENSOR_UNITS`), of a product that runs without.
-    cached_bytes : float or None
-        What it moves to and from memory if its inputs are still in L2, as far as they fit there.
-    fusible_bytes : float or None
-        Of `read_bytes` those of what an operator without products has just written: a kernel that
-        did the work of both would not read them.
-    inputs_from : str or None
-        'l2' where the time is too short for all its bytes, 'memory' of others that memory bounds.
-    dram_bytes, l2_bytes : float or None
-        As Nsight Compute counted them, with no input in L2; None without its table.
-    l2_intensity, of_l2 : float or None
-        FLOPs a byte of L2; and `l2_bytes` over what L2's bandwidth allows in the time.
-    communicates : bool
-    """
-
-    name: str
-    phase: str
-    dtype: str
-    dtype_from: str
-    unit: str
-    sizes: str
-    count: float
-    kernels: float
-    flops: float | None
-    read_bytes: float | None
-    write_bytes: float | None
-    bytes: float | None
-    gpu_s: float
-    share: float
-    intensity: float | None
-    flops_per_s: float | None
-    bytes_per_s: float | None
-    bound: str | None
-    of_ceiling: float | None
-    of_tensor_ceiling: float | None = None
-    cached_bytes: float | None = None
-    fusible_bytes: float | None = None
-    inputs_from: str | None = None
-    dram_bytes: float | None = None
-    l2_bytes: float | None = None
-    l2_intensity: float | None = None
-    of_l2: float | None = None
-    communicates: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,23 +285,11 @@ def _of_changing_sizes(fine: Sequence[OperatorRow], coarse: Sequence[OperatorRow
     return left_out if left_out > 1 - _COVERED_BY_FORMULAS else 0.0
 
 
-def operator_facts(work: StepWork) -> tuple[OperatorFact, ...]:
+def operator_facts(work: StepWork) -> tuple[OperatorRow, ...]:
     """The operators whose least time is known, as findings need them; phases are none."""
     if work.source == "layers":
         return ()
-    return tuple(
-        OperatorFact(
-            name=row.name, phase=row.phase, unit=row.unit, count=row.count, gpu_s=row.gpu_s,
-            share=row.share, flops=row.flops or 0.0, bytes=row.bytes or 0.0, bound=row.bound,
-            least_s=row.of_ceiling * row.gpu_s,
-            fusible_bytes=row.fusible_bytes or 0.0,
-            tensor_s=row.of_tensor_ceiling * row.gpu_s
-            if row.of_tensor_ceiling and row.dtype in TENSOR_UNITS
-            else None,
-        )
-        for row in work.operators
-        if row.bound and row.of_ceiling is not None
-    )  # fmt: skip
+    return tuple(row for row in work.operators if row.bound and row.of_ceiling is not None)
 
 
 def _sums_alone(rows: Sequence[OperatorRow]) -> tuple[OperatorRow, ...]:
@@ -424,12 +340,9 @@ class _Counted:
     dram: float | None = 0.0
     l2: float | None = 0.0
 
-    def add(self, calls: float, one: CountedOperator | None) -> None:
+    def add(self, calls: float, dram: float | None, l2: float | None) -> None:
         """Add calls."""
-        read, written = (one.dram_read_bytes, one.dram_write_bytes) if one else (None, None)
-        both = None if read is None or written is None else read + written
-        l2 = one.l2_bytes if one else None
-        self.dram = None if self.dram is None or both is None else self.dram + calls * both
+        self.dram = None if self.dram is None or dram is None else self.dram + calls * dram
         self.l2 = None if self.l2 is None or l2 is None else self.l2 + calls * l2
 
 
@@ -440,10 +353,10 @@ def _counted(
     sums: dict[OperatorKey, _Counted] = {}
     lanes = sum(one.lanes for one in found) or 1
     for one in found:
-        known = {(c.name, c.phase, c.sizes): c for c in one.counted}
-        for key, values in (_medians(one, window, _without_module) if known else {}).items():
-            here = known.get((key.name, key.phase, key.sizes))
-            sums.setdefault(group(key), _Counted()).add(float(values[0]) / lanes, here)
+        keys = _medians(one, window, _without_module) if one.counted else {}
+        for key, values in keys.items():
+            each = one.counted.get((key.name, key.phase, key.sizes), (None, None))
+            sums.setdefault(group(key), _Counted()).add(float(values[0]) / lanes, *each)
     return sums
 
 

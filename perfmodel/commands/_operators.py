@@ -45,7 +45,7 @@ def calibrate(
               if name not in given_files and "sizes" in row]  # fmt: skip
     machine, measured = _machine(options["machine"], traces)
     model = calibrate_operators(
-        program.name, steps, Baseline.of(machine, measured), operators.work_at, options["take"]
+        program.name, steps, Baseline.of(machine, measured), operators.call_at, options["take"]
     )
 
     left = list(dict.fromkeys(each for s in model.structures for each in s.unresolved))
@@ -83,8 +83,8 @@ def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) 
     if options.get("machine"):
         other = Baseline.of(*_machine(options["machine"], ()))
         scale = host_ratio(model.baseline.machine, other.machine)
-    work_at = _operators_of(program_named(model.program)).work_at
-    emit(prediction(predict_operators(model, sizes, work_at, other, scale)), fmt, out)
+    call_at = _operators_of(program_named(model.program)).call_at
+    emit(prediction(predict_operators(model, sizes, call_at, other, scale)), fmt, out)
 
 
 def _operators_of(program: Any) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 from perfmodel.base.arrays import Floats
 from perfmodel.machines.machine import Machine
 from perfmodel.machines.measure.measurement import MachineMeasurement
-from perfmodel.models.recorded import RecordedCall, Work
+from perfmodel.models.recorded import RecordedCall
 
 _KERNEL_S: Final = 1.2e-6
 """Shortest kernel that does something."""
@@ -115,26 +115,26 @@ class Baseline:
             attention[a.dtype, a.phase] = Grid.of(shapes, a.median_s)
         return cls(machine, gemms, attention)
 
-    def seconds(self, call: RecordedCall, work: Work) -> tuple[float, float]:
+    def seconds(self, call: RecordedCall) -> tuple[float, float]:
         """Seconds of a call, and how far outside what was measured."""
-        if call.kind == "gemm" and work.shape:
-            return self._gemm(call, work)
-        if call.kind == "attention" and work.shape:
+        if call.kind == "gemm" and call.shape:
+            return self._gemm(call)
+        if call.kind == "attention" and call.shape:
             grid = self.attention.get((call.dtype, call.phase))
             if grid:
-                return grid.at(work.shape)
+                return grid.at(call.shape)
             peak = self._peak(call.dtype)
-            return work.flops / (_ATTENTION_SHARE * peak) + 4e-6, 0.0
-        return self.memory_s(work.bytes), 0.0
+            return call.flops / (_ATTENTION_SHARE * peak) + 4e-6, 0.0
+        return self.memory_s(call.bytes), 0.0
 
-    def _gemm(self, call: RecordedCall, work: Work) -> tuple[float, float]:
-        assert work.shape is not None
+    def _gemm(self, call: RecordedCall) -> tuple[float, float]:
+        assert call.shape is not None
         layout = call.layout or ("nt" if call.phase == "forward" else "nn")
         grid = self.gemms.get((call.dtype, layout))
         if grid:
-            return grid.at(work.shape)
+            return grid.at(call.shape)
         peak = self._peak(call.dtype)
-        return (work.flops + _HALF_AT_FLOPS) / (_SHARE * peak) + _KERNEL_S, 0.0
+        return (call.flops + _HALF_AT_FLOPS) / (_SHARE * peak) + _KERNEL_S, 0.0
 
     def _peak(self, dtype: str) -> float:
         peaks = self.machine.peak_flops_per_s
@@ -179,10 +179,10 @@ class Factors:
         return float(np.exp(np.interp(size, x, y))), float(beyond)
 
 
-def _place(call: RecordedCall, work: Work) -> Floats:
-    if call.kind in ("gemm", "attention") and work.shape:
-        return np.array([math.log(n) for n in work.shape])
-    return np.array([math.log(max(work.bytes, 1.0))])
+def _place(call: RecordedCall) -> Floats:
+    if call.kind in ("gemm", "attention") and call.shape:
+        return np.array([math.log(n) for n in call.shape])
+    return np.array([math.log(max(call.bytes, 1.0))])
 
 
 def _group(call: RecordedCall) -> tuple[str, ...]:
@@ -209,31 +209,29 @@ class Timer:
     factors: Mapping[tuple[str, ...], Factors]
     recorded: Baseline | None = None
 
-    def seconds(self, call: RecordedCall, work: Work) -> tuple[float, float]:
+    def seconds(self, call: RecordedCall) -> tuple[float, float]:
         """Seconds of one call, and how far outside the calibration (as a logarithm)."""
-        base, beyond = self.baseline.seconds(call, work)
+        base, beyond = self.baseline.seconds(call)
         found = self.factors.get(_group(call))
         if found is None:
             return base, beyond
-        place = _place(call, work)
+        place = _place(call)
         factor, outside = found.along(float(place[0])) if len(place) == 1 else found.at(place)
         if self.recorded is not None and len(place) == 1:
-            there = self.recorded.memory_s(work.bytes) * factor
-            moving = min(self.recorded.moving_s(work.bytes), there)
-            longer = self.baseline.moving_s(work.bytes) / self.recorded.moving_s(work.bytes or 1.0)
+            there = self.recorded.memory_s(call.bytes) * factor
+            moving = min(self.recorded.moving_s(call.bytes), there)
+            longer = self.baseline.moving_s(call.bytes) / self.recorded.moving_s(call.bytes or 1.0)
             return there - moving + moving * longer, max(beyond, outside)
         return base * factor, max(beyond, outside)
 
 
-def factors_of(
-    calls: Sequence[tuple[RecordedCall, Work]], baseline: Baseline
-) -> dict[tuple[str, ...], Factors]:
+def factors_of(calls: Sequence[RecordedCall], baseline: Baseline) -> dict[tuple[str, ...], Factors]:
     """Compare the calls of reports with the baseline of the machine that ran them."""
     rows: dict[tuple[str, ...], list[tuple[Floats, float]]] = {}
-    for call, work in calls:
-        base, _ = baseline.seconds(call, work)
+    for call in calls:
+        base, _ = baseline.seconds(call)
         if call.gpu_s > 0:
-            one = (_place(call, work), math.log(call.gpu_s / base))
+            one = (_place(call), math.log(call.gpu_s / base))
             rows.setdefault(_group(call), []).append(one)
     found = {}
     for group, pairs in rows.items():

@@ -9,17 +9,16 @@ from functools import cached_property
 from typing import Final
 
 from perfmodel.base.errors import ModelError
-from perfmodel.base.units import sizes_text
 from perfmodel.machines.machine import Machine
 from perfmodel.models.hosts import BETWEEN_HOSTS, CALLS_DIFFER
 from perfmodel.models.model import Z90
 from perfmodel.models.operator_times import Baseline, Factors, Timer
-from perfmodel.models.recorded import RecordedCall, RecordedStep, Size, Work
+from perfmodel.models.recorded import RecordedCall, RecordedStep, Size
 from perfmodel.models.structure import Structure, runs_of, structures
 from perfmodel.models.two_lanes import Lanes, Operation, lanes
 
-WorkAt = Callable[[RecordedCall, Sequence[Size]], Work]
-"""A program's formula: the work of a call whose arguments have these sizes."""
+CallAt = Callable[[RecordedCall, Sequence[Size]], RecordedCall]
+"""A program's formulas: a call whose arguments have these sizes, with its work."""
 
 GPU_NOISE: Final = 0.03
 HOST_NOISE: Final = 0.08
@@ -106,20 +105,6 @@ class OperatorModel:
         return structures([s for s in self.steps if s.order], self.take)
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorRow:
-    """Calls of one operator with the same sizes in a predicted step."""
-
-    name: str
-    phase: str
-    kind: str
-    sizes: str
-    count: int
-    flops: float
-    bytes: float
-    gpu_s: float
-
-
 @dataclass(frozen=True)
 class OperatorPrediction:
     """What a step of some sizes takes.
@@ -134,8 +119,8 @@ class OperatorPrediction:
     bound : {'GPU', 'host', 'communication'}
     by_kind : mapping of str to float
         GPU seconds.
-    rows : tuple of OperatorRow
-        By GPU time.
+    calls : tuple of (int, RecordedCall)
+        Calls with the same sizes, and how many there are; most GPU time first.
     source : str
         The report whose structure was taken.
     warnings : tuple of str
@@ -148,7 +133,7 @@ class OperatorPrediction:
     lanes: Lanes
     bound: str
     by_kind: Mapping[str, float]
-    rows: tuple[OperatorRow, ...]
+    calls: tuple[tuple[int, RecordedCall], ...]
     source: str
     warnings: tuple[str, ...]
 
@@ -167,7 +152,7 @@ def sent_bytes(name: str, size: float, ranks: int) -> float:
 def predict_operators(
     model: OperatorModel,
     sizes: Mapping[str, int],
-    work_at: WorkAt,
+    call_at: CallAt,
     machine: Baseline | None = None,
     host_scale: float | None = None,
 ) -> OperatorPrediction:
@@ -178,7 +163,7 @@ def predict_operators(
     model : OperatorModel
     sizes : mapping
         Every symbol of the calibration; 'p', the ranks, is 1 without.
-    work_at : callable
+    call_at : callable
     machine : Baseline, optional
         Another machine than the calibration's.
     host_scale : float, optional
@@ -195,7 +180,7 @@ def predict_operators(
     _check(values, [s for s in model.steps if s.order])
     structure = structure_of(model, values)
     timer = Timer(machine or model.baseline, model.factors, model.baseline if machine else None)
-    step = PredictedStep(model, structure, values, timer, work_at, host_scale)
+    step = PredictedStep(model, structure, values, timer, call_at, host_scale)
     several = values["p"] > 1
     return step.predicted([s for s in model.steps if (s.ranks > 1) == several or s.order])
 
@@ -244,8 +229,8 @@ def distance(one: Mapping[str, int], other: Mapping[str, int]) -> float:
     return sum(abs(math.log(one[k] / other[k])) for k in other if k != "p")
 
 
-_Table = dict[tuple[str, str, str, tuple[Size, ...]], list[float]]
-"""By name, phase, kind and sizes of calls: how many there are, FLOPs, bytes and seconds of one."""
+_Table = dict[tuple[str, str, str, tuple[Size, ...]], tuple[int, RecordedCall]]
+"""By name, phase, kind and sizes of calls: how many there are, and one."""
 
 
 class PredictedStep:
@@ -257,11 +242,11 @@ class PredictedStep:
         structure: Structure,
         values: Mapping[str, int],
         timer: Timer,
-        work_at: WorkAt,
+        call_at: CallAt,
         host_scale: float | None,
     ) -> None:
         self.model, self.structure, self.values, self.timer = model, structure, values, timer
-        self.work_at, self.host_scale = work_at, host_scale or 1.0
+        self.call_at, self.host_scale = call_at, host_scale or 1.0
         self.host_error = BETWEEN_HOSTS[0] if host_scale is None else CALLS_DIFFER[0]
         self.beyond: dict[str, float] = {}
         self.sharded = any(c.name.endswith("AllGather") for c in structure.step.calls)
@@ -288,7 +273,7 @@ class PredictedStep:
             lanes=found,
             bound=bound,
             by_kind=self._by_kind(table),
-            rows=self._rows(table),
+            calls=tuple(sorted(table.values(), key=lambda row: -row[0] * row[1].gpu_s)),
             source=self.structure.step.source,
             warnings=tuple(warnings),
         )
@@ -338,18 +323,18 @@ class PredictedStep:
         table: _Table,
     ) -> float:  # fmt: skip
         key = (call.name, call.phase, call.kind, sizes)
-        row = table.get(key)
-        if row is None:
+        count, found = table.get(key, (0, None))
+        if found is None:
             one = replace(call, arguments=self.structure.arguments_at(call, sizes))
-            work = self.work_at(one, sizes)
-            seconds, beyond = self.timer.seconds(one, work)
+            found = self.call_at(one, sizes)
+            seconds, beyond = self.timer.seconds(found)
             if self.sharded and call.phase == "optimizer":
                 seconds *= self.structure.step.ranks / self.values["p"]
             seconds *= self.model.scale
             self.beyond[call.name] = max(self.beyond.get(call.name, 0.0), beyond)
-            row = table[key] = [0.0, work.flops, work.bytes, seconds]
-        row[0] += 1
-        return row[3]
+            found = replace(found, gpu_s=seconds)
+        table[key] = count + 1, found
+        return found.gpu_s
 
     def counted(self) -> tuple[int, float]:
         """Launches and seconds of the step's kernels."""
@@ -432,7 +417,7 @@ class PredictedStep:
         held, most = 0.0, float(_FIRST_BUCKET_BYTES)
         for i in backward:
             call, sizes = self.calls[i]
-            made = self.work_at(call, sizes).shape if call.layout == "tn" else None
+            made = self.call_at(call, sizes).shape if call.layout == "tn" else None
             if made is None:
                 continue
             place = next((k for k, s in enumerate(left) if s in (made[:2], made[1::-1])), None)
@@ -453,17 +438,9 @@ class PredictedStep:
 
     def _by_kind(self, table: _Table) -> dict[str, float]:
         found: dict[str, float] = {}
-        for (_, _, kind, _), (count, _, _, seconds) in table.items():
-            found[kind] = found.get(kind, 0.0) + count * seconds
+        for count, call in table.values():
+            found[call.kind] = found.get(call.kind, 0.0) + count * call.gpu_s
         return dict(sorted(found.items(), key=lambda pair: -pair[1]))
-
-    def _rows(self, table: _Table) -> tuple[OperatorRow, ...]:
-        rows = [
-            OperatorRow(name, phase, kind, sizes_text(sizes), int(count), count * flops,
-                        count * moved, count * seconds)
-            for (name, phase, kind, sizes), (count, flops, moved, seconds) in table.items()
-        ]  # fmt: skip
-        return tuple(sorted(rows, key=lambda r: -r.gpu_s))
 
     def _warnings(self, mine: Sequence[RecordedStep]) -> list[str]:
         found = []

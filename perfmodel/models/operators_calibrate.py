@@ -14,18 +14,18 @@ from perfmodel.models.operator_times import Baseline, Timer, factors_of
 from perfmodel.models.operators import (
     GPU_NOISE,
     HOST_NOISE,
+    CallAt,
     Host,
     OperatorModel,
     PredictedStep,
     Wire,
-    WorkAt,
     computes,
     distance,
     predict_operators,
     sent_bytes,
     structure_of,
 )
-from perfmodel.models.recorded import RecordedCall, RecordedStep, Work
+from perfmodel.models.recorded import RecordedCall, RecordedStep
 
 _HOST_SETS: Final = 1.15
 """A recorded step that is so much longer than its kernels is set by the host."""
@@ -42,7 +42,7 @@ def calibrate_operators(
     program: str,
     steps: Sequence[RecordedStep],
     baseline: Baseline,
-    work_at: WorkAt,
+    call_at: CallAt,
     take: Sequence[str] = (),
 ) -> OperatorModel:
     """Fit a model to recorded steps.
@@ -55,7 +55,7 @@ def calibrate_operators(
         and how much faster or slower than predicted the GPU is.
     baseline : Baseline
         Of the machine that ran them.
-    work_at : callable
+    call_at : callable
     take : sequence of str
         Products of symbols that are meant where the reports allow several.
 
@@ -72,8 +72,8 @@ def calibrate_operators(
             f"--pytorch=autograd-shapes-nvtx"
         )
     single = [s for s in sized if s.ranks == 1] or sized
-    alone = factors_of(_calls(single, work_at), baseline)
-    factors = {**factors_of(_calls(sized, work_at), baseline), **alone}
+    alone = factors_of(_calls(single, call_at), baseline)
+    factors = {**factors_of(_calls(sized, call_at), baseline), **alone}
     gaps = [s.gap_s for s in sized if s.gap_s > 0]
     model = OperatorModel(
         program=program,
@@ -83,16 +83,16 @@ def calibrate_operators(
         factors=factors,
         host={},
         wires=_wires(steps),
-        contention=_contention(sized, Timer(baseline, factors), work_at),
+        contention=_contention(sized, Timer(baseline, factors), call_at),
         gap_s=float(np.median(gaps)) if gaps else _USUAL_GAP_S,
         take=tuple(take),
     )
-    model = replace(model, steps=tuple(_counted(model, s, work_at) for s in steps))
+    model = replace(model, steps=tuple(_counted(model, s, call_at) for s in steps))
     model = replace(model, host=_hosts(model))
-    return _beside_collectives(_scaled(model, work_at), work_at)
+    return _beside_collectives(_scaled(model, call_at), call_at)
 
 
-def _beside_collectives(model: OperatorModel, work_at: WorkAt) -> OperatorModel:
+def _beside_collectives(model: OperatorModel, call_at: CallAt) -> OperatorModel:
     """Fit how much longer kernels take during collectives, if times without them are known.
 
     What several ranks do besides, such as copies of gradients to buckets, is part of it.
@@ -100,43 +100,41 @@ def _beside_collectives(model: OperatorModel, work_at: WorkAt) -> OperatorModel:
     mine = [s for s in model.steps if s.ranks > 1 and s.bare_s and not s.reference]
     if not mine or any(s.order and s.ranks > 1 for s in model.steps):
         return model
-    alone = _exposed(replace(model, contention=0.0), mine, work_at)
+    alone = _exposed(replace(model, contention=0.0), mine, call_at)
     longest = max(mine, key=lambda s: alone[id(s)])
     gpu = [s for s in mine if s is longest and (s.bare_s or 0.0) < _HOST_SETS_RANKS * alone[id(s)]]
     best = (math.inf, model)
     for contention in _CONTENTIONS if gpu else ():
         tried = replace(model, contention=contention)
-        times = _exposed(tried, gpu, work_at)
+        times = _exposed(tried, gpu, call_at)
         error = _rms([math.log(times[id(s)] / (s.bare_s or 1.0)) for s in gpu])
         best = min(best, (error, tried), key=lambda pair: pair[0])
     found = best[1]
-    return replace(found, host=_hosts(found, _exposed(found, mine, work_at)))
+    return replace(found, host=_hosts(found, _exposed(found, mine, call_at)))
 
 
 def _exposed(
-    model: OperatorModel, steps: Sequence[RecordedStep], work_at: WorkAt
+    model: OperatorModel, steps: Sequence[RecordedStep], call_at: CallAt
 ) -> dict[int, float]:  # fmt: skip
     """What the GPU and collectives take of steps of several ranks, by the step's identity."""
     none = replace(model, host={})
-    return {id(s): predict_operators(none, s.symbols, work_at).step_s for s in steps}
+    return {id(s): predict_operators(none, s.symbols, call_at).step_s for s in steps}
 
 
-def _counted(model: OperatorModel, step: RecordedStep, work_at: WorkAt) -> RecordedStep:
+def _counted(model: OperatorModel, step: RecordedStep, call_at: CallAt) -> RecordedStep:
     """Count the launches and the kernels' time of a step that was timed, and not recorded."""
     if step.launches or step.bare_s is None:
         return step
     structure = structure_of(model, step.symbols)
     timer = Timer(model.baseline, model.factors)
-    made = PredictedStep(model, structure, step.symbols, timer, work_at, None)
+    made = PredictedStep(model, structure, step.symbols, timer, call_at, None)
     launches, busy_s = made.counted()
     return replace(step, launches=launches, busy_s=busy_s)
 
 
-def _calls(
-    steps: Sequence[RecordedStep], work_at: WorkAt
-) -> list[tuple[RecordedCall, Work]]:  # fmt: skip
-    """Calls that compute, each with its work."""
-    return [(c, work_at(c, c.sizes)) for s in steps for c in s.calls if computes(c)]
+def _calls(steps: Sequence[RecordedStep], call_at: CallAt) -> list[RecordedCall]:
+    """Calls that compute, each with the work of today's formulas."""
+    return [call_at(c, c.sizes) for s in steps for c in s.calls if computes(c)]
 
 
 def _wires(steps: Sequence[RecordedStep]) -> dict[str, Wire]:
@@ -162,7 +160,7 @@ def _nonnegative(rows: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return float(first), float(second)
 
 
-def _contention(steps: Sequence[RecordedStep], timer: Timer, work_at: WorkAt) -> float:
+def _contention(steps: Sequence[RecordedStep], timer: Timer, call_at: CallAt) -> float:
     """Share by which kernels of the backward pass take longer during collectives."""
     found = []
     for step in steps:
@@ -172,7 +170,7 @@ def _contention(steps: Sequence[RecordedStep], timer: Timer, work_at: WorkAt) ->
         mine = [c for c in mine if c.phase == "backward"]
         if step.ranks > 1 and talk > 0 and mine:
             took = sum(c.gpu_s for c in mine)
-            alone = sum(timer.seconds(c, work_at(c, c.sizes))[0] for c in mine)
+            alone = sum(timer.seconds(call_at(c, c.sizes))[0] for c in mine)
             beside = min(talk / max(took, talk), 1.0)
             found.append(max((took / alone - 1) / beside, 0.0))
     return min(float(np.median(found)), 1.0) if found else 0.0
@@ -219,14 +217,14 @@ def _hosts(
     return found
 
 
-def _scaled(model: OperatorModel, work_at: WorkAt) -> OperatorModel:
+def _scaled(model: OperatorModel, call_at: CallAt) -> OperatorModel:
     """Compare the model with the calibration's own steps: a factor of the GPU, and noise."""
     gpu: list[float] = []
     host: list[float] = []
     for step in model.steps:
         if step.bare_s is None or step.reference:
             continue
-        p = predict_operators(model, {**step.symbols}, work_at)
+        p = predict_operators(model, {**step.symbols}, call_at)
         error = math.log(step.bare_s / p.step_s)
         if p.bound == "host":
             host.append(error)
@@ -234,7 +232,7 @@ def _scaled(model: OperatorModel, work_at: WorkAt) -> OperatorModel:
             gpu.append(error)
     scale = math.exp(float(np.median(gpu))) if gpu else 1.0
     left = [e - math.log(scale) for e in gpu]
-    out = _left_out(model, work_at)
+    out = _left_out(model, call_at)
     return replace(
         model,
         scale=scale,
@@ -243,20 +241,20 @@ def _scaled(model: OperatorModel, work_at: WorkAt) -> OperatorModel:
     )
 
 
-def _left_out(model: OperatorModel, work_at: WorkAt) -> list[float]:
+def _left_out(model: OperatorModel, call_at: CallAt) -> list[float]:
     """Recorded over predicted GPU time of every report by the others, as logarithms."""
     known = [k for k in model.structures if k.step.ranks == 1 and not k.step.reference]
     found = []
     for one in known if len(known) > 2 else ():
         others = [k for k in known if k is not one]
-        factors = factors_of(_calls([k.step for k in others], work_at), model.baseline)
+        factors = factors_of(_calls([k.step for k in others], call_at), model.baseline)
         timer = Timer(model.baseline, factors)
         near = min(others, key=lambda k: distance(k.step.symbols, one.step.symbols))
         seconds = 0.0
         for call, sizes in near.calls_at(one.step.symbols):
             if computes(call):
                 grown = replace(call, arguments=near.arguments_at(call, sizes))
-                seconds += timer.seconds(grown, work_at(grown, sizes))[0]
+                seconds += timer.seconds(call_at(grown, sizes))[0]
         found.append(math.log(one.step.busy_s / seconds))
     return found
 

@@ -10,24 +10,8 @@ Size = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What a call does.
-
-    Attributes
-    ----------
-    flops, bytes : float
-    shape : tuple of int or None
-        (m, n, k) of a GEMM, (batch times heads, queries, numbers of a head) of attention.
-    """
-
-    flops: float
-    bytes: float
-    shape: tuple[int, int, int] | None
-
-
-@dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """Calls of one operator with the same sizes.
+    """Calls of one operator with the same sizes, as recorded or as predicted.
 
     Attributes
     ----------
@@ -46,6 +30,7 @@ class RecordedCall:
     flops, bytes : float
         Of one call; of a collective the bytes of the whole vector.
     shape : tuple of int or None
+        (m, n, k) of a GEMM, (batch times heads, queries, numbers of a head) of attention.
     launches : int
         GPU operations of one call.
     gpu_s : float

@@ -89,26 +89,85 @@ class GemmTime:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorFact:
-    """A framework's operator in one phase of a step: its time against the machine's ceilings.
+class OperatorRow:
+    """Calls of one operator in a median step of a rank, the mean over ranks.
 
-    `bound` is 'compute', 'memory' or 'latency', `least_s` what peak and bandwidth allow. `tensor_s`
-    is what tensor cores would allow a product that runs without them; None for all else.
-    `fusible_bytes` of its bytes it reads right after another operator wrote them.
+    Attributes
+    ----------
+    name, phase, dtype, dtype_from, unit, sizes : str
+        As `timing.operator_times.OperatorKey`; `sizes` is '' for calls of several sizes.
+    count, kernels : float
+        Calls, and kernels that they launched.
+    flops, read_bytes, write_bytes, bytes : float or None
+        By formula; None if there is none. `bytes` is the sum of the two.
+    gpu_s : float
+        Time in which the operator's own kernels ran.
+    share : float
+        Of the step's time in operations that do not communicate; of a collective 0.
+    intensity : float or None
+        FLOPs a byte.
+    flops_per_s, bytes_per_s : float or None
+        Achieved.
+    bound : str or None
+        What allows no less time: 'compute', 'memory', 'latency' of so many kernels, or 'link' of
+        copies between GPU and host; of calls of several sizes what bounds most of their time.
+    of_ceiling : float or None
+        Least time that the unit's peak and the memory's bandwidth allow, over `gpu_s`. More than
+        1 where data came from the cache.
+    of_tensor_ceiling : float or None
+        The same by the peak of the tensor cores, of a product that runs without them.
+    cached_bytes : float or None
+        What it moves to and from memory if its inputs are still in L2, as far as they fit there.
+    fusible_bytes : float or None
+        Of `read_bytes` those of what an operator without products has just written: a kernel that
+        did the work of both would not read them.
+    inputs_from : str or None
+        'l2' where the time is too short for all its bytes, 'memory' of others that memory bounds.
+    dram_bytes, l2_bytes : float or None
+        As Nsight Compute counted them, with no input in L2; None without its table.
+    l2_intensity, of_l2 : float or None
+        FLOPs a byte of L2; and `l2_bytes` over what L2's bandwidth allows in the time.
+    communicates : bool
     """
 
     name: str
     phase: str
+    dtype: str
+    dtype_from: str
     unit: str
+    sizes: str
     count: float
+    kernels: float
+    flops: float | None
+    read_bytes: float | None
+    write_bytes: float | None
+    bytes: float | None
     gpu_s: float
     share: float
-    flops: float
-    bytes: float
-    bound: str
-    least_s: float
-    tensor_s: float | None
-    fusible_bytes: float = 0.0
+    intensity: float | None
+    flops_per_s: float | None
+    bytes_per_s: float | None
+    bound: str | None
+    of_ceiling: float | None
+    of_tensor_ceiling: float | None = None
+    cached_bytes: float | None = None
+    fusible_bytes: float | None = None
+    inputs_from: str | None = None
+    dram_bytes: float | None = None
+    l2_bytes: float | None = None
+    l2_intensity: float | None = None
+    of_l2: float | None = None
+    communicates: bool = False
+
+    @property
+    def least_s(self) -> float:
+        """What peak and bandwidth allow at least; 0 where they are not known."""
+        return (self.of_ceiling or 0.0) * self.gpu_s
+
+    @property
+    def tensor_s(self) -> float:
+        """What tensor cores would allow a product that runs without them; 0 of all else."""
+        return (self.of_tensor_ceiling or 0.0) * self.gpu_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +187,7 @@ class Facts:
     operations of the whole run that no batch has: with some, `busy_s` is a lower bound. `host_s` is
     host time by range; a program that knows its ranges says which of it completes reductions that
     began before (`polled_s`) and which is spent in copies, by direction (`copying_s`). `steps` is
-    there where the GPU's operations time the steps, `operators` where their sizes are known,
+    there where the GPU's operations time the steps, `operators` where their least time is known,
     `sizes_recorded` where the same recording names them, which slows its host down; `compute_s` is
     what each rank computes. `numbers` are the ranks that `waiting` is of; `host_ranks` their median
     time outside and inside MPI per batch, of a program without a GPU. `mean_s` is the mean batch.
@@ -154,7 +213,7 @@ class Facts:
     polled_s: float = 0.0
     copying_s: Mapping[str, float] = field(default_factory=dict)
     steps: StepFacts | None = None
-    operators: tuple[OperatorFact, ...] = ()
+    operators: tuple[OperatorRow, ...] = ()
     sizes_recorded: bool = False
     messages: PointToPoint | None = None
     ranges_by_rank: tuple[RangeOfRank, ...] = ()

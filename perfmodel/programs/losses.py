@@ -15,7 +15,7 @@ from perfmodel.programs.findings import (
     Actions,
     Facts,
     Finding,
-    OperatorFact,
+    OperatorRow,
     late_messages,
     shared_gpus,
     waiting_ranks,
@@ -33,6 +33,11 @@ _LOG: Final = re.compile(r"log_?softmax|nll|cross_?entropy", re.I)
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _OF_NETWORK: Final = re.compile(r"\b(forward|backward|parallel|softmax|loss|aten|nn)\b")
 """Words of ranges that a network's own work is in, whatever else they are called."""
+_WITHOUT_TENSOR_CORES: Final = {
+    "float32": ("FP32 units", "tf32_tensor", "TF32's"),
+    "float64": ("FP64 units", "float64_tensor", "FP64's"),
+}
+"""By type: the unit that multiplies without tensor cores, and the peak of those."""
 _HOST_WORK: Final = (
     ("step_less", re.compile(r"\boptim(iz\w+)?\b")),
     ("load_ahead", re.compile(
@@ -354,7 +359,10 @@ def _against_messages(steps: StepFacts, *, many: bool) -> str:
 
 def _precision(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:
     """Products in single precision without tensor cores, by their operators or kernels."""
-    plain = [o for o in facts.operators if o.tensor_s is not None and o.bound != "latency"]
+    plain = [
+        o for o in facts.operators
+        if o.of_tensor_ceiling and o.dtype in _WITHOUT_TENSOR_CORES and o.bound != "latency"
+    ]  # fmt: skip
     if plain:
         found = _without_tensor_cores(facts, steps, plain, actions)
         if sum(o.share for o in plain) >= _MUCH or worth(found, facts):
@@ -384,17 +392,15 @@ def _precision(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fin
 
 
 def _without_tensor_cores(
-    facts: Facts, steps: StepFacts, plain: Sequence[OperatorFact], actions: Actions
+    facts: Facts, steps: StepFacts, plain: Sequence[OperatorRow], actions: Actions
 ) -> Finding:
     """Tensor cores take the same multiple of their least time, it is assumed, as the unit does."""
     seconds = sum(o.gpu_s for o in plain)
-    faster = sum(o.gpu_s * (1.0 - (o.tensor_s or 0.0) / o.least_s) for o in plain)
+    faster = sum(o.gpu_s * (1.0 - o.tensor_s / o.least_s) for o in plain)
     peaks = facts.machine.peak_flops_per_s if facts.machine else {}
     unit = max(plain, key=lambda o: o.gpu_s).unit
     saving_s, limited = _limited(faster, facts, steps)
-    units = {"float32": ("FP32 units", "tf32_tensor", "TF32's"),
-             "float64": ("FP64 units", "float64_tensor", "FP64's")}  # fmt: skip
-    name, tensor, whose = units[unit]
+    name, tensor, whose = _WITHOUT_TENSOR_CORES[unit]
     return Finding(
         "low_precision_unused",
         "GEMMs run without tensor cores",
@@ -402,7 +408,7 @@ def _without_tensor_cores(
         f"{sum(o.count for o in plain):.0f} GEMMs on {name} take {si(seconds, 's')} per step: "
         f"{percent(sum(o.least_s for o in plain) / seconds)} of their ceiling "
         f"({si(peaks[unit], 'FLOP/s')}), "
-        f"{percent(sum(o.tensor_s or 0.0 for o in plain) / seconds)} of {whose} on tensor cores "
+        f"{percent(sum(o.tensor_s for o in plain) / seconds)} of {whose} on tensor cores "
         f"({si(peaks[tensor], 'FLOP/s')}){limited}",
         actions.advise("lower_precision"),
     )
@@ -414,8 +420,8 @@ def _memory(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Findin
     if not bound:
         return
     saving_s, limited = _limited(sum(map(_recoverable_s, bound)), facts, steps)
-    twice = sum(o.fusible_bytes for o in bound)
-    seconds, moved = sum(o.gpu_s for o in bound), sum(o.bytes for o in bound)
+    twice = sum(o.fusible_bytes or 0.0 for o in bound)
+    seconds, moved = sum(o.gpu_s for o in bound), sum(o.bytes or 0.0 for o in bound)
     slow = sorted(bound, key=_recoverable_s, reverse=True)[:_NAMED]
     named = ", ".join(
         f"{o.name} ({o.phase}) {si(o.gpu_s, 's')} at {percent(o.least_s / o.gpu_s)}" for o in slow
@@ -437,15 +443,15 @@ def _gemms(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding
     """GEMMs and attention against the lower of the roofs of their unit and of memory."""
     slow = [o for o in facts.operators if o.flops and o.bound != "latency"]
     for o in sorted(slow, key=_recoverable_s, reverse=True)[:_NAMED]:
-        rate = si(o.flops / o.gpu_s, "FLOP/s")
+        flops = o.flops or 0.0
         saving_s, limited = _limited(_recoverable_s(o), facts, steps)
         yield Finding(
             "kernel_below_ceiling",
             f"{o.name} ({o.phase}) runs at {percent(o.least_s / o.gpu_s)} of its ceiling",
             saving_s,
-            f"{o.count:.0f} calls per step take {si(o.gpu_s, 's')} for {si(o.flops, 'FLOP')} "
-            f"({rate}); peak and bandwidth allow {si(o.least_s, 's')}, of which large GEMMs "
-            f"reach {percent(_reachable(o))}{limited}",
+            f"{o.count:.0f} calls per step take {si(o.gpu_s, 's')} for {si(flops, 'FLOP')} "
+            f"({si(flops / o.gpu_s, 'FLOP/s')}); peak and bandwidth allow {si(o.least_s, 's')}, of "
+            f"which large GEMMs reach {percent(_reachable(o))}{limited}",
             actions.advise("raise_rate"),
         )
 
@@ -462,17 +468,17 @@ def _limited(gpu_s: float, facts: Facts, steps: StepFacts) -> tuple[float, str]:
     )
 
 
-def _reachable(o: OperatorFact) -> float:
+def _reachable(o: OperatorRow) -> float:
     return _OF_PEAK if o.bound == "compute" else _OF_HBM
 
 
-def _recoverable_s(o: OperatorFact) -> float:
+def _recoverable_s(o: OperatorRow) -> float:
     """What an operator takes more than at the share of its ceiling that can be reached.
 
     Where memory bounds it, without the bytes that fusing saves.
     """
-    kept = 1.0 - o.fusible_bytes / o.bytes if o.bound == "memory" and o.bytes else 1.0
-    return max(o.gpu_s - kept * o.least_s / _reachable(o), 0.0)
+    fused = (o.fusible_bytes or 0.0) / o.bytes if o.bound == "memory" and o.bytes else 0.0
+    return max(o.gpu_s - (1.0 - fused) * o.least_s / _reachable(o), 0.0)
 
 
 def _attention(steps: StepFacts, actions: Actions) -> Iterator[Finding]:

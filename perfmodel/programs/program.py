@@ -22,7 +22,7 @@ from perfmodel.workloads.work import Workload
 if TYPE_CHECKING:
     from perfmodel.machines.machine import Machine
     from perfmodel.machines.measure.measurement import MachineMeasurement
-    from perfmodel.models.recorded import RecordedCall, RecordedStep, Work
+    from perfmodel.models.recorded import RecordedCall, RecordedStep
     from perfmodel.models.terms import Alone, Case, Microbenchmark, Observation
     from perfmodel.programs import Counting
     from perfmodel.programs.layers import LayeredStep
@@ -152,8 +152,8 @@ class RecordedOperators(Protocol):
         """Return the calls of a step."""
         ...
 
-    def work_at(self, call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> Work:
-        """Return FLOPs and bytes of a call whose arguments have other sizes."""
+    def call_at(self, call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> RecordedCall:
+        """Return a call whose arguments have other sizes, with its FLOPs and bytes."""
         ...
 
 

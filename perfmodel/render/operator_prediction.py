@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
-from perfmodel.base.units import si
+from perfmodel.base.units import si, sizes_text
 from perfmodel.models.operators import OperatorModel, OperatorPrediction
 from perfmodel.models.operators_file import symbols_of
 from perfmodel.render.result import Result
@@ -87,14 +87,15 @@ def prediction(p: OperatorPrediction) -> Result:
         ("host", lanes.host_s),
     ]
     operators = (
-        Column("name", "Operator", wrap=False),
-        Column("phase", "Phase"),
-        Column("sizes", "Sizes"),
-        Column("count", "Calls", "int"),
-        Column("flops", "FLOPs", "si", ""),
-        Column("bytes", "Bytes", "si", "B"),
-        Column("gpu_s", "GPU time", "si", "s"),
+        Column("name", "Operator", of=lambda r: r["name"], wrap=False),
+        Column("phase", "Phase", of=lambda r: r["phase"]),
+        Column("sizes", "Sizes", of=lambda r: r["sizes"]),
+        Column("count", "Calls", "int", of=lambda r: r["count"]),
+        Column("flops", "FLOPs", "si", "", of=lambda r: r["flops"]),
+        Column("bytes", "Bytes", "si", "B", of=lambda r: r["bytes"]),
+        Column("gpu_s", "GPU time", "si", "s", of=lambda r: r["gpu_s"]),
     )
+    calls = _calls(p)
     sizes = " ".join(f"{k}={v}" for k, v in p.sizes.items())
     bound = "limited by communication" if p.bound == "communication" else f"set by the {p.bound}"
     text = [
@@ -105,8 +106,8 @@ def prediction(p: OperatorPrediction) -> Result:
     split = Table.of(
         "Lanes of a predicted step", rows, parts, ("lanes overlap; shares do not add up",)
     )
-    shown = Table.of("Operators of a predicted step", p.rows[:_MOST_ROWS], operators)
-    every = Table.of("Operators of a predicted step", p.rows, operators)
+    shown = Table.of("Operators of a predicted step", calls[:_MOST_ROWS], operators)
+    every = Table.of("Operators of a predicted step", calls, operators)
     return Result(
         [text, split, shown], lambda: document(p), tables=(split, every), warnings=p.warnings
     )
@@ -121,5 +122,17 @@ def document(p: OperatorPrediction) -> dict[str, Any]:
         "communication_s": p.lanes.communication_s,
         "exposed_communication_s": p.lanes.exposed_s,
         "gpu_s_by_kind": p.by_kind,
-        "operators": p.rows,
+        "operators": _calls(p),
     }
+
+
+def _calls(p: OperatorPrediction) -> list[dict[str, Any]]:
+    """Calls with the same sizes, all of them together."""
+    return [
+        {
+            "name": call.name, "phase": call.phase, "kind": call.kind,
+            "sizes": sizes_text(call.sizes), "count": count, "flops": count * call.flops,
+            "bytes": count * call.bytes, "gpu_s": count * call.gpu_s,
+        }
+        for count, call in p.calls
+    ]  # fmt: skip

@@ -12,8 +12,9 @@ from perfmodel.machines.machine import TYPES
 
 if TYPE_CHECKING:
     from perfmodel.analysis.modules import ModuleRow
-    from perfmodel.analysis.operators import OperatorRow, PhaseRow, StepWork, Utilization
+    from perfmodel.analysis.operators import PhaseRow, StepWork, Utilization
     from perfmodel.analysis.result import RunAnalysis
+    from perfmodel.programs.findings import OperatorRow
 
 SHOWN: Final = 15
 """Operators that the terminal lists; files and JSON have them all."""

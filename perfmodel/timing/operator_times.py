@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
 from perfmodel.base.arrays import Int64
@@ -48,21 +49,6 @@ class OperatorKey:
 
 
 @dataclass(frozen=True, slots=True)
-class CountedOperator:
-    """What Nsight Compute counted of one call of an operator of some sizes; None: not counted.
-
-    The caches are emptied before every kernel.
-    """
-
-    name: str
-    phase: str
-    sizes: str
-    dram_read_bytes: float | None
-    dram_write_bytes: float | None
-    l2_bytes: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class OperatorTimes:
     """Work and GPU time of operators, one row for every key, lane and step that has any.
 
@@ -85,8 +71,9 @@ class OperatorTimes:
     warnings : tuple of str
     source : str
         Where the work is from: 'shapes' of operators, 'layers' of a network, or 'none'.
-    counted : tuple of CountedOperator
-        From a table of Nsight Compute, if one was given.
+    counted : mapping of (str, str, str) to (float or None, float or None)
+        By name, phase and sizes: bytes of DRAM, and of L2, that Nsight Compute counted of one call
+        with empty caches; None where it did not. Empty without its table.
     """
 
     keys: tuple[OperatorKey, ...]
@@ -103,5 +90,7 @@ class OperatorTimes:
     lanes: int
     causal: bool = False
     warnings: tuple[str, ...] = ()
-    counted: tuple[CountedOperator, ...] = ()
+    counted: Mapping[tuple[str, str, str], tuple[float | None, float | None]] = field(
+        default_factory=dict
+    )
     source: str = "shapes"

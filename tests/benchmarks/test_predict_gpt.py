@@ -43,7 +43,7 @@ def test_frozen_model_predicts_what_was_frozen() -> None:
     model = gpt.load(gpt.RESULTS / "model_eager.json")
     rows = [r for r in kept if r["model"] == "eager"][:4]
     for row in rows:
-        found = gpt.predict_operators(model, row["sizes"], gpt.PROGRAM.work_at)
+        found = gpt.predict_operators(model, row["sizes"], gpt.PROGRAM.call_at)
         assert found.step_s == pytest.approx(row["step_s"], rel=1e-3)
 
 

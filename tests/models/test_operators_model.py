@@ -52,12 +52,12 @@ def steps() -> list[RecordedStep]:
 
 @pytest.fixture(scope="module")
 def model(steps: list[RecordedStep]) -> OperatorModel:
-    return calibrate_operators("pytorch", steps, Baseline.of(named("h200"), None), PYTORCH.work_at)
+    return calibrate_operators("pytorch", steps, Baseline.of(named("h200"), None), PYTORCH.call_at)
 
 
 def test_work_of_a_call_is_that_of_its_own_sizes(steps: list[RecordedStep]) -> None:
     for call in steps[0].calls:
-        work = PYTORCH.work_at(call, call.sizes)
+        work = PYTORCH.call_at(call, call.sizes)
         assert (work.flops, work.bytes, work.shape) == (call.flops, call.bytes, call.shape)
 
 
@@ -66,7 +66,7 @@ def test_grown_step_does_what_the_other_report_does(steps: list[RecordedStep]) -
     assert one.depth == other.depth == "n_layer"
     for source, target, name in ((one, other, "gpt_modules"), (other, one, "gpt_shapes")):
         calls = source.calls_at(target.step.symbols)
-        flops = sum(PYTORCH.work_at(call, sizes).flops for call, sizes in calls)
+        flops = sum(PYTORCH.call_at(call, sizes).flops for call, sizes in calls)
         assert flops == truth(name)["flop_counter_total"]
         assert gemms([c.name for c, _ in calls]) == gemms(
             [target.step.calls[i].name for i in target.step.order]
@@ -89,7 +89,7 @@ def test_optimizer_has_the_parameters_of_the_other_report(steps: list[RecordedSt
 
 def test_calibrated_steps_are_met(model: OperatorModel, steps: list[RecordedStep]) -> None:
     for one in steps:
-        found = predict_operators(model, one.symbols, PYTORCH.work_at)
+        found = predict_operators(model, one.symbols, PYTORCH.call_at)
         assert found.step_s == pytest.approx(one.bare_s, rel=0.02)
         assert found.bound == "host"
         assert sum(found.by_kind.values()) == pytest.approx(one.busy_s, rel=0.02)
@@ -99,7 +99,7 @@ def test_calibrated_steps_are_met(model: OperatorModel, steps: list[RecordedStep
 def test_more_layers_take_longer_by_the_same_each(model: OperatorModel) -> None:
     sizes = {**model.steps[0].symbols}
     busy = [
-        sum(predict_operators(model, sizes | {"n_layer": n}, PYTORCH.work_at).by_kind.values())
+        sum(predict_operators(model, sizes | {"n_layer": n}, PYTORCH.call_at).by_kind.values())
         for n in (5, 6, 9)
     ]
     assert busy[2] - busy[1] == pytest.approx(3 * (busy[1] - busy[0]), rel=0.01)
@@ -108,15 +108,15 @@ def test_more_layers_take_longer_by_the_same_each(model: OperatorModel) -> None:
 def test_what_reports_cannot_tell_apart_is_asked_for(model: OperatorModel) -> None:
     sizes = {**model.steps[0].symbols, "d_model": 768}
     with pytest.raises(ModelError, match=r"ambiguous.*d_model = 768.*64 heads = 640"):
-        predict_operators(model, sizes, PYTORCH.work_at)
+        predict_operators(model, sizes, PYTORCH.call_at)
     sizes.pop("vocab")
     with pytest.raises(ModelError, match=r"expected a value of each of batch.*got none of vocab"):
-        predict_operators(model, sizes, PYTORCH.work_at)
+        predict_operators(model, sizes, PYTORCH.call_at)
 
 
 def test_ranks_that_no_report_has_are_refused(model: OperatorModel) -> None:
     with pytest.raises(ModelError, match=r"reports of several ranks"):
-        predict_operators(model, {**model.steps[0].symbols, "p": 2}, PYTORCH.work_at)
+        predict_operators(model, {**model.steps[0].symbols, "p": 2}, PYTORCH.call_at)
 
 
 def test_file_gives_the_same_predictions(model: OperatorModel, tmp_path: Path) -> None:
@@ -125,15 +125,15 @@ def test_file_gives_the_same_predictions(model: OperatorModel, tmp_path: Path) -
     again = load(path)
     assert as_text(again) == as_text(model)
     sizes = {**model.steps[0].symbols, "n_layer": 12}
-    one, other = (predict_operators(m, sizes, PYTORCH.work_at) for m in (model, again))
+    one, other = (predict_operators(m, sizes, PYTORCH.call_at) for m in (model, again))
     assert one.step_s == pytest.approx(other.step_s, rel=1e-3)
 
 
 def test_faster_memory_shortens_what_memory_bounds(model: OperatorModel) -> None:
     sizes = model.steps[0].symbols
     h100 = Baseline.of(named("h100"), None)
-    here = predict_operators(model, sizes, PYTORCH.work_at).by_kind["memory"]
-    there = predict_operators(model, sizes, PYTORCH.work_at, h100).by_kind["memory"]
+    here = predict_operators(model, sizes, PYTORCH.call_at).by_kind["memory"]
+    there = predict_operators(model, sizes, PYTORCH.call_at, h100).by_kind["memory"]
     wide = [named(n).bandwidth_bytes_per_s["hbm"] for n in ("h200", "h100")]
     assert 1 < there / here < wide[0] / wide[1]
 
@@ -141,7 +141,7 @@ def test_faster_memory_shortens_what_memory_bounds(model: OperatorModel) -> None
 def test_one_report_with_sizes_is_not_enough(steps: list[RecordedStep]) -> None:
     base = Baseline.of(named("h200"), None)
     with pytest.raises(ModelError, match=r"two or more reports"):
-        calibrate_operators("pytorch", steps[:1], base, PYTORCH.work_at)
+        calibrate_operators("pytorch", steps[:1], base, PYTORCH.call_at)
 
 
 def test_runs_are_found_longest_first() -> None:
@@ -157,7 +157,7 @@ def test_buckets_are_those_that_a_report_of_eight_ranks_reduced(model: OperatorM
     reduced[-1:] = [73420800]
     sizes = {"d_model": 1024, "n_layer": 8, "heads": 16, "seq": 512, "batch": 16, "vocab": 16384}
     ranked = replace(model, wires={"NCCL AllReduce": Wire(2e-5, 3e-12)})
-    found = predict_operators(ranked, sizes | {"p": 8}, PYTORCH.work_at)
+    found = predict_operators(ranked, sizes | {"p": 8}, PYTORCH.call_at)
     sent = found.lanes.communication_s - len(reduced) * 2e-5 * 3
     assert sent == pytest.approx(2 * 7 / 8 * sum(reduced) * 3e-12, rel=1e-3)
 

@@ -13,7 +13,7 @@ from benchmarks.common.folders import PROGRAMS, unpacked
 from benchmarks.idle.__main__ import KIND_OF, WITHIN, pair
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import RunAnalysis
-from perfmodel.programs.findings import KINDS, Actions, Facts, OperatorFact, ranked
+from perfmodel.programs.findings import KINDS, Actions, Facts, OperatorRow, ranked
 from perfmodel.programs.losses import _host_work, _waits, find_losses
 from perfmodel.programs.program import Options
 from perfmodel.timing.copies import CopyGroup
@@ -32,6 +32,16 @@ FIRST = {
     "naive_attention": "unfused_attention",
     "late_allreduce": "launch_bound",
 }
+
+
+def operator(
+    name: str, count: int, gpu_s: float, flops: float, moved: float, bound: str, least_s: float
+) -> OperatorRow:
+    """A row of calls of the forward pass, in a step of 10 ms."""
+    return OperatorRow(
+        name, "forward", "float32", "kernel", "float32", "", count, count, flops, moved, 0.0, moved,
+        gpu_s, gpu_s / 10e-3, None, None, None, bound, least_s / gpu_s,
+    )  # fmt: skip
 
 
 def analyzed(path: Path) -> RunAnalysis:
@@ -230,11 +240,9 @@ def test_memory_and_products_are_found_where_the_gpu_limits_the_step() -> None:
         step_s=10e-3, free_s={"kernel": 1e-3}, small=(), idle=(), kernels=(), collectives=0,
     )  # fmt: skip
     operators = (
-        OperatorFact("mm", "forward", "bfloat16_tensor", 8, 6e-3, 0.6, 2e12, 1e9, "compute",
-                     2.4e-3, None),
-        OperatorFact("gelu", "forward", "float32", 8, 3e-3, 0.3, 0, 9e9, "memory", 1.7e-3, None,
-                     3e9),
-        OperatorFact("fill_", "forward", "float32", 1, 1e-3, 0.1, 0, 8, "latency", 1e-6, None),
+        operator("mm", 8, 6e-3, 2e12, 1e9, "compute", 2.4e-3),
+        replace(operator("gelu", 8, 3e-3, 0.0, 9e9, "memory", 1.7e-3), fusible_bytes=3e9),
+        operator("fill_", 1, 1e-3, 0.0, 8.0, "latency", 1e-6),
     )  # fmt: skip
     facts = Facts(
         batch=Estimate(10e-3, 10e-3, 10e-3, 5, 10e-3, 10e-3), busy_s=10e-3, gpu_ops=17,

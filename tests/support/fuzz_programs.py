@@ -30,7 +30,7 @@ from perfmodel.programs.pytorch.calls import Calls, Kernels, find_calls
 from perfmodel.programs.pytorch.counters import counted_operators
 from perfmodel.programs.pytorch.dtypes import kernel_types
 from perfmodel.programs.pytorch.names import parse
-from perfmodel.programs.pytorch.operators import _FORMULAS
+from perfmodel.programs.pytorch.operators import FORMULAS
 from perfmodel.programs.pytorch.ranges import name_of
 from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.readers import nsys, nvtx
@@ -95,7 +95,7 @@ def _label(draw: Draws) -> str:
         label = draw.choice(LABELS)
         at = draw.randrange(len(label))
         return label[:at] + draw.choice((*NUMBERS, *TEXTS)) + label[at + draw.randrange(4) :]
-    name = draw.choice(TEXTS) if draw.random() < 0.15 else draw.choice([*_FORMULAS, "triton_poi_x"])
+    name = draw.choice(TEXTS) if draw.random() < 0.15 else draw.choice([*FORMULAS, "triton_poi_x"])
     if draw.random() < 0.02:
         return f"{name}, op_id = 1, sizes = {draw.choice(BRACKETS)}"
     often = draw.choice((NUMBERS[:6], NUMBERS[:9], NUMBERS))
@@ -151,7 +151,7 @@ def _sound(found: Calls, many: int) -> None:
         json.dumps(call.described)
         if call.work is None:
             continue
-        counts = (*dataclasses.astuple(call.work), call.fusible_bytes)
+        counts = (*call.work[:3], call.fusible_bytes)
         if not all(isinstance(n, int) and n >= 0 for n in counts):
             raise AssertionError(f"{call.name} {call.sizes}: {counts}")
 

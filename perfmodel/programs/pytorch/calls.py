@@ -6,15 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from operator import add
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64
-from perfmodel.base.units import sizes_text
 from perfmodel.programs.pytorch.annotate import MODULE
 from perfmodel.programs.pytorch.dtypes import (
     FLOATS,
@@ -27,11 +26,12 @@ from perfmodel.programs.pytorch.dtypes import (
 )
 from perfmodel.programs.pytorch.names import OperatorNames, Size, Sizes
 from perfmodel.programs.pytorch.operators import (
-    ATTENTION,
-    TOKENS_FIRST,
-    WRAPPED,
+    COPY,
+    FUSED,
+    NONZERO,
     Call,
-    OperatorWork,
+    Formula,
+    Origin,
     formula_of,
     is_convolved,
     numel,
@@ -49,8 +49,6 @@ from perfmodel.programs.pytorch.triton import Types, buffers
 from perfmodel.readers.trace import KERNEL, MEMCPY
 from perfmodel.timing.operator_times import PHASES, Phase
 
-Origin = Literal["kernel", "inputs", "default", "given", ""]
-
 _FUNCTION: Final = re.compile(r"(\w{1,99})Backward\d{1,9}")
 """A function of autograd's graph, whose first argument is the gradient of a result."""
 
@@ -66,32 +64,6 @@ _BLOCK: Final = 1 << 17  # of ranges whose inputs are looked at together
 _Kind = tuple[Any, ...]
 """What calls are counted by: name, longest kernel, phase, module, bytes copied, types of arguments
 by code, and what `_Graph._looked_up` returns."""
-
-_OTHER_OUTPUTS: Final = {
-    ("aten::native_dropout", 1): "bool",
-    ("aten::native_layer_norm", 1): "float32",
-    ("aten::native_layer_norm", 2): "float32",
-    ("aten::_fused_rms_norm", 1): "float32",
-    ("aten::native_batch_norm", 1): "float32",
-    ("aten::native_batch_norm", 2): "float32",
-    ("aten::max_pool2d_with_indices", 1): "int64",
-    ("aten::arange", 0): "int64",
-    ("aten::tril", 0): "bool",
-    ("aten::bitwise_not", 0): "bool",
-}
-"""Types of outputs that differ from what an operator's kernel computes with."""
-
-_INTEGER_ARGUMENTS: Final = {
-    "aten::embedding": (1,), "aten::index_select": (2,), "aten::gather": (2,),
-    "aten::embedding_dense_backward": (1,), "aten::nll_loss_forward": (1,),
-    "aten::nll_loss_backward": (2,), "aten::index_add_": (2,), "aten::index_add": (2,),
-    "aten::index_copy_": (2,),
-}  # fmt: skip
-_BOOLEAN_ARGUMENTS: Final = {
-    "aten::masked_fill_": (1,), "aten::masked_fill": (1,), "aten::where": (0,),
-    "aten::native_dropout_backward": (1,),
-}  # fmt: skip
-_INDEXING: Final = ("aten::index", "aten::_index_put_impl_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,46 +90,6 @@ class Kernels:
     strings: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorCall:
-    """One call of an operator that launched GPU operations itself.
-
-    Calls that are alike share one. `work` is None if no formula is for it. `dtype` is that of its
-    longest kernel or its inputs, `origin` says which; `unit` the machine's peak for it; `module`
-    the one that called it, '' outside of all. `fusible_bytes` are those that it reads of what an
-    operator without products wrote in the same phase: a kernel that did both would not read them.
-    `counted` is what the formula counted.
-    """
-
-    name: str
-    phase: Phase
-    sizes: Sizes | None
-    dtype: str
-    origin: Origin
-    unit: str
-    work: OperatorWork | None
-    module: str = ""
-    fusible_bytes: int = 0
-    counted: Call | None = None
-
-    @property
-    def shown(self) -> str:
-        """Sizes in print; of many tensors the first ones."""
-        return sizes_text(self.sizes or ())
-
-    @property
-    def described(self) -> tuple[tuple[str, str | int], ...]:
-        """Operator, sizes, FLOPs and bytes by formula, of all that the call launched."""
-        said: tuple[tuple[str, str | int], ...] = (("operator", self.name), ("sizes", self.shown))
-        if self.work is None:
-            return said
-        work = {
-            "flops": self.work.flops,
-            "operator_bytes": self.work.read_bytes + self.work.write_bytes,
-        }
-        return (*said, *((key, count) for key, count in work.items() if count))
-
-
 class _Inputs(NamedTuple):
     """Arguments of some ranges: whose and at which place, and what made each.
 
@@ -176,13 +108,14 @@ class Calls:
 
     Attributes
     ----------
-    calls : tuple of OperatorCall
+    calls : tuple of Call
+        Those that are alike are one object.
     owner : int64, shape (k,)
         Index into `calls`, -1 for operations outside of operators.
     phase, module : tuple of str, one for every GPU operation
     """
 
-    calls: tuple[OperatorCall, ...]
+    calls: tuple[Call, ...]
     owner: Int64
     phase: tuple[Phase, ...]
     module: tuple[str, ...]
@@ -211,12 +144,14 @@ def find_calls(
     causal : bool
         Whether attention is counted as under a causal mask.
     """
-    modelled = np.array(
-        [s is not None and formula_of(n) is not None for n, s in _pairs(names)], np.bool_
-    )
-    near_formula = nearest(tree.parent, modelled[tree.label] & ~_wrapped(names, tree))
+    known = [formula_of(name) for name in names.name]
+    modelled = np.array([
+        sizes is not None and formula.count is not None
+        for sizes, formula in zip(names.sizes, known, strict=True)
+    ], np.bool_)  # fmt: skip
+    near_formula = nearest(tree.parent, modelled[tree.label] & ~_parts(known, tree))
     near_operator = nearest(tree.parent, _operators(names)[tree.label])
-    phases = _phases(names, tree)
+    phases = _phases(names, known, tree)
     inside = kernels.node >= 0
     owner_node = np.full(len(kernels.node), -1, np.int64)
     owner_node[inside] = near_formula[kernels.node[inside]]
@@ -226,7 +161,7 @@ def find_calls(
     outside = int(len(nodes) > 0 and nodes[0] < 0)
     owner = owner.astype(np.int64) - outside
     nodes = nodes[outside:]
-    graph = _Graph(names, tree, kernels, nodes, owner, dtype, causal=causal)
+    graph = _Graph(names, known, tree, kernels, nodes, owner, dtype, causal=causal)
     modules = find_modules(names, tree)
     calls = graph.calls(phases[nodes], modules)
     phase = np.where(inside, phases[kernels.node] if len(phases) else _FORWARD, _FORWARD)
@@ -239,12 +174,17 @@ def find_calls(
     )
 
 
-def _wrapped(names: OperatorNames, tree: Tree) -> Bool:
-    """Which ranges are operators of an attention that counts as a whole."""
-    inner = np.array([name in WRAPPED for name in names.name], np.bool_)
-    whole = names.starting(ATTENTION)[tree.label]
-    found: Bool = inner[tree.label] & (nearest(tree.parent, whole) >= 0)
+def _parts(known: Sequence[Formula], tree: Tree) -> Bool:
+    """Which ranges are products inside an operator that counts as a whole."""
+    whole, product = _which(known, "whole"), _which(known, "product")
+    inside = nearest(tree.parent, whole[tree.label]) >= 0
+    found: Bool = inside & (product & ~whole)[tree.label]
     return found
+
+
+def _which(known: Sequence[Formula], fact: str) -> Bool:
+    """Of which names a fact is known."""
+    return np.array([bool(getattr(formula, fact)) for formula in known], np.bool_)
 
 
 def _pairs(names: OperatorNames) -> Iterable[tuple[str, Sizes | None]]:
@@ -259,15 +199,15 @@ def _operators(names: OperatorNames) -> Bool:
 _FORWARD, _BACKWARD, _OPTIMIZER, _OTHER = range(len(PHASES))
 
 
-def _phases(names: OperatorNames, tree: Tree) -> Int64:
+def _phases(names: OperatorNames, known: Sequence[Formula], tree: Tree) -> Int64:
     """Phase of every range, as a position in `PHASES`: the one that it is inside of.
 
     Autograd evaluates the backward in ranges of its own, and optimizers name their steps; a
     program's own ranges called so count too. What is in none of them is of the backward on a thread
     of autograd's, such as DistributedDataParallel's last copies; of the optimizer if it comes
-    between a backward and the optimizer's step, such as clipping gradients, or is a gradient
-    scaler's; of none ('other') if it comes after these and before a forward, such as averaging
-    parameters; else of the forward.
+    between a backward and the optimizer's step, such as clipping gradients; of what `Formula.phase`
+    says (a gradient scaler's); of none ('other') if it comes after these and before a forward, such
+    as averaging parameters; else of the forward.
     """
     code = np.full(len(names.name), -1, np.int64)
     for i, name in enumerate(names.name):
@@ -280,10 +220,12 @@ def _phases(names: OperatorNames, tree: Tree) -> Int64:
             code[i] = _FORWARD
     mine = code[tree.label]
     said = nearest(tree.parent, mine >= 0)
-    scales = nearest(tree.parent, names.starting("aten::_amp_")[tree.label]) >= 0
+    own = np.array([PHASES.index(f.phase) if f.phase else -1 for f in known], np.int64)[tree.label]
+    near = nearest(tree.parent, own >= 0)
+    own = np.where(near >= 0, own[near], -1)
     unsaid = np.select(
-        [scales | _before_optimizer(mine, tree), _between_steps(mine, names, tree)],
-        [_OPTIMIZER, _OTHER], _FORWARD,
+        [own >= 0, _before_optimizer(mine, tree), _between_steps(mine, names, known, tree)],
+        [own, _OPTIMIZER, _OTHER], _FORWARD,
     )  # fmt: skip
     if tree.thread is not None:
         evaluates = names.starting(EVALUATE)[tree.label]
@@ -304,7 +246,7 @@ def _before_optimizer(mine: Int64, tree: Tree) -> Bool:
     return found
 
 
-def _between_steps(mine: Int64, names: OperatorNames, tree: Tree) -> Bool:
+def _between_steps(mine: Int64, names: OperatorNames, known: Sequence[Formula], tree: Tree) -> Bool:
     """Whether each range comes after a backward or an optimizer's step, before the next forward.
 
     A forward begins with a range called so, a module, an operator of a layer (which may be frozen),
@@ -315,15 +257,16 @@ def _between_steps(mine: Int64, names: OperatorNames, tree: Tree) -> Bool:
     ----------
     mine : int64, shape (n,)
         Phase that each range names, -1 for none.
-    names, tree
-        As `find_calls`.
+    names, known, tree
+        As `find_calls`; and what is known of every name.
     """
     clears = names.starting("Optimizer.zero_grad")[tree.label]
     operator = _operators(names)[tree.label]
     differentiated = with_function(names, tree)
     if len(differentiated) == 0:
         return np.zeros(len(tree.parent), np.bool_)
-    begun = names.starting(MODULE, *_PRODUCTS, *_LAYERS)[tree.label]
+    begun = names.starting(MODULE) | _which(known, "product") | _which(known, "layer")
+    begun = begun[tree.label]
     begun[differentiated] = True
     begun &= nearest(tree.parent, mine > _FORWARD) < 0
     around = (tree.parent >= 0) & operator[tree.parent]
@@ -353,6 +296,7 @@ class _Graph:
     def __init__(
         self,
         names: OperatorNames,
+        known: Sequence[Formula],
         tree: Tree,
         kernels: Kernels,
         nodes: Int64,
@@ -362,7 +306,8 @@ class _Graph:
         causal: bool,
     ) -> None:
         self.causal = causal
-        self.names, self.tree, self.kernels, self.nodes = names, tree, kernels, nodes
+        self.names, self.known, self.tree = names, known, tree
+        self.kernels, self.nodes = kernels, nodes
         self.given = dtype
         kernel = kernels.kind == KERNEL
         used, which = np.unique(kernels.name, return_inverse=True)
@@ -456,9 +401,8 @@ class _Graph:
 
         Of the outputs of operators whose own sizes do not say it.
         """
-        asked = [
-            n for n in self.nodes.tolist() if self.names.name[self.tree.label[n]].startswith(_ASKED)
-        ]
+        asks = np.array([f.output_from == "consumers" for f in self.known], np.bool_)
+        asked = self.nodes[asks[self.tree.label[self.nodes]]].tolist()
         wanted: set[int] = set()
         for node in asked:
             for n in (node, *self._wrappers(node)):
@@ -488,7 +432,7 @@ class _Graph:
         for node in self.nodes.tolist():
             label = int(self.tree.label[node])
             sizes = self.names.sizes[label]
-            if self.names.name[label] != "aten::convolution_backward" or not sizes:
+            if self.known[label].product != "gradients" or not sizes:
                 continue
             seq = self._forward_seq(node)
             if seq >= 0:
@@ -520,13 +464,13 @@ class _Graph:
         """Whether convolutions are transposed, by seq."""
         found: dict[int, bool] = {}
         for node in self.nodes.tolist():
-            name = self.names.name[self.tree.label[node]]
-            if "conv" not in name or "backward" in name:
+            product = self.known[self.tree.label[node]].product
+            if product not in ("convolution", "transposed"):
                 continue
             for n in (node, *self._wrappers(node)):
                 seq = int(self._seq[n])
                 if seq >= 0:
-                    found[seq] = "transpose" in name
+                    found[seq] = product == "transposed"
         return found
 
     def _wrappers(self, node: int) -> list[int]:
@@ -564,8 +508,7 @@ class _Graph:
         optimizer = [
             t.dtype
             for t, n in zip(self._types, self.nodes.tolist(), strict=True)
-            if "_fused_" in self.names.name[self.tree.label[n]]
-            or "_foreach_" in self.names.name[self.tree.label[n]]
+            if self.known[self.tree.label[n]].parameters
         ]
         cast = [t.source for t in self._types]
         computed = [t.dtype for t in self._types]
@@ -606,8 +549,9 @@ class _Graph:
     def _other_outputs(self) -> Int8:
         """Of every name the types of its outputs that it says itself; -1 for others."""
         found = np.full((len(self.names.name), _OUTPUTS + 1), -1, np.int8)
-        for (name, output), dtype in _OTHER_OUTPUTS.items():
-            found[[n == name for n in self.names.name], output] = _code(dtype)
+        for label, formula in enumerate(self.known):
+            for output, dtype in formula.output_types.items():
+                found[label, output] = _code(dtype)
         return found
 
     def _argument_types(self) -> list[bytes]:
@@ -623,7 +567,7 @@ class _Graph:
 
     # --- calls
 
-    def calls(self, phases: Int64, modules: Modules) -> tuple[OperatorCall, ...]:
+    def calls(self, phases: Int64, modules: Modules) -> tuple[Call, ...]:
         """Count all calls; those that are alike once."""
         if len(self.nodes) == 0:
             return ()
@@ -645,7 +589,7 @@ class _Graph:
         flops = np.array([bool(c.work and c.work.flops) for c in found])[code]
         outer = np.zeros(len(code), np.bool_)
         outer[self._at[_around_others(self.nodes[flops], self.tree)]] = True
-        known: dict[tuple[int, int, bool], OperatorCall] = {}
+        known: dict[tuple[int, int, bool], Call] = {}
         calls = []
         for key in zip(code.tolist(), self._after_others(found, code), outer.tolist(), strict=True):
             if key not in known:
@@ -655,24 +599,24 @@ class _Graph:
 
     def _looked_up(self, i: int, label: int) -> tuple[Any, ...]:
         """Return what else a call depends on: its result, gradients, direction, kernels."""
-        name, sizes = self.names.name[label], self.names.sizes[label]
         if not self._looks[label]:
             return ()
+        formula, sizes = self.known[label], self.names.sizes[label]
         assert sizes is not None
         node = int(self.nodes[i])
         wanted, transposed = (True, True), None
-        if name == "aten::convolution_backward":
-            wanted = self._wanted(node, sizes, self._joined(i))
+        if formula.product == "gradients":
+            wanted = self._wanted(node, sizes, self._kernels(i))
             transposed = self._transposed.get(self._forward_seq(node))
-        by_kernels = name in _BY_KERNELS or name.startswith(TOKENS_FIRST)
-        kernels = self._joined(i) if by_kernels else ""
-        result = self._result(node, name, sizes)
-        return result, wanted, transposed, kernels, *self._masks(node, name)
+        kernels = self._kernels(i) if formula.by_kernels else ()
+        words = (word for name in kernels for word in formula.by_kernels if word in name)
+        result = self._result(node, formula, sizes)
+        return result, wanted, transposed, "|".join(words), *self._masks(node, label)
 
-    def _masks(self, node: int, name: str) -> tuple[Sizes, int | None]:
+    def _masks(self, node: int, label: int) -> tuple[Sizes, int | None]:
         """`Call.masks` and `Call.true` of a call that indexes."""
         inside = self._nonzero.get(node, [])
-        if name == "aten::nonzero":
+        if self.names.name[label] == NONZERO:
             above = int(self.tree.parent[node])
             inside = [node] if node in self._nonzero.get(above, []) else []
         sizes = [self.names.sizes[self.tree.label[n]] or () for n in inside]
@@ -682,7 +626,7 @@ class _Graph:
     @cached_property
     def _nonzero(self) -> dict[int, list[int]]:
         """Of every range that indexes those of `aten::nonzero` inside it, one for every mask."""
-        looks, indexes = self.names.starting("aten::nonzero"), self.names.starting(*_INDEXING)
+        looks, indexes = self.names.starting(NONZERO), _which(self.known, "masks")
         found: dict[int, list[int]] = {}
         for node in np.flatnonzero(looks[self.tree.label]).tolist():
             above = int(self.tree.parent[node])
@@ -694,12 +638,12 @@ class _Graph:
     def _looks(self) -> list[bool]:
         """Of every name whether a call of it depends on more than its own sizes and types."""
         return [
-            sizes is not None and formula_of(name) is not None
-            and name.startswith((*_ASKED, *_BY_KERNELS, *TOKENS_FIRST))
-            for name, sizes in _pairs(self.names)
+            sizes is not None
+            and (f.output_from == "consumers" or f.masks or bool(f.by_kernels))
+            for sizes, f in zip(self.names.sizes, self.known, strict=True)
         ]  # fmt: skip
 
-    def _call(self, kind: _Kind, types: KernelTypes, module: str) -> OperatorCall:
+    def _call(self, kind: _Kind, types: KernelTypes, module: str) -> Call:
         """Count a call of some kind."""
         label, _, code, _, copied, made, *looked_up = kind
         phase = PHASES[code]
@@ -719,18 +663,21 @@ class _Graph:
             dtype = self.half if types.item_bytes == 2 else self.parameter
             origin = "given" if self.given else "default"
         unit = types.unit or plain_unit(dtype)
-        if not types.unit and name.startswith(_PRODUCTS):
+        if not types.unit and self.known[label].product:
             if dtype != "float32":
                 unit = f"{dtype}_tensor"
             elif self.given == "tf32" and origin == "given":
                 unit = "tf32_tensor"
-        work, counted = None, None
-        if sizes is not None and formula_of(name) is not None:
-            counted = self._as_call(label, copied, types, arguments, dtype, phase, *looked_up)
-            work = work_of(counted)
-        return OperatorCall(name, phase, sizes, dtype, origin, unit, work, module, counted=counted)
+        make = partial(
+            Call, name, sizes or (), phase=phase, module=module, dtype=dtype, origin=origin,
+            unit=unit,
+        )  # fmt: skip
+        if sizes is None or self.known[label].count is None:
+            return make()
+        given = self._given(label, copied, types, arguments, dtype, phase, *looked_up)
+        return make(**given, work=work_of(make(**given)))
 
-    def _after_others(self, found: Sequence[OperatorCall], code: Int64) -> list[int]:
+    def _after_others(self, found: Sequence[Call], code: Int64) -> list[int]:
         """Bytes of the arguments that a call without products made in the same phase, by call.
 
         Of calls without products; `found` has every kind of call.
@@ -739,8 +686,8 @@ class _Graph:
                  for c in found]  # fmt: skip
         phase = np.array([PHASES.index(p) if p else -1 for p in plain], np.int8)[code]
         reads = [
-            [c.counted.read(i) for i in range(len(c.counted.sizes))]
-            if c.counted and p and not c.name.startswith("triton_")  # buffers' makers are unknown
+            [c.read(i) for i in range(len(c.sizes))]
+            if p and not c.name.startswith(FUSED)  # buffers' makers are unknown
             else []
             for c, p in zip(found, plain, strict=True)
         ]
@@ -782,7 +729,7 @@ class _Graph:
             at[left] = np.where(child >= 0, child, other)
         return found
 
-    def _as_call(
+    def _given(
         self,
         label: int,
         copied: int,
@@ -796,7 +743,8 @@ class _Graph:
         kernels: str = "",
         masks: Sizes = (),
         true: int | None = None,
-    ) -> Call:
+    ) -> dict[str, Any]:
+        """Return what a formula takes besides the sizes, as `Call` names it."""
         name, sizes = self.names.name[label], self.names.sizes[label] or ()
         item = types.item_bytes or ITEM_BYTES[types.result or dtype]
         if copied and types.dtype is None and sizes and numel(sizes[0]):
@@ -804,12 +752,12 @@ class _Graph:
             arguments = []
         own = types.item_bytes or ITEM_BYTES[dtype]
         items = [own] * len(sizes)
-        if name.startswith("triton_"):
+        if name.startswith(FUSED):
             moved = buffers(name, sizes, phase, self._types_of_sizes) if any(sizes) else None
             both = (sum(moved.read), sum(moved.written)) if moved else None
             each = tuple(map(add, moved.read, moved.written)) if moved else ()
-            return Call(name, sizes, tuple(items), item, moved=both, buffers=each)
-        if name == "aten::copy_" and len(sizes) > 1:
+            return {"items": tuple(items), "item": item, "moved": both, "buffers": each}
+        if name == COPY and len(sizes) > 1:
             items[0] = item
             source = types.source or (arguments[1] if len(arguments) > 1 else None)
             if types.source is None and not types.casts:
@@ -824,22 +772,22 @@ class _Graph:
         elif types.casts or (types.dtype is None and types.item_bytes is None):
             items = [ITEM_BYTES.get(t or "", own) for t in [*arguments, *[None] * len(sizes)]]
             items = items[: len(sizes)]
-        for places, size in ((_INTEGER_ARGUMENTS, 8), (_BOOLEAN_ARGUMENTS, 1)):
-            for place in places.get(name, ()):
-                if place < len(items):
-                    items[place] = size
+        for place, said in self.known[label].argument_types.items():
+            if place < len(items):
+                items[place] = ITEM_BYTES[said]
         recorded = self.names.types[label] or ()
         for place, word in enumerate(recorded):
             items[place] = ITEM_BYTES.get(dtype_named(word) or "", items[place])
-        return Call(
-            name, sizes, tuple(items), item, out, wanted, transposed, types.depth, kernels,
-            self.causal, masks=masks, true=true,
-        )  # fmt: skip
+        return {
+            "items": tuple(items), "item": item, "out": out, "needed": wanted,
+            "transposed": transposed, "depth": types.depth, "kernels": kernels,
+            "causal": self.causal, "masks": masks, "true": true,
+        }  # fmt: skip
 
-    def _joined(self, i: int) -> str:
+    def _kernels(self, i: int) -> list[str]:
         """Names of the kernels of a call."""
         mine = self._mine[self._bounds[i] : self._bounds[i + 1]]
-        return "|".join(self.kernels.strings[c] for c in self.kernels.name[mine].tolist() if c >= 0)
+        return [self.kernels.strings[c] for c in self.kernels.name[mine].tolist() if c >= 0]
 
     @cached_property
     def _types_of_sizes(self) -> Types:
@@ -849,26 +797,26 @@ class _Graph:
         for types, node in zip(self._types, self.nodes.tolist(), strict=True):
             label = int(self.tree.label[node])
             dtype = types.dtype or (self.half if types.item_bytes == 2 else None)
-            if not dtype or not self.names.name[label].startswith(_PRODUCTS):
+            if not dtype or not self.known[label].product:
                 continue
             for size in self.names.sizes[label] or ():
                 if len(size) > 1:
                     of_product[size] = of_numel[numel(size)] = dtype
         return Types(of_product, of_numel, self.parameter)
 
-    def _result(self, node: int, name: str, sizes: Sizes) -> Size | None:
+    def _result(self, node: int, formula: Formula, sizes: Sizes) -> Size | None:
         """Size of a result that the arguments do not tell: a backward's first, or a consumer's."""
-        if name == "aten::convolution_backward" or not name.startswith(_ASKED):
+        if formula.output_from != "consumers" or formula.product == "gradients":
             return None
-        if "conv" in name and len(sizes) > 1:
+        if formula.product and len(sizes) > 1:
             x, w = sizes[:2]
+            turned = formula.product == "transposed"
             for n in (node, *self._wrappers(node)):
                 seq = int(self._seq[n])
                 size = self._backward_of.get(seq) if seq >= 0 else None
-                if size and (is_convolved(size, x, w) or "transpose" in name):
+                if size and (is_convolved(size, x, w) or turned):
                     return size
             seen = self._outputs(node, 0)
-            turned = "transpose" in name
             return next((s for s in seen if turned or is_convolved(s, x, w)), None)
         return next(iter(self._outputs(node, 0)), self._gradient(node))
 
@@ -882,7 +830,7 @@ class _Graph:
                 return size
         return None
 
-    def _wanted(self, node: int, sizes: Sizes, kernels: str) -> tuple[bool, bool]:
+    def _wanted(self, node: int, sizes: Sizes, kernels: list[str]) -> tuple[bool, bool]:
         """Which gradients of a convolution are asked for: those that something consumes.
 
         If all its products are of one gradient by their names, that one: torch.func asks for
@@ -891,7 +839,7 @@ class _Graph:
         said = self.names.needed[int(self.tree.label[node])]
         if said is not None and len(said) > 1:
             return said[0], said[1]
-        products = [name for name in kernels.split("|") if multiplies(name)]
+        products = [name for name in kernels if multiplies(name)]
         if products and all("dgrad" in name for name in products):
             return True, False
         seen = [
@@ -905,36 +853,9 @@ def _code(dtype: str | None) -> int:
     return -1 if dtype is None else _DTYPES.index(dtype)
 
 
-def _with(call: OperatorCall, after_others: int, around_another: bool) -> OperatorCall:
+def _with(call: Call, after_others: int, around_another: bool) -> Call:
     """Return a call that reads so many bytes of others' results, and counts once."""
-    if call.work is None:
+    if call.work is None or not (after_others or around_another):
         return call
-    work = replace(call.work, flops=0) if around_another else call.work
+    work = call.work._replace(flops=0) if around_another else call.work
     return replace(call, work=work, fusible_bytes=min(after_others, work.read_bytes))
-
-
-_PRODUCTS: Final = (
-    "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::_scaled_mm",
-    "aten::_grouped_mm", ATTENTION, "aten::cudnn_conv", "aten::convolution", "aten::mv",
-    "aten::addmv", "aten::_cudnn_rnn", *TOKENS_FIRST,
-)  # fmt: skip
-_LAYERS: Final = (
-    "aten::embedding", "aten::layer_norm", "aten::batch_norm", "aten::group_norm",
-    "aten::instance_norm", "aten::rms_norm", "aten::dropout", "aten::native_layer_norm",
-    "aten::native_batch_norm", "aten::native_group_norm", "aten::native_dropout",
-)  # fmt: skip
-_ASKED: Final = (
-    "aten::cudnn_conv", "aten::convolution", "aten::_conv_depthwise", "aten::conv_depthwise",
-    "aten::slow_conv", "aten::_slow_conv", "aten::miopen_", "aten::max_pool2d", "aten::max_pool3d",
-    "aten::avg_pool", "aten::_adaptive_avg_pool", "aten::upsample", "aten::sum", "aten::mean",
-    "aten::embedding_dense_backward", "aten::index", "aten::topk", "aten::_embedding_bag",
-    "aten::nonzero", "aten::_fft_r2c", "aten::_fft_c2r", "torchvision::roi_align",
-    "torchvision::_roi_align_backward",
-)  # fmt: skip
-_BY_KERNELS: Final = (
-    "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::gather", "aten::index_select",
-    "aten::embedding", "aten::embedding_dense_backward", "aten::index_put_",
-    "aten::_index_put_impl_", "aten::_fft_r2c", "aten::_fft_c2c", "aten::_fft_c2r",
-    "aten::_scaled_dot_product_cudnn_attention_backward",
-    "aten::_scaled_dot_product_flash_attention_backward",
-)  # fmt: skip

@@ -7,31 +7,38 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfmodel.base.arrays import Floats
+from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import SchemaError
-from perfmodel.programs.pytorch.calls import Kernels, OperatorCall, find_calls
+from perfmodel.programs.pytorch.calls import Kernels, find_calls
 from perfmodel.programs.pytorch.names import parse
+from perfmodel.programs.pytorch.operators import Call
 from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.readers.ncu import Launch
 from perfmodel.readers.trace import KERNEL
-from perfmodel.timing.operator_times import CountedOperator
 
 _READ, _WRITE = "dram__bytes_read.sum", "dram__bytes_write.sum"
 _L2, _TIME = "lts__t_bytes.sum", "gpu__time_duration.sum"
 
 
 @dataclass(frozen=True, slots=True)
-class CountedCall:
-    """One call of an operator, and what its kernels moved; NaN where that was not counted."""
+class CountedCalls:
+    """Calls of operators, and what their kernels moved; NaN where that was not counted.
 
-    call: OperatorCall
-    kernels: int
-    dram_read_bytes: float
-    dram_write_bytes: float
-    l2_bytes: float
+    Attributes
+    ----------
+    calls : tuple of Call
+    kernels : int64, shape (n,)
+    dram_read_bytes, dram_write_bytes, l2_bytes : floats, shape (n,)
+    """
+
+    calls: tuple[Call, ...]
+    kernels: Int64
+    dram_read_bytes: Floats
+    dram_write_bytes: Floats
+    l2_bytes: Floats
 
 
-def counted_calls(launches: Sequence[Launch], dtype: str | None = None) -> tuple[CountedCall, ...]:
+def counted_calls(launches: Sequence[Launch], dtype: str | None = None) -> CountedCalls:
     """Give every launch to its operator, as `calls.find_calls` does in a report.
 
     Parameters
@@ -75,12 +82,8 @@ def counted_calls(launches: Sequence[Launch], dtype: str | None = None) -> tuple
         known = np.array([np.nan if v is None else v for v in values])
         return np.bincount(found.owner[inside], known[inside], len(found.calls)).astype(np.float64)
 
-    read, written, l2 = total(_READ), total(_WRITE), total(_L2)
-    kernels = np.bincount(found.owner[inside], minlength=len(found.calls))
-    return tuple(
-        CountedCall(call, int(kernels[i]), float(read[i]), float(written[i]), float(l2[i]))
-        for i, call in enumerate(found.calls)
-    )
+    kernels = np.bincount(found.owner[inside], minlength=len(found.calls)).astype(np.int64)
+    return CountedCalls(found.calls, kernels, total(_READ), total(_WRITE), total(_L2))
 
 
 def _kernels(launches: Sequence[Launch], node: Sequence[int]) -> Kernels:
@@ -96,23 +99,20 @@ def _kernels(launches: Sequence[Launch], node: Sequence[int]) -> Kernels:
 
 def counted_operators(
     launches: Sequence[Launch], dtype: str | None = None
-) -> tuple[CountedOperator, ...]:
-    """Means over the calls of an operator of one phase and sizes; see `counted_calls`."""
-    grouped: dict[tuple[str, str, str], list[CountedCall]] = {}
-    for one in counted_calls(launches, dtype):
-        key = (one.call.name, one.call.phase, one.call.shown)
-        grouped.setdefault(key, []).append(one)
-    return tuple(
-        CountedOperator(
-            *key,
-            _mean([one.dram_read_bytes for one in calls]),
-            _mean([one.dram_write_bytes for one in calls]),
-            _mean([one.l2_bytes for one in calls]),
-        )
-        for key, calls in grouped.items()
-    )
+) -> dict[tuple[str, str, str], tuple[float | None, float | None]]:
+    """Mean bytes of DRAM and L2 of a call by operator, phase and sizes; see `counted_calls`."""
+    found = counted_calls(launches, dtype)
+    rows: dict[tuple[str, str, str], list[int]] = {}
+    for i, call in enumerate(found.calls):
+        rows.setdefault((call.name, call.phase, call.shown), []).append(i)
+    moved: dict[tuple[str, str, str], tuple[float | None, float | None]] = {}
+    for key, mine in rows.items():
+        read, written = _mean(found.dram_read_bytes[mine]), _mean(found.dram_write_bytes[mine])
+        both = None if read is None or written is None else read + written
+        moved[key] = both, _mean(found.l2_bytes[mine])
+    return moved
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    known = [v for v in values if not np.isnan(v)]
+def _mean(values: Floats) -> float | None:
+    known = values[~np.isnan(values)].tolist()
     return sum(known) / len(known) if known else None

@@ -11,9 +11,10 @@ import numpy as np
 from perfmodel.base.arrays import Bool, Int64, distinct_rows
 from perfmodel.base.units import si
 from perfmodel.programs.kernels import categorize
-from perfmodel.programs.pytorch.calls import Calls, Kernels, OperatorCall, find_calls
+from perfmodel.programs.pytorch.calls import Calls, Kernels, find_calls
 from perfmodel.programs.pytorch.dtypes import kernel_types
 from perfmodel.programs.pytorch.names import parse
+from perfmodel.programs.pytorch.operators import Call
 from perfmodel.programs.pytorch.ranges import SIZES
 from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.readers.trace import KERNEL, TO_GPU, TO_HOST, Trace
@@ -124,7 +125,7 @@ def find(
     at = np.searchsorted(found.op, op)
     process, thread, at_ns = found.process[at], found.thread[at], found.at_ns[at]
     del found, at
-    calls: list[OperatorCall] = []
+    calls: list[Call] = []
     owner = np.full(len(op), -1, np.int64)
     phase, module = (np.empty(len(op), object) for _ in range(2))
     of_range = trace.thread_process[trace.ranges.thread]
@@ -235,7 +236,7 @@ def _any(owner: Int64, count: int) -> Bool:
     return found
 
 
-def _distinct(calls: Sequence[OperatorCall]) -> tuple[list[OperatorCall], Int64]:
+def _distinct(calls: Sequence[Call]) -> tuple[list[Call], Int64]:
     """Distinct objects among calls, in the order in which they come; and which one each is."""
     known: dict[int, int] = {}
     code = np.array([known.setdefault(id(call), len(known)) for call in calls], np.int64)
@@ -243,7 +244,7 @@ def _distinct(calls: Sequence[OperatorCall]) -> tuple[list[OperatorCall], Int64]
     return [calls[i] for i in first.tolist()], code
 
 
-def _key(call: OperatorCall, communicates: bool, over_pcie: bool) -> OperatorKey:
+def _key(call: Call, communicates: bool, over_pcie: bool) -> OperatorKey:
     unit = "pcie" if over_pcie else call.unit
     return OperatorKey(
         call.name, call.phase, call.dtype, call.origin, unit, call.shown,

@@ -1,32 +1,60 @@
-"""FLOPs and bytes of ATen's operators by the sizes of their arguments, one function for each.
+"""What is known of ATen's operators: FLOPs and bytes by the sizes of arguments, and other facts.
 
-FLOPs are those of GEMMs, 2 for a multiply-add, as torch.utils.flop_counter counts them: matrix
-multiplications, convolutions and attention; of all else they are 0. Bytes are compulsory: every
-element that an operator must read or write once, or once for every pass that PyTorch's kernels make
-over it, with nothing left in a cache before.
+Every fact of an operator is said once, where `formula` registers it. FLOPs are those of GEMMs, 2
+for a multiply-add, as torch.utils.flop_counter counts them: matrix multiplications, convolutions
+and attention; of all else they are 0. Bytes are compulsory: every element that an operator must
+read or write once, or once for every pass that PyTorch's kernels make over it, with nothing left in
+a cache before.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Final
+from typing import Any, Final, Literal, NamedTuple
 
+from perfmodel.base.errors import PerfmodelError
+from perfmodel.base.escape import printable
+from perfmodel.base.units import sizes_text
 from perfmodel.programs.pytorch.names import Size, Sizes
+from perfmodel.timing.operator_times import Phase
+
+Origin = Literal["kernel", "inputs", "default", "given", ""]
+Product = Literal["gemm", "attention", "convolution", "transposed", "gradients", "other", ""]
+
+
+class SizesError(Exception):
+    """The recorded sizes do not say what a formula needs, or are not those that it is for."""
+
+
+class FormulaError(PerfmodelError):
+    """A formula fails on sizes that it takes: a fault of the formula."""
+
+
+class OperatorWork(NamedTuple):
+    """What an operator must do: FLOPs of its GEMMs, and bytes to and from memory.
+
+    `shape` is (m, n, k) of one GEMM, (batch times heads, queries, numbers of a head) of attention;
+    None of all else.
+    """
+
+    flops: int
+    read_bytes: int
+    write_bytes: int
+    shape: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of an operator.
+    """One call of an operator: what it was given, and what it must do.
 
     Attributes
     ----------
     name : str
     sizes : tuple of tuple of int
-        Of every argument, lists flattened; () for what is no tensor.
+        Of every argument, lists flattened; () for what is no tensor. Empty where none is recorded.
     items : tuple of int
         Bytes of an element of every argument.
     item : int
@@ -40,7 +68,7 @@ class Call:
     depth : int
         Lists of tensors that the kernel of a foreach or fused operator takes.
     kernels : str
-        Names of its kernels, joined.
+        Those of `Formula.by_kernels` that are in the names of its kernels, joined.
     causal : bool
         Whether an attention of as many queries as keys is counted as masked.
     moved : tuple of int or None
@@ -51,12 +79,23 @@ class Call:
         Sizes of the indices that are masks, by the `aten::nonzero` inside; of that one its own.
     true : int or None
         How many elements of them are true, where what consumes the `aten::nonzero` says.
+    phase, module : str
+        Of the step; and the module that called it, '' outside of all.
+    dtype, origin : str
+        Type of its longest kernel or of its inputs, and which of them says it.
+    unit : str
+        The machine's peak for its arithmetic.
+    work : OperatorWork or None
+        What its formula counts; None without a formula, or where the sizes do not say it.
+    fusible_bytes : int
+        Those that it reads of what an operator without products wrote in the same phase: a kernel
+        that did both would not read them.
     """
 
     name: str
     sizes: Sizes
-    items: tuple[int, ...]
-    item: int
+    items: tuple[int, ...] = ()
+    item: int = 0
     out: Size | None = None
     needed: tuple[bool, bool] = (True, True)
     transposed: bool | None = None
@@ -67,59 +106,172 @@ class Call:
     buffers: tuple[int, ...] = ()
     masks: Sizes = ()
     true: int | None = None
+    phase: Phase = "forward"
+    module: str = ""
+    dtype: str = ""
+    origin: Origin = ""
+    unit: str = ""
+    work: OperatorWork | None = None
+    fusible_bytes: int = 0
+
+    def size(self, place: int, dimensions: int | None = None, *, least: int = 0) -> Size:
+        """Size of an argument of so many dimensions, or of at least so many.
+
+        Raises
+        ------
+        SizesError
+            If the recording has no such argument there.
+        """
+        found = self.sizes[place] if place < len(self.sizes) else None
+        if found is None or len(found) < least or dimensions not in (None, len(found)):
+            raise SizesError
+        return found
 
     def read(self, *which: int) -> int:
-        """Bytes of some arguments, each once."""
+        """Bytes of some arguments, each once; 0 of those that are not recorded."""
         return sum(numel(self.sizes[i]) * self.items[i] for i in which if i < len(self.sizes))
 
     def everything(self) -> int:
         """Bytes of all arguments, each once."""
         return self.read(*range(len(self.sizes)))
 
+    @property
+    def in_place(self) -> bool:
+        """Whether it writes its first argument: its name ends in one underscore."""
+        return self.name.endswith("_") and not self.name.endswith("__")
+
+    @property
+    def shown(self) -> str:
+        """Sizes in print; of many tensors the first ones."""
+        return sizes_text(self.sizes)
+
+    @property
+    def described(self) -> tuple[tuple[str, str | int], ...]:
+        """Operator, sizes, FLOPs and bytes by formula, of all that the call launched."""
+        said: tuple[tuple[str, str | int], ...] = (("operator", self.name), ("sizes", self.shown))
+        if self.work is None:
+            return said
+        work = {
+            "flops": self.work.flops,
+            "operator_bytes": self.work.read_bytes + self.work.write_bytes,
+        }
+        return (*said, *((key, count) for key, count in work.items() if count))
+
 
 @dataclass(frozen=True, slots=True)
-class OperatorWork:
-    """What an operator must do: FLOPs of its GEMMs, and bytes to and from memory."""
+class Formula:
+    """How operators are counted, and what else is known of them.
 
-    flops: int
-    read_bytes: int
-    write_bytes: int
+    Attributes
+    ----------
+    count : callable or None
+        Counts a call; None of operators that others inside them do the work of.
+    product : str
+        What it multiplies, '' if nothing, so that it has no FLOPs: one 'gemm', an 'attention', a
+        'convolution' (or a 'transposed' one, or the 'gradients' of one), or 'other'. Where no
+        kernel's name says otherwise, it runs on tensor cores.
+    argument_types, output_types : mapping of int to str
+        Of arguments and outputs, by place, that are not of the type that it computes with.
+    output_from : {'arguments', 'consumers'}
+        What says the size of the result that `count` needs: the arguments alone, or what consumes
+        it or its backward (`Call.out`; of a convolution's gradients which are needed).
+    by_kernels : tuple of str
+        Words in the names of its kernels that decide what `count` returns (`Call.kernels`).
+    sequences : tuple of int
+        Places of the arguments that say, in this or that version of a library, where sequences of
+        several lengths begin.
+    masks : bool
+        Whether an `aten::nonzero` inside it finds the true elements of an index (`Call.masks`).
+    whole : bool
+        Whether products inside it are parts of it.
+    layer : bool
+        Whether it is of a layer, so that a forward pass has begun (as with products).
+    parameters : bool
+        Whether its tensors are parameters, gradients or moments, so that their type is known.
+    phase : str
+        Phase of a step where no range around it says one; '' if it may be of any.
+    """
+
+    count: Callable[[Call], OperatorWork] | None = None
+    product: Product = ""
+    argument_types: Mapping[int, str] = field(default_factory=dict)
+    output_types: Mapping[int, str] = field(default_factory=dict)
+    output_from: Literal["arguments", "consumers"] = "arguments"
+    by_kernels: tuple[str, ...] = ()
+    sequences: tuple[int, ...] = ()
+    masks: bool = False
+    whole: bool = False
+    layer: bool = False
+    parameters: bool = False
+    phase: Phase | Literal[""] = ""
 
 
-Formula = Callable[[Call], OperatorWork]
-_FORMULAS: Final[dict[str, Formula]] = {}
+FORMULAS: Final[dict[str, Formula]] = {}
+"""By the name of an operator."""
+COPY: Final = "aten::copy_"
+NONZERO: Final = "aten::nonzero"
+FUSED: Final = "triton_"
+"""How the names of kernels begin that torch.compile makes; the formula of all is under this."""
+_UNKNOWN: Final = Formula()
+_SHOWN: Final = 8
+"""Sizes in an error: those of a list of parameters may be thousands."""
+_Count = Callable[[Call], OperatorWork]
 
 
-class FormulaError(Exception):
-    """The sizes are not those that a formula is for."""
+def _register(names: tuple[str, ...], known: Formula) -> None:
+    """Say what is known of operators.
+
+    Raises
+    ------
+    ValueError
+        If something is known of one already.
+    """
+    for name in names:
+        if name in FORMULAS:
+            raise ValueError(f"expected every operator once; got {name} twice; leave one out")
+        FORMULAS[name] = known
 
 
-def formula(*names: str) -> Callable[[Formula], Formula]:
-    """Register a function as the formula of operators."""
+def formula(*names: str, **facts: Any) -> Callable[[_Count], _Count]:
+    """Register a function as what counts operators, with other facts of `Formula`."""
 
-    def register(function: Formula) -> Formula:
-        for name in names:
-            _FORMULAS[name] = function
-        return function
+    def register(count: _Count) -> _Count:
+        _register(names, Formula(count, **facts))
+        return count
 
     return register
 
 
-def formula_of(name: str) -> Formula | None:
-    """The formula of an operator, None if it has none."""
-    return _FORMULAS.get(name) or (fused if name.startswith("triton_") else None)
+def formula_of(name: str) -> Formula:
+    """What is known of an operator; nothing of others.
+
+    >>> formula_of("aten::mm").product, formula_of("aten::view").count
+    ('gemm', None)
+    """
+    return FORMULAS.get(FUSED if name.startswith(FUSED) else name, _UNKNOWN)
 
 
-@lru_cache(maxsize=65536)
 def work_of(call: Call) -> OperatorWork | None:
-    """Count one call; None if no formula is for it."""
-    function = formula_of(call.name)
-    if function is None:
+    """Count one call; None if no formula is for it, or the sizes do not say what that needs.
+
+    Raises
+    ------
+    FormulaError
+        If the formula fails in any other way than by a `SizesError`.
+    """
+    count = formula_of(call.name).count
+    if count is None:
         return None
     try:
-        return function(call)
-    except (FormulaError, IndexError, ValueError, ArithmeticError, StopIteration):
+        return count(call)
+    except SizesError:
         return None
+    except Exception as error:
+        raise FormulaError(
+            f"{printable(call.name)}: expected a formula that takes the sizes "
+            f"{[*map(list, call.sizes[:_SHOWN])]}; got {type(error).__name__}: {error}; correct "
+            f"{count.__name__} in {__name__}"
+        ) from error
 
 
 def numel(size: Size) -> int:
@@ -149,68 +301,64 @@ def mm_flops(m: int, k: int, n: int) -> int:
     return 2 * m * k * n
 
 
-@formula("aten::mm", "aten::_int_mm")
+@formula("aten::mm", "aten::_int_mm", "aten::_scaled_mm", "aten::_scaled_mm_v2", product="gemm")
 def mm(call: Call) -> OperatorWork:
-    """[M, K] x [K, N]: 2 M K N (flop_counter.mm_flop); reads both, writes M N."""
-    (m, k), (k2, n) = call.sizes[:2]
+    """[M, K] x [K, N]: 2 M K N (flop_counter.mm_flop, _scaled_mm_flop); reads both, writes M N.
+
+    The scales of float8 are small.
+    """
+    (m, k), (k2, n) = call.size(0, 2), call.size(1, 2)
     _equal(k, k2)
-    return OperatorWork(mm_flops(m, k, n), call.read(0, 1), m * n * call.item)
+    return OperatorWork(mm_flops(m, k, n), call.read(0, 1), m * n * call.item, (m, n, k))
 
 
-@formula("aten::addmm", "aten::_addmm_activation", "aten::addmm_")
+@formula("aten::addmm", "aten::_addmm_activation", "aten::addmm_", product="gemm")
 def addmm(call: Call) -> OperatorWork:
     """A GEMM as `mm` of the last two, and what is added (flop_counter.addmm_flop)."""
-    (m, k), (k2, n) = call.sizes[1:3]
+    (m, k), (k2, n) = call.size(1, 2), call.size(2, 2)
     _equal(k, k2)
-    return OperatorWork(mm_flops(m, k, n), call.read(0, 1, 2), m * n * call.item)
+    return OperatorWork(mm_flops(m, k, n), call.read(0, 1, 2), m * n * call.item, (m, n, k))
 
 
-@formula("aten::_scaled_mm", "aten::_scaled_mm_v2")
-def scaled_mm(call: Call) -> OperatorWork:
-    """As `mm`, of float8 (flop_counter._scaled_mm_flop); scales are small."""
-    return mm(call)
-
-
-@formula("aten::bmm")
+@formula("aten::bmm", product="other")
 def bmm(call: Call) -> OperatorWork:
     """B GEMMs [M, K] x [K, N]: 2 B M K N (flop_counter.bmm_flop)."""
-    (b, m, k), (b2, k2, n) = call.sizes[:2]
+    (b, m, k), (b2, k2, n) = call.size(0, 3), call.size(1, 3)
     _equal((b, k), (b2, k2))
     return OperatorWork(b * mm_flops(m, k, n), call.read(0, 1), b * m * n * call.item)
 
 
-@formula("aten::baddbmm", "aten::baddbmm_")
+@formula("aten::baddbmm", "aten::baddbmm_", product="other")
 def baddbmm(call: Call) -> OperatorWork:
     """As `bmm` of the last two, and what is added (flop_counter.baddbmm_flop)."""
-    (b, m, k), (b2, k2, n) = call.sizes[1:3]
+    (b, m, k), (b2, k2, n) = call.size(1, 3), call.size(2, 3)
     _equal((b, k), (b2, k2))
     return OperatorWork(b * mm_flops(m, k, n), call.read(0, 1, 2), b * m * n * call.item)
 
 
-@formula("aten::linear")
+@formula("aten::linear", product="other")
 def linear(call: Call) -> OperatorWork:
     """[..., K] x [N, K]^T: 2 K N for every row; counts where no GEMM inside does."""
-    x, (n, k) = call.sizes[:2]
+    x, (n, k) = call.size(0, least=1), call.size(1, 2)
     _equal(x[-1], k)
     rows = prod(x[:-1])
     return OperatorWork(mm_flops(rows, k, n), call.read(0, 1, 2), rows * n * call.item)
 
 
-@formula("aten::mv", "aten::addmv")
+@formula("aten::mv", "aten::addmv", product="other")
 def mv(call: Call) -> OperatorWork:
     """[M, K] x [K]: 2 M K."""
-    at = next(i for i, s in enumerate(call.sizes) if len(s) == 2)
-    m, k = call.sizes[at]
+    m, k = _first(call, 2)
     return OperatorWork(2 * m * k, call.everything(), m * call.item)
 
 
-@formula("aten::dot", "aten::vdot")
+@formula("aten::dot", "aten::vdot", product="other")
 def dot(call: Call) -> OperatorWork:
     """[K] x [K]: 2 K."""
-    return OperatorWork(2 * numel(call.sizes[0]), call.read(0, 1), call.item)
+    return OperatorWork(2 * numel(call.size(0)), call.read(0, 1), call.item)
 
 
-@formula("aten::_grouped_mm", "aten::_scaled_grouped_mm")
+@formula("aten::_grouped_mm", product="other")
 def grouped_mm(call: Call) -> OperatorWork:
     """GEMMs of groups that share an axis: every row is in one group, so the count is one's.
 
@@ -219,50 +367,81 @@ def grouped_mm(call: Call) -> OperatorWork:
     [G, M, K] x [G, K, N] is `bmm`
     (torch/_meta_registrations.py, `_meta_grouped_mm_common`).
     """
-    a, b = call.sizes[:2]
+    return _grouped_mm(call, ends=2)
+
+
+@formula("aten::_scaled_grouped_mm", product="other")
+def scaled_grouped_mm(call: Call) -> OperatorWork:
+    """As `grouped_mm`, of float8; two scales stand before the ends of the groups."""
+    return _grouped_mm(call, ends=4)
+
+
+def _grouped_mm(call: Call, ends: int) -> OperatorWork:
+    a, b = call.size(0, least=2), call.size(1, least=2)
     if len(a) == 3 and len(b) == 3:
         return bmm(call)
+    if len(a) > 3 or len(b) > 3:
+        raise SizesError
     k, m = a[-1], a[-2]
     n = b[-1]
-    ends = call.sizes[4 if "scaled" in call.name else 2]  # behind two scales
-    groups = ends[0] if len(a) == len(b) == 2 else 1
+    groups = call.size(ends, 1)[0] if len(a) == len(b) == 2 else 1
     return OperatorWork(mm_flops(m, k, n), call.read(0, 1), groups * m * n * call.item)
 
 
 # --- recurrent layers
 
 
-@formula("aten::_cudnn_rnn", "aten::miopen_rnn", "aten::_cudnn_rnn_backward",
-         "aten::miopen_rnn_backward")  # fmt: skip
+@formula("aten::_cudnn_rnn", "aten::miopen_rnn", product="other")
 def rnn(call: Call) -> OperatorWork:
     """2 FLOPs a weight of the matrices for every row of the input: [T, B, in] or packed [rows, in].
 
     Every gate multiplies the input and the state of the step before (S. Hochreiter, J. Schmidhuber,
     Long Short-Term Memory, 1997); of two directions and several layers each has its matrices, which
-    stand between input and first state. The backward makes two GEMMs of each: of the gradient of
-    what went in, and of the weights. Reads its arguments, writes the states of every layer, or the
-    gradients of input and weights (FlopCounterMode counts nothing).
+    stand between input and first state. Reads its arguments, writes the states of every layer
+    (FlopCounterMode counts nothing).
     """
-    x, *rest = call.sizes
-    state = next(i for i, size in enumerate(rest) if len(size) == 3)
-    weights = sum(numel(size) for size in rest[:state] if len(size) == 2)
-    if len(x) not in (2, 3) or not weights:
-        raise FormulaError
-    rows = prod(x[:-1])
-    flops = 2 * rows * weights
-    flat = next((i for i, size in enumerate(rest[:state]) if numel(size) > weights), None)
-    read = call.everything() - (call.read(flat + 1) if flat is not None else 0)  # weights again
-    if "backward" in call.name:
-        return OperatorWork(2 * flops, read, (numel(x) + weights) * call.item)
-    return OperatorWork(flops, read, rows * rest[state][0] * rest[state][2] * call.item)
+    rows, weights, read = _recurrent(call)
+    state = _first(call, 3, after=1)
+    written = rows * state[0] * state[2] * call.item
+    return OperatorWork(2 * rows * weights, read, written)
 
 
-@formula("aten::_thnn_fused_lstm_cell", "aten::_thnn_fused_gru_cell")
-def recurrent_cell(call: Call) -> OperatorWork:
-    """Reads the gates' sums and the state; writes the new state (of LSTM two) and the gates."""
-    gates, state = call.sizes[0], call.sizes[2]
-    written = 2 * numel(state) + numel(gates) if "lstm" in call.name else 6 * numel(state)
+@formula("aten::_cudnn_rnn_backward", "aten::miopen_rnn_backward", product="other")
+def rnn_backward(call: Call) -> OperatorWork:
+    """Two GEMMs of each of `rnn`: of the gradient of what went in, and of the weights.
+
+    Reads its arguments, writes the gradients of input and weights.
+    """
+    rows, weights, read = _recurrent(call)
+    return OperatorWork(4 * rows * weights, read, (numel(call.size(0)) + weights) * call.item)
+
+
+def _recurrent(call: Call) -> tuple[int, int, int]:
+    """Rows of the input, elements of the matrices, and bytes that are read.
+
+    cuDNN takes all weights as one flat argument, too, which is not read again.
+    """
+    x, state = call.size(0, least=2), _first(call, 3, after=1)
+    matrices = call.sizes[1 : call.sizes.index(state, 1)]
+    weights = sum(numel(size) for size in matrices if len(size) == 2)
+    if len(x) > 3 or not weights:
+        raise SizesError
+    flat = next((i for i, size in enumerate(matrices, 1) if numel(size) > weights), None)
+    read = call.everything() - (call.read(flat) if flat is not None else 0)
+    return prod(x[:-1]), weights, read
+
+
+@formula("aten::_thnn_fused_lstm_cell")
+def lstm_cell(call: Call) -> OperatorWork:
+    """Reads the gates' sums and the state; writes two new states and the gates."""
+    written = 2 * numel(call.size(2)) + numel(call.size(0))
     return OperatorWork(0, call.everything(), written * call.item)
+
+
+@formula("aten::_thnn_fused_gru_cell")
+def gru_cell(call: Call) -> OperatorWork:
+    """Reads the gates' sums and the state; writes the new state and five numbers for each."""
+    return OperatorWork(0, call.everything(), 6 * numel(call.size(2)) * call.item)
 
 
 # --- convolutions
@@ -282,27 +461,29 @@ def conv_flops(spatial: Size, batch: int, weight: Size) -> int:
     "aten::conv_depthwise3d", "aten::miopen_convolution", "aten::miopen_depthwise_convolution",
     "aten::convolution_overrideable", "aten::_slow_conv2d_forward", "aten::slow_conv3d_forward",
     "aten::slow_conv_dilated2d", "aten::slow_conv_dilated3d", "aten::convolution",
+    product="convolution", output_from="consumers",
 )  # fmt: skip
 def convolution(call: Call) -> OperatorWork:
     """`conv_flops` of the result, whose size its backward or its consumer says."""
-    x, w = call.sizes[:2]
+    x, w = call.size(0), call.size(1)
     if call.out is None or not is_convolved(call.out, x, w):
-        raise FormulaError
+        raise SizesError
     flops = conv_flops(call.out[2:], x[0], w)
     read = conv_input(x, w, call.out) * call.items[0] + call.read(1)
     return OperatorWork(flops, read, numel(call.out) * call.item)
 
 
 @formula("aten::cudnn_convolution_transpose", "aten::miopen_convolution_transpose",
-         "aten::slow_conv_transpose2d", "aten::slow_conv_transpose3d")  # fmt: skip
+         "aten::slow_conv_transpose2d", "aten::slow_conv_transpose3d",
+         product="transposed", output_from="consumers")  # fmt: skip
 def convolution_transpose(call: Call) -> OperatorWork:
     """`conv_flops` of the input (flop_counter.conv_flop_count, transposed)."""
-    x, w = call.sizes[:2]
+    x, w = call.size(0, least=3), call.size(1, least=3)
     written = numel(call.out) * call.item if call.out else 0
     return OperatorWork(conv_flops(x[2:], x[0], w), call.read(0, 1), written)
 
 
-@formula("aten::convolution_backward")
+@formula("aten::convolution_backward", product="gradients", output_from="consumers")
 def convolution_backward(call: Call) -> OperatorWork:
     """The forward's FLOPs for each gradient that is asked for: of the input, of the weight.
 
@@ -310,10 +491,10 @@ def convolution_backward(call: Call) -> OperatorWork:
     the transposed input for [in, N, ...], not for [in / groups, N, ...]. Each gradient reads the
     gradient of the result and its other factor.
     """
-    dy, x, w = call.sizes[:3]
+    dy, x, w = call.size(0), call.size(1), call.size(2)
     transposed = is_transposed(dy, x, w, call.transposed)
-    if dy[0] != x[0] or not (transposed or is_convolved(dy, x, w)):
-        raise FormulaError
+    if not (transposed or is_convolved(dy, x, w)):
+        raise SizesError
     once = conv_flops((x if transposed else dy)[2:], x[0], w)
     small, large = (x, dy) if transposed else (dy, x)
     touched = conv_input(large, w, small) * call.items[0 if transposed else 1]
@@ -380,16 +561,17 @@ def scores(q: Size, k: Size, *, causal: bool) -> int:
     "aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_efficient_attention",
     "aten::_scaled_dot_product_cudnn_attention",
     "aten::_scaled_dot_product_fused_attention_overrideable",
+    product="attention", whole=True,
 )  # fmt: skip
 def attention(call: Call) -> OperatorWork:
     """2 (D + Dv) a score: the score itself and its product with the values.
 
     Reads queries, keys, values, writes the result and 4 bytes a row.
     """
-    q, k, v = call.sizes[:3]
-    written = prod(q[:3]) * (v[3] * call.item + 4)
-    flops = 2 * scores(q, k, causal=call.causal) * (q[3] + v[3])
-    return OperatorWork(flops, call.read(0, 1, 2), written)
+    (b, h, s, d), k, v = (call.size(i, 4) for i in range(3))
+    written = b * h * s * (v[3] * call.item + 4)
+    flops = 2 * scores((b, h, s, d), k, causal=call.causal) * (d + v[3])
+    return OperatorWork(flops, call.read(0, 1, 2), written, (b * h, s, d))
 
 
 @formula(
@@ -397,7 +579,8 @@ def attention(call: Call) -> OperatorWork:
     "aten::_scaled_dot_product_efficient_attention_backward",
     "aten::_scaled_dot_product_cudnn_attention_backward",
     "aten::_scaled_dot_product_fused_attention_overrideable_backward",
-)
+    product="attention", whole=True, by_kernels=("convert_dq", "fmha_reduce_head"),
+)  # fmt: skip
 def attention_backward(call: Call) -> OperatorWork:
     """2 (3 D + 2 Dv) a score: the score again, and four gradients (sdpa_backward_flop_count).
 
@@ -406,102 +589,89 @@ def attention_backward(call: Call) -> OperatorWork:
     gradient and the result; writes three gradients. Back ends that add the queries' gradient up in
     float32 read and write that too, and cuDNN's, of grouped queries, gradients of every head.
     """
-    q, k, v = call.sizes[1:4]
-    b, h, _, d = q
+    q, k, v = (call.size(i, 4) for i in (1, 2, 3))
+    b, h, s, d = q
     flops = 2 * scores(q, k, causal=call.causal) * (3 * d + 2 * v[3])
-    read = 3 * call.read(0) + call.read(1, 2, 3) + 4 * prod(q[:3])
+    read = 3 * call.read(0) + call.read(1, 2, 3) + 4 * b * h * s
     written = call.read(1, 2, 3)
     if "convert_dq" in call.kernels:
         read, written = read + 8 * numel(q), written + 4 * numel(q)
     if "fmha_reduce_head" in call.kernels:
         heads = b * h * k[2] * (d + v[3]) * call.items[2]
         read, written = read + heads, written + heads
-    return OperatorWork(flops, read, written)
+    return OperatorWork(flops, read, written, (b * h, s, d))
 
 
-ATTENTION: Final = "aten::_scaled_dot_product_"
-WRAPPED: Final = (
-    "aten::_flash_attention_forward", "aten::_flash_attention_backward",
-    "aten::_efficient_attention_forward", "aten::_efficient_attention_backward",
-)  # fmt: skip
-"""Operators that those of scaled_dot_product_attention call, and other libraries by themselves."""
-_STARTS: Final = {
-    "aten::_flash_attention_forward": (3,), "aten::_flash_attention_backward": (6,),
-    "aten::_efficient_attention_forward": (4,), "aten::_efficient_attention_backward": (6,),
-    "xformers::efficient_attention_forward_cutlass": (3, 4), "xformers_flash::flash_fwd": (3,),
-    "xformers::efficient_attention_backward_cutlass": (5, 6), "xformers_flash::flash_bwd": (7,),
-}  # fmt: skip
-"""Which arguments, of this or that version, say where sequences of several lengths start."""
-TOKENS_FIRST: Final = (*WRAPPED, "flash_attn", "flashattn::", "FlashAttnFunc", "xformers")
-"""Beginnings of the names of attentions of [B, S, H, D]."""
-_BACKWARD: Final = ("_backward", "_backward_cutlass", "bwd")
-
-
-def heads_first(name: str, sizes: Sizes) -> Sizes:
-    """Sizes [B, H, S, D] of an attention's queries, keys and values.
-
-    Operators of flash-attn and xFormers take [B, S, H, D]. Of sequences of several lengths, which
-    lie one behind the other, the sizes do not say the lengths.
-
-    Raises
-    ------
-    FormulaError
-        If they are no such sizes.
-    """
-    first = _gradient(sizes) + 1 if name.endswith(_BACKWARD) else 0
-    found = sizes[first : first + 3]
-    starts = any(len(sizes[i]) == 1 and sizes[i] != (0,) for i in _STARTS.get(name, ())
-                 if i < len(sizes))  # fmt: skip
-    if len(found) < 3 or any(len(s) != 4 for s in found) or starts:
-        raise FormulaError
-    if not name.startswith(TOKENS_FIRST):
-        return found
-    return tuple((b, h, s, d) for b, s, h, d in found)
-
-
-@formula(
-    *WRAPPED[::2], "flash_attn::_flash_attn_forward", "flashattn::_flash_attn_forward",
-    "FlashAttnFunc", "flash_attn_3::_flash_attn_forward", "flash_attn_3::fwd",
-    "xformers_flash::flash_fwd", "xformers::efficient_attention_forward_cutlass",
-)  # fmt: skip
+@formula("aten::_flash_attention_forward", product="attention", sequences=(3,))
+@formula("aten::_efficient_attention_forward", product="attention", sequences=(4,))
+@formula("xformers_flash::flash_fwd", product="attention", sequences=(3,))
+@formula("xformers::efficient_attention_forward_cutlass", product="attention", sequences=(3, 4))
+@formula("flash_attn::_flash_attn_forward", "flashattn::_flash_attn_forward", "FlashAttnFunc",
+         "flash_attn_3::_flash_attn_forward", "flash_attn_3::fwd", product="attention")  # fmt: skip
 def flash_attention(call: Call) -> OperatorWork:
     """As `attention`, of queries, keys and values [B, S, H, D] (flash_attn_interface.py).
 
     T. Dao, FlashAttention-2 (2023), counts 4 S² D H of a forward pass, as D = Dv gives.
     """
-    return attention(replace(call, sizes=heads_first(call.name, call.sizes)))
+    return attention(replace(call, sizes=_heads_first(call, 0)))
 
 
-@formula(
-    *WRAPPED[1::2], "flash_attn::_flash_attn_backward", "flashattn::_flash_attn_backward",
-    "flash_attn_3::_flash_attn_backward", "flash_attn_3::bwd", "xformers_flash::flash_bwd",
-    "xformers::efficient_attention_backward_cutlass",
-)  # fmt: skip
+@formula("aten::_flash_attention_backward", "aten::_efficient_attention_backward",
+         product="attention", sequences=(6,), by_kernels=("convert_dq",))  # fmt: skip
+@formula("xformers_flash::flash_bwd", product="attention", sequences=(7,),
+         by_kernels=("convert_dq",))  # fmt: skip
+@formula("xformers::efficient_attention_backward_cutlass", product="attention", sequences=(5, 6),
+         by_kernels=("convert_dq",))  # fmt: skip
+@formula("flash_attn::_flash_attn_backward", "flashattn::_flash_attn_backward",
+         "flash_attn_3::_flash_attn_backward", "flash_attn_3::bwd", product="attention",
+         by_kernels=("convert_dq",))  # fmt: skip
 def flash_attention_backward(call: Call) -> OperatorWork:
     """As `attention_backward`, of [B, S, H, D]: 2.5 times the forward's FLOPs (Dao, 2023)."""
-    found = heads_first(call.name, call.sizes)
-    at = _gradient(call.sizes)
+    at = next((i for i, size in enumerate(call.sizes) if size), 0)  # the result's gradient
+    found = _heads_first(call, at + 1)
     return attention_backward(
         replace(call, sizes=(call.sizes[at], *found), items=call.items[at : at + 4])
     )
 
 
-def _gradient(sizes: Sizes) -> int:
-    """Place of the result's gradient in an attention's backward: of the first tensor."""
-    return next((i for i, size in enumerate(sizes) if size), 0)
+def _heads_first(call: Call, first: int) -> Sizes:
+    """Sizes [B, H, S, D] of queries, keys and values that are [B, S, H, D].
+
+    Of sequences of several lengths, which lie one behind the other, the sizes do not say the
+    lengths.
+    """
+    begins = [call.sizes[i] for i in formula_of(call.name).sequences if i < len(call.sizes)]
+    if any(len(size) == 1 and size != (0,) for size in begins):
+        raise SizesError
+    found = (call.size(i, 4) for i in range(first, first + 3))
+    return tuple((b, h, s, d) for b, s, h, d in found)
 
 
 # --- normalization
 
 
-@formula("aten::native_layer_norm", "aten::_fused_rms_norm", "aten::_fused_rms_norm_")
+_register(("aten::rms_norm", "aten::dropout"), Formula(layer=True))  # others inside do the work
+
+
+@formula("aten::native_layer_norm", layer=True, output_types={1: "float32", 2: "float32"})
 def layer_norm(call: Call) -> OperatorWork:
-    """Reads the input and its weights once, writes the result and statistics of every row."""
-    x = call.sizes[0]
+    """Reads the input and its weights once, writes the result and two statistics of every row."""
+    return _layer_norm(call, statistics=2)
+
+
+@formula("aten::_fused_rms_norm", "aten::_fused_rms_norm_", layer=True,
+         output_types={1: "float32"})  # fmt: skip
+def rms_norm(call: Call) -> OperatorWork:
+    """As `layer_norm`, with one statistic of every row."""
+    return _layer_norm(call, statistics=1)
+
+
+def _layer_norm(call: Call, statistics: int) -> OperatorWork:
+    x = call.size(0, least=1)
     weights = [i for i in range(1, len(call.sizes)) if call.sizes[i]]
     inner = max((numel(call.sizes[i]) for i in weights), default=x[-1])
-    stats = (1 if "rms" in call.name else 2) * 4 * (numel(x) // max(inner, 1))
-    return OperatorWork(0, call.read(0, *weights), numel(x) * call.item + stats)
+    rows = numel(x) // max(inner, 1)
+    return OperatorWork(0, call.read(0, *weights), numel(x) * call.item + statistics * 4 * rows)
 
 
 @formula("aten::native_layer_norm_backward", "aten::_fused_rms_norm_backward")
@@ -513,86 +683,95 @@ def layer_norm_backward(call: Call) -> OperatorWork:
 
 
 @formula("aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::_batch_norm_with_update",
-         "aten::_native_batch_norm_legit")  # fmt: skip
+         "aten::_native_batch_norm_legit", layer=True, by_kernels=("transform_input", "statistics"),
+         output_types={1: "float32", 2: "float32"})  # fmt: skip
 def batch_norm(call: Call) -> OperatorWork:
     """Statistics of the whole batch come first: two passes in training, one with fixed ones."""
     fixed = "transform_input" in call.kernels and "statistics" not in call.kernels
     once = call.read(0)
-    return OperatorWork(0, once * (1 if fixed else 2), numel(call.sizes[0]) * call.item)
+    return OperatorWork(0, once * (1 if fixed else 2), numel(call.size(0)) * call.item)
 
 
 @formula("aten::native_batch_norm_backward", "aten::cudnn_batch_norm_backward",
-         "aten::batch_norm_backward")  # fmt: skip
+         "aten::batch_norm_backward", "aten::native_group_norm_backward")  # fmt: skip
 def batch_norm_backward(call: Call) -> OperatorWork:
     """Two passes, each over gradient and input: their sums, then the input's gradient."""
-    return OperatorWork(0, 2 * call.read(0, 1), numel(call.sizes[1]) * call.item)
+    return OperatorWork(0, 2 * call.read(0, 1), numel(call.size(1)) * call.item)
 
 
-@formula("aten::batch_norm_stats")
+@formula("aten::batch_norm_stats", layer=True)
 def batch_norm_stats(call: Call) -> OperatorWork:
     """Of a batch norm over ranks the first pass: reads the input, writes moments in float32."""
-    return OperatorWork(0, call.read(0), 2 * 4 * call.sizes[0][1])
+    return OperatorWork(0, call.read(0), 2 * 4 * call.size(0, least=2)[1])
 
 
 @formula("aten::batch_norm_elemt")
 def batch_norm_elemt(call: Call) -> OperatorWork:
     """Of a batch norm over ranks the second pass: reads the input, writes the result."""
-    return OperatorWork(0, call.read(0), numel(call.sizes[0]) * call.item)
+    return OperatorWork(0, call.read(0), numel(call.size(0)) * call.item)
 
 
 @formula("aten::batch_norm_backward_reduce")
 def batch_norm_backward_reduce(call: Call) -> OperatorWork:
     """Sums over gradient and input: reads both, writes 4 numbers of float32 a channel."""
-    return OperatorWork(0, call.read(0, 1), 4 * 4 * call.sizes[1][1])
+    return OperatorWork(0, call.read(0, 1), 4 * 4 * call.size(1, least=2)[1])
 
 
 @formula("aten::batch_norm_backward_elemt")
 def batch_norm_backward_elemt(call: Call) -> OperatorWork:
     """Reads gradient and input, writes the input's gradient."""
-    return OperatorWork(0, call.read(0, 1), numel(call.sizes[1]) * call.item)
+    return OperatorWork(0, call.read(0, 1), numel(call.size(1)) * call.item)
 
 
-@formula("aten::native_group_norm")
+@formula("aten::native_group_norm", layer=True)
 def group_norm(call: Call) -> OperatorWork:
     """Two passes over the input: moments of every group, then the result."""
-    return OperatorWork(0, 2 * call.read(0), numel(call.sizes[0]) * call.item)
+    return OperatorWork(0, 2 * call.read(0), numel(call.size(0)) * call.item)
 
 
-@formula("aten::native_group_norm_backward")
-def group_norm_backward(call: Call) -> OperatorWork:
-    """Two passes, each over gradient and input."""
-    return OperatorWork(0, 2 * call.read(0, 1), numel(call.sizes[1]) * call.item)
+# --- Fourier transforms: FLOPs are none, as for all but products (the library chooses how)
 
 
-# --- Fourier transforms
-
-
-@formula("aten::_fft_r2c", "aten::_fft_c2c", "aten::_fft_c2r")
+@formula("aten::_fft_c2c", by_kernels=("fft",))
 def fourier(call: Call) -> OperatorWork:
-    """Every kernel of cuFFT reads its input once and writes as much, complex numbers of two reals.
+    """Every kernel of cuFFT reads its input once and writes as much, complex numbers of 2 reals."""
+    once = 2 * numel(call.size(0)) * call.item
+    return OperatorWork(0, _passes(call) * once, _passes(call) * once)
 
-    Transforms of reals have n/2 + 1 complex numbers for every n reals along one axis, which the
-    size of the result says, else the last; the first kernel reads the reals, or the last writes
-    them. FLOPs are none, as for all but products (the library chooses how to compute).
+
+@formula("aten::_fft_r2c", output_from="consumers", by_kernels=("fft",))
+def fourier_of_reals(call: Call) -> OperatorWork:
+    """As `fourier`, but the first kernel reads reals.
+
+    There are n/2 + 1 complex numbers for every n reals along one axis, which the size of the result
+    says, else the last.
     """
-    x = call.sizes[0]
-    passes = max(sum("fft" in name for name in call.kernels.split("|")), 1)
-    count, last = numel(x), x[-1]
+    x = call.size(0, least=1)
+    count, made = numel(x), numel(call.out or ())
     if not count:
         return OperatorWork(0, 0, 0)
-    if call.name == "aten::_fft_c2c":
-        once = 2 * count * call.item
-        return OperatorWork(0, passes * once, passes * once)
-    made = numel(call.out) if call.out else 0
-    if call.name == "aten::_fft_r2c":
-        numbers = [count // n * (n // 2 + 1) for n in x] + [count]  # or both halves along an axis
-        made = made if made in numbers else count // last * (last // 2 + 1)
-        reals, half = count * call.item, 2 * made * call.item
-        return OperatorWork(0, reals + (passes - 1) * half, passes * half)
+    numbers = [count // n * (n // 2 + 1) for n in x] + [count]  # or both halves along an axis
+    made = made if made in numbers else numbers[len(x) - 1]
+    half = 2 * made * call.item
+    return OperatorWork(0, count * call.item + (_passes(call) - 1) * half, _passes(call) * half)
+
+
+@formula("aten::_fft_c2r", output_from="consumers", by_kernels=("fft",))
+def fourier_to_reals(call: Call) -> OperatorWork:
+    """As `fourier_of_reals`, backwards: the last kernel writes reals."""
+    x = call.size(0, least=1)
+    count, made = numel(x), numel(call.out or ())
+    if not count:
+        return OperatorWork(0, 0, 0)
     numbers = [count // n * length for n in x for length in (2 * n - 2, 2 * n - 1)]
-    made = made if made in numbers else count // last * 2 * (last - 1)
-    reals, half = made * call.item, 2 * count * call.item
-    return OperatorWork(0, passes * half, (passes - 1) * half + reals)
+    made = made if made in numbers else count // x[-1] * 2 * (x[-1] - 1)
+    half = 2 * count * call.item
+    return OperatorWork(0, _passes(call) * half, (_passes(call) - 1) * half + made * call.item)
+
+
+def _passes(call: Call) -> int:
+    """Kernels of cuFFT."""
+    return max(call.kernels.count("fft"), 1)
 
 
 # --- softmax and losses
@@ -601,40 +780,31 @@ def fourier(call: Call) -> OperatorWork:
 @formula("aten::_softmax", "aten::_log_softmax")
 def softmax(call: Call) -> OperatorWork:
     """A row is read once: it stays in registers, shared memory or L2."""
-    return OperatorWork(0, call.read(0), numel(call.sizes[0]) * call.item)
+    return OperatorWork(0, call.read(0), numel(call.size(0)) * call.item)
 
 
 @formula("aten::_softmax_backward_data", "aten::_log_softmax_backward_data")
 def softmax_backward(call: Call) -> OperatorWork:
     """Reads the gradient and the result, writes the input's gradient."""
-    return OperatorWork(0, call.read(0, 1), numel(call.sizes[1]) * call.item)
+    return OperatorWork(0, call.read(0, 1), numel(call.size(1)) * call.item)
 
 
 _SECTOR: Final = 32
 """Bytes that one access to memory moves at least (CUDA Programming Guide, device memory)."""
 
 
-@formula("aten::nll_loss_forward", "aten::nll_loss2d_forward")
+@formula("aten::nll_loss_forward", "aten::nll_loss2d_forward", argument_types={1: "int64"})
 def nll_loss(call: Call) -> OperatorWork:
     """One element a row, which moves a sector, and the row's class."""
-    rows = numel(call.sizes[1])
+    rows = numel(call.size(1))
     return OperatorWork(0, rows * (_SECTOR + 8), 2 * call.item)
 
 
-@formula("aten::nll_loss_backward", "aten::nll_loss2d_backward")
+@formula("aten::nll_loss_backward", "aten::nll_loss2d_backward", argument_types={2: "int64"})
 def nll_loss_backward(call: Call) -> OperatorWork:
     """One element a row; the zeros around it are another operator's."""
-    rows = numel(call.sizes[2])
+    rows = numel(call.size(2))
     return OperatorWork(0, rows * (_SECTOR + 8), rows * _SECTOR)
-
-
-@formula("aten::mse_loss", "aten::binary_cross_entropy_with_logits", "aten::smooth_l1_loss",
-         "aten::mse_loss_backward", "aten::binary_cross_entropy", "aten::huber_loss",
-         "aten::huber_loss_backward", "aten::smooth_l1_loss_backward",
-         "aten::binary_cross_entropy_backward")  # fmt: skip
-def loss(call: Call) -> OperatorWork:
-    """Element-wise; what sums it up is another operator, or reads no more."""
-    return elementwise(call)
 
 
 # --- element-wise
@@ -644,15 +814,15 @@ _UNARY_AND_BINARY: Final = (
     "log10", "log1p", "sqrt", "rsqrt", "neg", "sin", "cos", "tan", "tanh", "sigmoid", "silu",
     "mish", "gelu", "relu", "relu6", "elu", "celu", "selu", "softplus", "leaky_relu", "hardtanh",
     "hardswish", "hardsigmoid", "log_sigmoid_forward", "threshold", "clamp", "clamp_min",
-    "clamp_max", "where", "masked_fill", "lerp", "addcmul", "addcdiv", "maximum", "minimum",
+    "clamp_max", "lerp", "addcmul", "addcdiv", "maximum", "minimum",
     "square", "sign", "erf", "erfc", "floor", "ceil", "round", "trunc", "remainder", "fmod",
     "reciprocal", "atan2", "floor_divide", "true_divide", "nan_to_num", "bitwise_and",
     "bitwise_or", "bitwise_xor", "__and__", "__or__", "silu_backward", "gelu_backward",
     "threshold_backward", "tanh_backward", "sigmoid_backward", "hardswish_backward",
     "hardtanh_backward", "hardsigmoid_backward", "elu_backward", "leaky_relu_backward",
-    "softplus_backward", "mish_backward", "glu_backward", "native_dropout_backward", "tril",
-    "triu", "flip", "roll", "constant_pad_nd", "repeat", "_prelu_kernel", "_prelu_kernel_backward",
-    "logit", "sgn", "frac", "xlogy", "hypot", "copysign",
+    "softplus_backward", "mish_backward", "glu_backward", "triu", "flip", "roll",
+    "constant_pad_nd", "repeat", "_prelu_kernel", "_prelu_kernel_backward", "logit", "sgn",
+    "frac", "xlogy", "hypot", "copysign",
 )  # fmt: skip
 _LOGICAL: Final = (
     "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "logical_xor",
@@ -661,29 +831,38 @@ _LOGICAL: Final = (
 
 
 @formula(*(f"aten::{n}{end}" for n in _UNARY_AND_BINARY for end in ("", "_")))
+@formula("aten::where", argument_types={0: "bool"})
+@formula("aten::masked_fill", "aten::masked_fill_", "aten::native_dropout_backward",
+         argument_types={1: "bool"})  # fmt: skip
+@formula("aten::tril", "aten::tril_", output_types={0: "bool"})  # of a causal mask
+@formula("aten::mse_loss", "aten::binary_cross_entropy_with_logits", "aten::smooth_l1_loss",
+         "aten::mse_loss_backward", "aten::binary_cross_entropy", "aten::huber_loss",
+         "aten::huber_loss_backward", "aten::smooth_l1_loss_backward",
+         "aten::binary_cross_entropy_backward")  # fmt: skip
 def elementwise(call: Call) -> OperatorWork:
     """Reads every operand once (a broadcast one as small as it is), writes the result.
 
-    An operator whose name ends in an underscore writes its first operand.
+    An operator whose name ends in an underscore writes its first operand. What sums a loss up is
+    another operator, or reads no more.
     """
-    inplace = call.name.endswith("_") and not call.name.endswith("__")
-    out = call.sizes[0] if inplace else broadcast(*call.sizes)
+    out = call.size(0) if call.in_place else broadcast(*call.sizes)
     return OperatorWork(0, call.everything(), max(numel(out), 1) * call.item)
 
 
 @formula("aten::glu")
 def glu(call: Call) -> OperatorWork:
     """Reads the input, of which one half gates the other; writes half as much."""
-    return OperatorWork(0, call.read(0), numel(call.sizes[0]) // 2 * call.item)
+    return OperatorWork(0, call.read(0), numel(call.size(0)) // 2 * call.item)
 
 
-@formula(*(f"aten::{n}{end}" for n in _LOGICAL for end in ("", "_")))
+@formula(*(f"aten::{n}_" for n in _LOGICAL))
+@formula(*(f"aten::{n}" for n in _LOGICAL), output_types={0: "bool"})
 def comparison(call: Call) -> OperatorWork:
     """As `elementwise`; the result has a byte an element."""
     return OperatorWork(0, call.everything(), numel(broadcast(*call.sizes)))
 
 
-@formula("aten::copy_")
+@formula(COPY)
 def copy(call: Call) -> OperatorWork:
     """Reads the second argument, writes the first, each in its own type."""
     return OperatorWork(0, call.read(1), max(call.read(0), call.item))
@@ -695,19 +874,20 @@ def item(call: Call) -> OperatorWork:
     return OperatorWork(0, call.item, call.item)
 
 
-@formula("aten::fill_", "aten::zero_", "aten::arange", "aten::random_", "aten::bernoulli_",
-         "aten::normal_", "aten::uniform_", "aten::exponential_", "aten::eye", "aten::linspace",
+@formula("aten::fill_", "aten::zero_", "aten::random_", "aten::bernoulli_", "aten::normal_",
+         "aten::uniform_", "aten::exponential_", "aten::eye", "aten::linspace",
          "aten::randperm")  # fmt: skip
+@formula("aten::arange", output_types={0: "int64"})
 def fill(call: Call) -> OperatorWork:
     """Writes all elements, and reads none."""
     written = max((numel(s) for s in call.sizes), default=0)
     return OperatorWork(0, 0, max(written, 1) * call.item)
 
 
-@formula("aten::native_dropout", "aten::_fused_dropout")
+@formula("aten::native_dropout", "aten::_fused_dropout", layer=True, output_types={1: "bool"})
 def dropout(call: Call) -> OperatorWork:
     """Reads the input; writes the result and a mask of a byte an element."""
-    return OperatorWork(0, call.read(0), numel(call.sizes[0]) * (call.item + 1))
+    return OperatorWork(0, call.read(0), numel(call.size(0)) * (call.item + 1))
 
 
 @formula("aten::cat", "aten::stack", "aten::_cat")
@@ -719,8 +899,8 @@ def cat(call: Call) -> OperatorWork:
 @formula("aten::_chunk_cat")
 def chunk_cat(call: Call) -> OperatorWork:
     """Reads every part, writes the last argument."""
-    read = call.everything() - call.read(len(call.sizes) - 1)
-    return OperatorWork(0, read, call.read(len(call.sizes) - 1))
+    places = range(len(call.sizes))
+    return OperatorWork(0, call.read(*places[:-1]), call.read(*places[-1:]))
 
 
 @formula("aten::split_with_sizes_copy")
@@ -734,34 +914,39 @@ def split_copy(call: Call) -> OperatorWork:
 
 _REDUCTIONS: Final = (
     "sum", "mean", "amax", "amin", "max", "min", "std", "var", "var_mean", "std_mean", "prod",
-    "norm", "linalg_vector_norm", "logsumexp", "argmax", "argmin", "any", "all", "cumsum",
-    "cumprod", "count_nonzero", "nansum", "mean_out",
+    "norm", "linalg_vector_norm", "logsumexp", "argmax", "argmin", "any", "all", "count_nonzero",
+    "nansum", "mean_out",
 )  # fmt: skip
 
 
-@formula(*(f"aten::{n}" for n in _REDUCTIONS))
+@formula(*(f"aten::{n}" for n in _REDUCTIONS), output_from="consumers")
 def reduction(call: Call) -> OperatorWork:
     """Reads the input once; writes the result, whose size its consumer says, or one element."""
-    x = call.sizes[0]
-    if "cum" in call.name:
-        return OperatorWork(0, call.read(0), numel(x) * call.item)
+    x = call.size(0)
     written = numel(call.out) if call.out and numel(call.out) <= numel(x) else 1
     return OperatorWork(0, call.read(0), written * call.item)
 
 
-@formula("aten::max_pool2d_with_indices", "aten::max_pool3d_with_indices")
+@formula("aten::cumsum", "aten::cumprod")
+def cumulative(call: Call) -> OperatorWork:
+    """Reads the input, writes as much."""
+    return OperatorWork(0, call.read(0), numel(call.size(0)) * call.item)
+
+
+@formula("aten::max_pool2d_with_indices", "aten::max_pool3d_with_indices",
+         output_from="consumers", output_types={1: "int64"})  # fmt: skip
 def max_pool(call: Call) -> OperatorWork:
     """Reads the input; writes the result and the place of every maximum, 8 bytes."""
-    if call.out is None or call.out[:2] != call.sizes[0][:2]:
-        raise FormulaError
+    if call.out is None or call.out[:2] != call.size(0)[:2]:
+        raise SizesError
     return OperatorWork(0, call.read(0), numel(call.out) * (call.item + 8))
 
 
 @formula("aten::max_pool2d_with_indices_backward", "aten::max_pool3d_with_indices_backward")
 def max_pool_backward(call: Call) -> OperatorWork:
     """Reads the gradient and the places of maxima, 8 bytes; writes the input's gradient."""
-    read = call.read(0) + 8 * numel(call.sizes[0])
-    return OperatorWork(0, read, numel(call.sizes[1]) * call.item)
+    read = call.read(0) + 8 * numel(call.size(0))
+    return OperatorWork(0, read, numel(call.size(1)) * call.item)
 
 
 @formula("aten::avg_pool2d", "aten::_adaptive_avg_pool2d", "aten::avg_pool3d",
@@ -769,14 +954,14 @@ def max_pool_backward(call: Call) -> OperatorWork:
          *(f"aten::upsample_{how}{end}"
            for how in ("nearest1d", "nearest2d", "nearest3d", "bilinear2d", "bicubic2d",
                        "trilinear3d")
-           for end in ("", "_backward")))  # fmt: skip
+           for end in ("", "_backward")), output_from="consumers")  # fmt: skip
 def pool(call: Call) -> OperatorWork:
     """Reads the input, writes the result, whose size its consumer says.
 
     Likewise the backward of an interpolation, of whose arguments only the gradient is a tensor.
     """
-    if call.out is None or call.out[:2] != call.sizes[0][:2]:
-        raise FormulaError
+    if call.out is None or call.out[:2] != call.size(0)[:2]:
+        raise SizesError
     return OperatorWork(0, call.read(0), numel(call.out) * call.item)
 
 
@@ -784,32 +969,39 @@ def pool(call: Call) -> OperatorWork:
          "aten::avg_pool3d_backward", "aten::_adaptive_avg_pool3d_backward")  # fmt: skip
 def pool_backward(call: Call) -> OperatorWork:
     """Reads the gradient, writes the input's."""
-    return OperatorWork(0, call.read(0), numel(call.sizes[1]) * call.item)
+    return OperatorWork(0, call.read(0), numel(call.size(1)) * call.item)
 
 
-@formula("torchvision::roi_align")
+@formula("torchvision::roi_align", output_from="consumers")
 def roi_align(call: Call) -> OperatorWork:
     """Reads the features and the boxes; writes the result, whose size its consumer says.
 
     Boxes of a detector overlap and cover the image, so that every feature counts once
     (torchvision/csrc/ops/cuda/roi_align_kernel.cu interpolates several times between four).
     """
-    x, boxes = call.sizes[:2]
+    x, boxes = call.size(0, 4), call.size(1, 2)
     if call.out is None or len(call.out) != 4 or call.out[:2] != (boxes[0], x[1]):
-        raise FormulaError
+        raise SizesError
     return OperatorWork(0, call.read(0, 1), numel(call.out) * call.item)
 
 
-@formula("torchvision::_roi_align_backward")
+@formula("torchvision::_roi_align_backward", output_from="consumers")
 def roi_align_backward(call: Call) -> OperatorWork:
     """Reads the result's gradient and the boxes, adds to every feature's gradient."""
-    if call.out is None or len(call.out) != 4 or call.out[1] != call.sizes[0][1]:
-        raise FormulaError
+    if call.out is None or len(call.out) != 4 or call.out[1] != call.size(0, 4)[1]:
+        raise SizesError
     made = numel(call.out) * call.item
     return OperatorWork(0, call.read(0, 1) + made, made)
 
 
 # --- embeddings and indices
+
+
+_WIDENED: Final = ("vectorized_gather",)
+"""A kernel that takes whole rows of an index that was widened to them."""
+
+_MOST: Final = 2**63 - 1
+"""Elements of a tensor at most: PyTorch counts them in 64 bits."""
 
 
 def distinct_rows(rows: int, draws: int) -> int:
@@ -818,39 +1010,47 @@ def distinct_rows(rows: int, draws: int) -> int:
     >>> distinct_rows(8192, 8192)
     5179
     """
-    if rows <= 1:
+    if rows <= 1 or max(rows, draws) > _MOST:
         return min(rows, draws)
     return round(-rows * math.expm1(draws * math.log1p(-1 / rows)))
 
 
-@formula("aten::embedding", "aten::index_select", "aten::gather")
+@formula("aten::embedding", argument_types={1: "int64"}, layer=True, by_kernels=_WIDENED)
+@formula("aten::index_select", argument_types={2: "int64"}, by_kernels=_WIDENED)
 def embedding(call: Call) -> OperatorWork:
     """Reads every row that is named once, and the indices; writes a row for every index.
 
     An index that `aten::embedding` widened to rows is read once for each row.
     """
-    table = call.sizes[0]
-    index = next(s for s in call.sizes[1:] if s)
+    table, index = call.size(0, least=1), _first(call, after=1)
     width = prod(table[1:])
-    widened = "vectorized_gather" in call.kernels and len(index) > 1
-    if call.name == "aten::gather" and not widened:
-        return OperatorWork(0, numel(index) * (8 + call.item), numel(index) * call.item)
+    widened = bool(call.kernels) and len(index) > 1
     draws = prod(index[:-1]) if widened else numel(index)
     read = distinct_rows(table[0], draws) * width * call.items[0] + 8 * draws
     return OperatorWork(0, read, draws * width * call.item)
 
 
-@formula("aten::embedding_dense_backward")
+@formula("aten::gather", argument_types={2: "int64"}, by_kernels=_WIDENED)
+def gather(call: Call) -> OperatorWork:
+    """Reads an element and an index for each index, unless the indices name whole rows."""
+    index = _first(call, after=1)
+    if call.kernels and len(index) > 1:
+        return embedding(call)
+    return OperatorWork(0, numel(index) * (8 + call.item), numel(index) * call.item)
+
+
+@formula("aten::embedding_dense_backward", argument_types={1: "int64"}, output_from="consumers",
+         by_kernels=("sum_and_scatter",))  # fmt: skip
 def embedding_backward(call: Call) -> OperatorWork:
     """Reads the gradient and the indices, writes a row of float32 for every distinct index.
 
     These sums are read again and added to the result (aten/src/ATen/native/cuda/
     EmbeddingBackwardKernel.cu; for few indices one kernel adds to the result at once).
     """
-    grad, index = call.sizes[:2]
+    grad, index = call.size(0, least=1), call.size(1)
     rows = call.out[0] if call.out and len(call.out) == 2 else numel(index)
     distinct = distinct_rows(rows, numel(index)) * grad[-1]
-    sums = 4 * distinct if "sum_and_scatter" in call.kernels else 0
+    sums = 4 * distinct if call.kernels else 0
     read = call.read(0) + 8 * numel(index) + sums
     return OperatorWork(0, read, distinct * call.item + sums)
 
@@ -862,10 +1062,10 @@ def _indexed(call: Call, last: int | None, result: Size | None) -> tuple[int, in
     whole are not recorded, or (), so that the size of the `result` says more. A trace of
     torch.profiler names none of them.
     """
-    x, indices = call.sizes[0], call.sizes[1:last]
+    x, indices = call.size(0), call.sizes[1:last]
     given = [size for size in indices if size]
     if not x or not (given or call.masks) or len(indices) > len(x):
-        raise FormulaError
+        raise SizesError
     mask = _mask(call, given, result)
     if mask is not None:
         return _masked(call, mask, result)
@@ -889,7 +1089,7 @@ def _mask(call: Call, given: list[Size], result: Size | None) -> Size | None:
     """
     if call.masks:
         if len(call.masks) > 1 or any(size != call.masks[0] for size in given):
-            raise FormulaError
+            raise SizesError
         return call.masks[0]
     x, index = call.sizes[0], given[0]
     if len(given) > 1 or len(call.sizes[1]) == 0 or index != x[: len(index)]:
@@ -908,74 +1108,98 @@ def _masked(call: Call, mask: Size, result: Size | None) -> tuple[int, int, int]
     if true is None and result and not prod(result):
         true = 0
     if true is None or true > places or (places and prod(x) % places):
-        raise FormulaError
+        raise SizesError
     return true * width, true * width, 8 * len(mask) * true
 
 
-@formula("aten::index")
+@formula("aten::index", output_from="consumers", masks=True)
 def index(call: Call) -> OperatorWork:
     """Reads the indices and every element that they name once; writes an element for every one."""
     chosen, distinct, indices = _indexed(call, None, call.out)
     return OperatorWork(0, distinct * call.items[0] + indices, chosen * call.item)
 
 
-@formula("aten::index_put_", "aten::_index_put_impl_")
+@formula("aten::index_put_", "aten::_index_put_impl_", masks=True,
+         by_kernels=("indexing_backward",))  # fmt: skip
 def index_put(call: Call) -> OperatorWork:
     """Reads values and indices, writes the elements that they name; sums are read first, too."""
-    values = max(i for i, size in enumerate(call.sizes) if size)
-    given = call.sizes[values]  # of one element for all, which says nothing
+    values = max((i for i, size in enumerate(call.sizes) if size), default=0)
+    given = call.size(values)  # of one element for all, which says nothing
     chosen, distinct, indices = _indexed(call, values, given if numel(given) > 1 else None)
-    sums = distinct * call.item if "indexing_backward" in call.kernels else 0
+    sums = distinct * call.item if call.kernels else 0
     read = min(call.read(values), chosen * call.items[values]) + indices + sums
     return OperatorWork(0, read, distinct * call.item)
 
 
-@formula("aten::scatter", "aten::scatter_", "aten::scatter_add", "aten::scatter_add_",
-         "aten::scatter_reduce", "aten::scatter_reduce_")  # fmt: skip
+@formula("aten::scatter", "aten::scatter_", argument_types={2: "int64"})
 def scatter(call: Call) -> OperatorWork:
-    """Reads indices and values, writes an element for each; sums are read first, too.
+    """Reads indices and values, writes an element for each.
 
     The copy of the input that a new result begins with is an operator of its own.
     """
+    count, values = _scattered(call)
+    return OperatorWork(0, 8 * count + values, count * call.item)
+
+
+@formula("aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce", "aten::scatter_reduce_",
+         argument_types={2: "int64"})  # fmt: skip
+def scatter_sum(call: Call) -> OperatorWork:
+    """As `scatter`, and reads what the sums begin with."""
+    count, values = _scattered(call)
+    return OperatorWork(0, 8 * count + values + count * call.item, count * call.item)
+
+
+def _scattered(call: Call) -> tuple[int, int]:
+    """Elements that are written, and bytes of their values, which may be one number."""
     tensors = [i for i, size in enumerate(call.sizes) if size]
     if len(tensors) not in (2, 3) or tensors[0] != 0:
-        raise FormulaError
+        raise SizesError
     count = numel(call.sizes[tensors[1]])
-    values = count * call.items[tensors[2]] if len(tensors) == 3 else 0
-    sums = count * call.item if "_add" in call.name or "_reduce" in call.name else 0
-    return OperatorWork(0, 8 * count + values + sums, count * call.item)
+    return count, count * call.items[tensors[2]] if len(tensors) == 3 else 0
 
 
-@formula("aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_copy_",
-         "aten::index_reduce", "aten::index_reduce_")  # fmt: skip
+@formula("aten::index_add", "aten::index_add_", "aten::index_reduce", "aten::index_reduce_",
+         argument_types={2: "int64"})  # fmt: skip
 def index_add(call: Call) -> OperatorWork:
-    """Reads indices and values, writes every row that they name; sums are read first, too.
+    """As `index_copy`, and reads what the sums begin with."""
+    indices, values, named = _rows_named(call)
+    return OperatorWork(0, indices + values + named, named)
+
+
+@formula("aten::index_copy", "aten::index_copy_", argument_types={2: "int64"})
+def index_copy(call: Call) -> OperatorWork:
+    """Reads indices and values, writes every row that they name.
 
     The copy of the input that a new result begins with is an operator of its own.
     """
-    at, values = [i for i, size in enumerate(call.sizes) if size][1:3]
-    x, index, source = call.sizes[0], call.sizes[at], call.sizes[values]
-    if not x or len(index) != 1 or len(source) != len(x):
-        raise FormulaError
+    indices, values, named = _rows_named(call)
+    return OperatorWork(0, indices + values, named)
+
+
+def _rows_named(call: Call) -> tuple[int, int, int]:
+    """Bytes of indices, of a row of values for each, and of the distinct rows that they name."""
+    tensors = [i for i, size in enumerate(call.sizes) if size]
+    if len(tensors) < 3 or tensors[0] != 0:
+        raise SizesError
+    at, values = tensors[1:3]
+    x, index, source = call.sizes[0], call.size(at, 1), call.size(values, len(call.sizes[0]))
     if not numel(source):
-        return OperatorWork(0, 8 * index[0], 0)
-    if numel(source) % index[0]:
-        raise FormulaError
+        return 8 * index[0], 0, 0
+    if not index[0] or numel(source) % index[0]:
+        raise SizesError
     width = numel(source) // index[0]
     rows = max(numel(x) // width, 1)
-    named = distinct_rows(rows, index[0]) * width * call.item
-    sums = 0 if "_copy" in call.name else named
-    return OperatorWork(0, 8 * index[0] + call.read(values) + sums, named)
+    return 8 * index[0], call.read(values), distinct_rows(rows, index[0]) * width * call.item
 
 
-@formula("aten::nonzero")
+@formula(NONZERO, output_from="consumers")
 def nonzero(call: Call) -> OperatorWork:
     """Reads the input to count and again to choose; writes 8 bytes an axis for what is chosen.
 
     How much is chosen its consumer says. A mask has a byte for every element.
     """
     written = 8 * numel(call.out) if call.out else 0
-    return OperatorWork(0, 2 * (numel(call.sizes[0]) if call.masks else call.read(0)), written)
+    return OperatorWork(0, 2 * (numel(call.size(0)) if call.masks else call.read(0)), written)
 
 
 @formula("aten::histc", "aten::bincount", "aten::_histogramdd_from_bin_cts")
@@ -987,28 +1211,27 @@ def histogram(call: Call) -> OperatorWork:
 @formula("aten::sort", "aten::argsort")
 def sort(call: Call) -> OperatorWork:
     """Reads the input; writes it in order, and the place of every element, 8 bytes."""
-    count = numel(call.sizes[0])
+    count = numel(call.size(0))
     return OperatorWork(0, call.read(0), count * (call.item + 8))
 
 
-@formula("aten::topk")
+@formula("aten::topk", output_from="consumers")
 def topk(call: Call) -> OperatorWork:
     """Reads the input; writes as many values as their consumer says, and the place of each."""
-    if call.out is None or numel(call.out) > numel(call.sizes[0]):
-        raise FormulaError
+    if call.out is None or numel(call.out) > numel(call.size(0)):
+        raise SizesError
     return OperatorWork(0, call.read(0), numel(call.out) * (call.item + 8))
 
 
-@formula("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
+@formula("aten::_embedding_bag", "aten::_embedding_bag_forward_only", output_from="consumers",
+         layer=True)  # fmt: skip
 def embedding_bag(call: Call) -> OperatorWork:
     """Reads every row that is named once, indices, offsets and weights of the samples.
 
     Writes a row for every bag, the bag of every index and the size of every bag, 8 bytes each
     (aten/src/ATen/native/cuda/EmbeddingBag.cu).
     """
-    table, indices, offsets = call.sizes[:3]
-    if len(table) != 2 or len(indices) != 1 or len(offsets) != 1:
-        raise FormulaError
+    table, indices, offsets = call.size(0, 2), call.size(1, 1), call.size(2, 1)
     named = distinct_rows(table[0], indices[0]) * table[1] * call.items[0]
     weights = call.read(6)
     bags = call.out[0] if call.out and call.out[1:] == table[1:] else offsets[0]
@@ -1018,12 +1241,10 @@ def embedding_bag(call: Call) -> OperatorWork:
     )  # fmt: skip
 
 
-@formula("aten::_embedding_bag_dense_backward")
+@formula("aten::_embedding_bag_dense_backward", output_from="consumers")
 def embedding_bag_backward(call: Call) -> OperatorWork:
     """Reads the gradient, indices and their bags; writes a row for every distinct index."""
-    grad, indices = call.sizes[:2]
-    if len(grad) != 2 or len(indices) != 1:
-        raise FormulaError
+    grad, indices = call.size(0, 2), call.size(1, 1)
     rows = call.out[0] if call.out and len(call.out) == 2 else indices[0]
     distinct = distinct_rows(rows, indices[0]) * grad[1]
     return OperatorWork(0, call.read(0) + 16 * indices[0], distinct * call.item)
@@ -1032,7 +1253,8 @@ def embedding_bag_backward(call: Call) -> OperatorWork:
 # --- optimizers and lists of tensors
 
 
-@formula("aten::_fused_adam_", "aten::_fused_adamw_", "aten::_fused_sgd_", "aten::_fused_adagrad_")
+@formula("aten::_fused_adam_", "aten::_fused_adamw_", "aten::_fused_sgd_", "aten::_fused_adagrad_",
+         parameters=True)  # fmt: skip
 def fused_optimizer(call: Call) -> OperatorWork:
     """Reads all its lists (parameters, gradients, moments); writes all but the gradients.
 
@@ -1045,28 +1267,42 @@ def fused_optimizer(call: Call) -> OperatorWork:
 
 _FOREACH: Final = (
     "add", "sub", "mul", "div", "neg", "abs", "sqrt", "rsqrt", "exp", "log", "reciprocal", "sign",
-    "addcmul", "addcdiv", "lerp", "pow", "maximum", "minimum", "clamp_min", "clamp_max", "zero",
-    "copy", "norm",
+    "addcmul", "addcdiv", "lerp", "pow", "maximum", "minimum", "clamp_min", "clamp_max",
 )  # fmt: skip
 
 
-@formula(*(f"aten::_foreach_{n}{end}" for n in _FOREACH for end in ("", "_")))
+@formula(*(f"aten::_foreach_{n}{end}" for n in _FOREACH for end in ("", "_")), parameters=True)
+@formula("aten::_foreach_copy", parameters=True)
 def foreach(call: Call) -> OperatorWork:
     """Reads its lists of tensors, writes one: the first in place, or a new one."""
-    sizes, inplace = call.sizes, call.name.endswith("_")
     total = call.everything()
-    if call.name == "aten::_foreach_norm":
-        return OperatorWork(0, total, 4 * len(sizes))
-    if call.name == "aten::_foreach_zero_":
-        return OperatorWork(0, 0, total)
-    lists = max(call.depth - (not inplace), 1)
-    if call.name == "aten::_foreach_copy_":
-        half = sum(1 for s in sizes if s) // 2
-        return OperatorWork(0, call.read(*range(half, 2 * half)), call.read(*range(half)))
+    lists = max(call.depth - (not call.in_place), 1)
     return OperatorWork(0, total, total // lists)
 
 
-@formula("aten::_amp_foreach_non_finite_check_and_unscale_")
+@formula("aten::_foreach_norm", parameters=True)
+def foreach_norm(call: Call) -> OperatorWork:
+    """Reads a list of tensors, writes a number of float32 for each."""
+    return OperatorWork(0, call.everything(), 4 * sum(1 for size in call.sizes if size))
+
+
+@formula("aten::_foreach_zero", "aten::_foreach_zero_", parameters=True)
+def foreach_zero(call: Call) -> OperatorWork:
+    """Writes a list of tensors."""
+    return OperatorWork(0, 0, call.everything())
+
+
+@formula("aten::_foreach_copy_", parameters=True)
+def foreach_copy(call: Call) -> OperatorWork:
+    """Reads the second list of tensors, writes the first, each in its own type."""
+    half = sum(1 for s in call.sizes if s) // 2
+    return OperatorWork(0, call.read(*range(half, 2 * half)), call.read(*range(half)))
+
+
+_register(("aten::_amp_update_scale_",), Formula(phase="optimizer"))
+
+
+@formula("aten::_amp_foreach_non_finite_check_and_unscale_", parameters=True, phase="optimizer")
 def unscale(call: Call) -> OperatorWork:
     """Of a gradient scaler: reads every gradient, and writes it (torch/amp/grad_scaler.py)."""
     return OperatorWork(0, call.everything(), call.everything())
@@ -1086,6 +1322,7 @@ def collective(call: Call) -> OperatorWork:
 # --- torch.compile
 
 
+@formula(FUSED)
 def fused(call: Call) -> OperatorWork:
     """A kernel that torch.compile made of several operators: every buffer is moved once.
 
@@ -1093,10 +1330,18 @@ def fused(call: Call) -> OperatorWork:
     what is fused are not counted: templates of GEMMs (`triton_tem_...`) are unknown.
     """
     if "_tem_" in call.name or call.moved is None or not any(call.sizes):
-        raise FormulaError
+        raise SizesError
     return OperatorWork(0, *call.moved)
 
 
 def _equal(one: object, other: object) -> None:
     if one != other:
-        raise FormulaError
+        raise SizesError
+
+
+def _first(call: Call, dimensions: int | None = None, *, after: int = 0) -> Size:
+    """Size of the first tensor of so many dimensions (of any but 0) from a place on."""
+    for size in call.sizes[after:]:
+        if size and dimensions in (None, len(size)):
+            return size
+    raise SizesError

@@ -18,7 +18,7 @@ from perfmodel.timing.run import Run
 from perfmodel.timing.step_report import StepReport, report_steps
 
 if TYPE_CHECKING:
-    from perfmodel.models.recorded import RecordedCall, RecordedStep, Work
+    from perfmodel.models.recorded import RecordedCall, RecordedStep
 
 ACTIONS: Final = Actions(texts={
     "launch_less":
@@ -158,11 +158,11 @@ class PyTorchProgram(Program):
         shown, found = self.steps(trace, options)
         return recorded_step(trace, report_steps(shown, found, categorize), symbols)
 
-    def work_at(self, call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> Work:
+    def call_at(self, call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> RecordedCall:
         """Evaluate the formula of an operator."""
-        from perfmodel.programs.pytorch.recorded_step import work_at
+        from perfmodel.programs.pytorch.recorded_step import call_at
 
-        return work_at(call, sizes)
+        return call_at(call, sizes)
 
     def _operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
         if options.shapes is None:

@@ -15,18 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.base.arrays import Int64
-from perfmodel.models.recorded import RecordedCall, RecordedStep, Work
-from perfmodel.programs.pytorch.calls import OperatorCall
+from perfmodel.models.recorded import RecordedCall, RecordedStep
 from perfmodel.programs.pytorch.operator_times import Found, find
-from perfmodel.programs.pytorch.operators import (
-    ATTENTION,
-    TOKENS_FIRST,
-    Call,
-    FormulaError,
-    heads_first,
-    numel,
-    work_of,
-)
+from perfmodel.programs.pytorch.operators import FUSED, Call, formula_of, numel, work_of
 from perfmodel.readers.trace import KERNEL, NULL, Trace
 from perfmodel.timing.launched import launched
 from perfmodel.timing.nccl import match_kernels
@@ -38,7 +29,6 @@ _LAYOUT: Final = re.compile(
 )
 """Of a GEMM's kernel: which factors cuBLAS, whose matrices are column-major, transposes."""
 _ROW_MAJOR: Final = {"tn": "nt", "nt": "tn", "nn": "nn"}
-_ATTENTION: Final = (ATTENTION, *TOKENS_FIRST)
 _MOST_GAP_NS: Final = 3000
 _AHEAD_NS: Final = 10_000
 
@@ -97,19 +87,22 @@ def recorded_step(trace: Trace, steps: StepReport, symbols: Mapping[str, int]) -
     )
 
 
-def work_at(call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> Work:
-    """FLOPs, bytes and shape of a call whose arguments have other sizes.
+def call_at(call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> RecordedCall:
+    """Return a call whose arguments have other sizes, with its FLOPs, bytes and shape.
 
     The last of the sizes is that of the result where the recording says it.
     """
     said = call.said
     arguments = tuple(tuple(s) for s in sizes[: call.arguments])
+    unknown = replace(
+        call, sizes=tuple(sizes), flops=0.0, bytes=float(4 * sum(map(numel, arguments))), shape=None
+    )
     weights = said.get("weights")
     if weights is not None:
         moved = sum(w * numel(s) for w, s in zip(weights, arguments, strict=True))
-        return Work(0.0, float(moved), None)
+        return replace(unknown, bytes=float(moved))
     if call.kind == "unknown":
-        return Work(0.0, float(4 * sum(map(numel, arguments))), None)
+        return unknown
     out = tuple(sizes[call.arguments]) if len(sizes) > call.arguments else None
     given = said["items"]
     items = tuple(
@@ -117,28 +110,13 @@ def work_at(call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> Work:
     )  # lists grow
     made = Call(
         call.name, arguments, items, said["item"], out,
-        tuple(said["needed"]), said["transposed"], said["depth"], said["kernels"], False,
+        tuple(said["needed"]), said["transposed"], said["depth"], said["kernels"],
     )  # fmt: skip
-    counted = work_of(made)
-    if counted is None:
-        return Work(0.0, float(4 * sum(map(numel, arguments))), None)
-    moved = float(counted.read_bytes + counted.write_bytes)
-    return Work(float(counted.flops), moved, _shape(call.name, arguments))
-
-
-def _shape(name: str, sizes: Sequence[tuple[int, ...]]) -> tuple[int, int, int] | None:
-    """(m, n, k) of a GEMM, (batch times heads, queries, numbers of a head) of attention."""
-    if name.startswith(_ATTENTION):
-        try:
-            b, h, s, d = heads_first(name, tuple(sizes))[0]
-        except FormulaError:
-            return None
-        return b * h, s, d
-    first = {"aten::mm": 0, "aten::addmm": 1, "aten::_addmm_activation": 1}.get(name)
-    if first is None:
-        return None
-    (m, k), (_, n) = sizes[first : first + 2]
-    return m, n, k
+    work = work_of(made)
+    if work is None:
+        return unknown
+    moved = float(work.read_bytes + work.write_bytes)
+    return replace(unknown, flops=float(work.flops), bytes=moved, shape=work.shape)
 
 
 class _Rows:
@@ -204,35 +182,29 @@ def _plain(name: str, phase: str, kind: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _described(call: OperatorCall, kernels: Sequence[str]) -> dict[str, Any]:
-    counted = call.counted
-    name = _NUMBER.sub("", call.name) if call.name.startswith("triton_") else call.name
-    sizes = tuple(call.sizes or ())
-    work = call.work
+def _described(call: Call, kernels: Sequence[str]) -> dict[str, Any]:
+    name = _NUMBER.sub("", call.name) if call.name.startswith(FUSED) else call.name
+    sizes, work = call.sizes, call.work
     said: dict[str, Any] = {}
     kind, shape, layout = "unknown", None, ""
-    if counted is not None and work is not None:
-        kind = "memory"
-        if counted.buffers:
+    if work is not None:
+        kind, shape = "memory", work.shape if work.flops else None
+        if call.buffers:
             said = {
                 "weights": [
                     b / numel(s) if numel(s) else 0.0
-                    for b, s in zip(counted.buffers, counted.sizes, strict=True)
+                    for b, s in zip(call.buffers, sizes, strict=True)
                 ]
             }
         else:
             said = {
-                "items": list(counted.items), "item": counted.item,
-                "needed": list(counted.needed), "transposed": counted.transposed,
-                "depth": counted.depth, "kernels": _essential(counted.kernels),
+                "items": list(call.items), "item": call.item, "needed": list(call.needed),
+                "transposed": call.transposed, "depth": call.depth, "kernels": call.kernels,
             }  # fmt: skip
-        if work.flops:
-            shape = _shape(name, sizes)
-            kind = "unknown" if shape is None else "gemm"
-            kind = "attention" if name.startswith(_ATTENTION) and shape else kind
-            kind = "memory" if kind == "unknown" else kind
+        if shape is not None:
+            kind = formula_of(name).product
             layout = _layout(kernels) if kind == "gemm" else ""
-    out = counted.out if counted is not None and counted.out and not counted.buffers else None
+    out = call.out if call.out and not call.buffers else None
     return {
         "name": name, "phase": call.phase, "kind": kind, "dtype": _dtype(call), "layout": layout,
         "sizes": (*sizes, out) if out else sizes, "arguments": len(sizes), "said": said,
@@ -243,14 +215,7 @@ def _described(call: OperatorCall, kernels: Sequence[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _essential(kernels: str) -> str:
-    """Words of kernels' names that formulas look for."""
-    words = ("convert_dq", "fmha_reduce_head", "transform_input", "statistics", "vectorized_gather",
-             "sum_and_scatter")  # fmt: skip
-    return "|".join(w for w in words if w in kernels)
-
-
-def _dtype(call: OperatorCall) -> str:
+def _dtype(call: Call) -> str:
     return "tf32" if call.unit == "tf32_tensor" else call.dtype
 
 

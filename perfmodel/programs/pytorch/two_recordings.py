@@ -14,8 +14,9 @@ import numpy as np
 
 from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import SchemaError
-from perfmodel.programs.pytorch.calls import Calls, OperatorCall
+from perfmodel.programs.pytorch.calls import Calls
 from perfmodel.programs.pytorch.operator_times import Placed, find, tabulate
+from perfmodel.programs.pytorch.operators import Call
 from perfmodel.readers.trace import KERNEL, OP_KINDS, Trace
 from perfmodel.timing.nccl import communicating
 from perfmodel.timing.operator_times import OperatorTimes
@@ -77,7 +78,7 @@ def operator_times_from(
             f"{shapes.source.name}: expected GPU operations in its steps; got none; record it with "
             f"nsys profile --trace=cuda,nvtx --pytorch=autograd-shapes-nvtx"
         )
-    calls: list[OperatorCall] = []
+    calls: list[Call] = []
     mine = _steps(trace, steps)
     op = steps.times.ops.op
     owner = np.full(len(op), -1, np.int64)
