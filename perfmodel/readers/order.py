@@ -76,12 +76,14 @@ def row_order(table: Events, texts: Sequence[str] = (), begun: Int64 | None = No
     blocks: Any = getattr(table, _BLOCKS[kind]) if kind in _BLOCKS else np.empty(0, np.int8)
     edges = [0, *(np.flatnonzero(blocks[1:] != blocks[:-1]) + 1).tolist(), len(table)]
 
+    code: Any = getattr(table, "name", None)
+
     def ties(row: Int64) -> list[Any]:
         keys = [getattr(table, name)[row] for name in _TIES[kind]]
         if begun is not None:
             keys.append(begun[row])
-        if texts:
-            named = [texts[c] if c >= 0 else "" for c in table.name[row].tolist()]
+        if code is not None:
+            named = [texts[c] if c >= 0 else "" for c in code[row].tolist()]
             keys.append(np.unique(named, return_inverse=True)[1])
         return keys
 
