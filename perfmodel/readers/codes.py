@@ -79,7 +79,7 @@ def least(codes: Int32, measured: Int64 | Int32, groups: int) -> list[int]:
     """Return the least measured value by code; every code occurs."""
     if groups == 1:
         return [int(measured.min())]
-    found = np.full(groups, _MOST)
+    found = np.full(groups, np.iinfo(measured.dtype).max, measured.dtype)  # else it takes longer
     np.minimum.at(found, codes, measured)
     return [*map(int, found)]
 

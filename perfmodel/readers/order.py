@@ -15,14 +15,14 @@ stores its rows nor on the ids in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from perfmodel.base.arrays import Int32, Int64
+from perfmodel.base.arrays import Bool, Int32, Int64
 from perfmodel.readers.codes import Ids
 from perfmodel.readers.trace import (
     NO_NAME,
@@ -38,6 +38,7 @@ from perfmodel.readers.trace import (
 )
 
 E = TypeVar("E", bound=Events)
+_Key = Callable[[Int64], Any]
 
 _TIES: Final[Mapping[type[Events], tuple[str, ...]]] = {
     Ranges: ("thread", "style", "other_thread"),
@@ -71,53 +72,68 @@ def row_order(table: Events, texts: Sequence[str] = (), begun: Int64 | None = No
     begun : int64 array, shape (n,), optional
         As in `ordered_ranges`.
     """
-    kind = type(table)
-    end = getattr(table, "end_ns", table.start_ns)
-    blocks: Any = getattr(table, _BLOCKS[kind]) if kind in _BLOCKS else np.empty(0, np.int8)
+    blocks: Any = getattr(table, _BLOCKS.get(type(table), ""), np.empty(0, np.int8))
     edges = [0, *(np.flatnonzero(blocks[1:] != blocks[:-1]) + 1).tolist(), len(table)]
-
-    code: Any = getattr(table, "name", None)
-
-    def ties(row: Int64) -> list[Any]:
-        keys = [getattr(table, name)[row] for name in _TIES[kind]]
-        if begun is not None:
-            keys.append(begun[row])
-        if code is not None:
-            named = [texts[c] if c >= 0 else "" for c in code[row].tolist()]
-            keys.append(np.unique(named, return_inverse=True)[1])
-        return keys
-
+    keys = [*_keys(table, texts, begun)]
     found = None
     for first, last in pairwise(edges):
-        mine = _block_order(table.start_ns[first:last], end[first:last], first, ties)
+        mine = _block_order(table.start_ns[first:last], first, keys)
         if mine is not None:
             found = np.arange(len(table)) if found is None else found
-            found[first:last] = mine + first
+            found[first:last] = mine
     return found
 
 
-def _block_order(
-    start: Int64, end: Int64, first: int, ties: Callable[[Int64], list[Any]]
-) -> Int64 | None:
+def _keys(table: Any, texts: Sequence[str], begun: Int64 | None) -> Iterator[_Key]:
+    """Yield what decides between events that start at once, of some rows."""
+
+    def shortness(row: Int64) -> Int64:
+        end = table.end_ns[row]
+        return np.where(end == NULL, NULL, -end)
+
+    def text(row: Int64) -> Int64:
+        named = [texts[code] if code >= 0 else "" for code in table.name[row].tolist()]
+        return np.unique(named, return_inverse=True)[1]
+
+    if hasattr(table, "end_ns"):
+        yield shortness
+    for name in _TIES[type(table)]:
+        yield getattr(table, name).__getitem__
+    if begun is not None:
+        yield begun.__getitem__
+    if hasattr(table, "name"):
+        yield text
+
+
+def _block_order(start: Int64, first: int, keys: Sequence[_Key]) -> Int64 | None:
     """Order the rows of one block, which begins at the row `first`; one pass where they are."""
     order = None
     if (start[1:] < start[:-1]).any():
         order = np.argsort(start, kind="stable")
-        start = start[order]
+        start, order = start[order], order + first
     equal = start[1:] == start[:-1]
-    if not equal.any():
-        return order
-    tied = np.append(equal, False)
-    tied[1:] |= equal
-    at = np.flatnonzero(tied)
-    row = at if order is None else order[at]
-    shortest = np.where(end[row] == NULL, NULL, -end[row])
-    better = row[np.lexsort((*reversed(ties(row + first)), shortest, start[at]))]
-    if np.array_equal(better, row):
-        return order
-    order = np.arange(len(start)) if order is None else order
-    order[at] = better
+    at: Int64 | slice = slice(None)
+    for key in keys:  # of rows that are equal so far
+        if not equal.any():
+            break
+        place, group = _equal_rows(equal)
+        at = place if isinstance(at, slice) else at[place]
+        value = key(at + first if order is None else order[at])
+        same = group[1:] == group[:-1]
+        if (same & (value[1:] < value[:-1])).any():
+            better = np.lexsort((value, group))
+            order = np.arange(first, first + len(start)) if order is None else order
+            order[at], value = order[at[better]], value[better]
+        equal = same & (value[1:] == value[:-1])
     return order
+
+
+def _equal_rows(equal: Bool) -> tuple[Int64, Int64]:
+    """Return the rows that are equal to a neighbour, and the number of each group of them."""
+    kept = np.append(equal, False)
+    kept[1:] |= equal
+    rows = np.flatnonzero(kept)
+    return rows, np.cumsum(~np.append(False, equal)[rows])
 
 
 def in_order(table: E, texts: Sequence[str] = (), begun: Int64 | None = None) -> E:
