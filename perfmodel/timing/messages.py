@@ -16,7 +16,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Int64
 from perfmodel.readers.trace import MPI_P2P, MPI_WAIT, NULL, Trace
-from perfmodel.timing.completions import START, Completions, in_order
+from perfmodel.timing.completions import START, Completions
 from perfmodel.timing.range_times import ranks_of
 
 _BOTH: Final = "MPI_Sendrecv"
@@ -121,13 +121,13 @@ def _posts(trace: Trace, whose: Int64) -> list[tuple[int, int]]:
     known = (whose >= 0) & (calls.end_ns >= calls.start_ns)
     prepared: dict[tuple[int, int], list[int]] = {}
     found = []
-    for row in in_order(trace, np.flatnonzero(known & (calls.source == MPI_P2P))):
+    for row in np.flatnonzero(known & (calls.source == MPI_P2P)).tolist():  # by start
         if names[calls.name[row]].endswith(_PERSISTENT):
             prepared.setdefault((int(whose[row]), int(calls.request[row])), []).append(row)
         else:
             found.append((row, row))
     if prepared:
-        for at in in_order(trace, np.flatnonzero(known & (calls.source == MPI_WAIT))):
+        for at in np.flatnonzero(known & (calls.source == MPI_WAIT)).tolist():
             if names[calls.name[at]].startswith(START):
                 rows = prepared.get((int(whose[at]), int(calls.request[at])), [])
                 earlier = [row for row in rows if calls.start_ns[row] <= calls.start_ns[at]]
