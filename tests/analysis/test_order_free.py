@@ -419,6 +419,7 @@ BY_REPORT = ("candidates", "diagnostics")
 def together(said: dict[str, Any]) -> dict[str, Any]:
     """What does not depend on whether ranks share a file: they have clocks of their own then."""
     kept = {key: value for key, value in said.items() if key not in (*BY_REPORT, "reports")}
+    kept["warnings"] = sorted({*said["warnings"]})  # some are of each report
     kept["batch"].pop("confidence", None)
     if kept["skew"]:
         kept["skew"].pop("clock_bound_s")
