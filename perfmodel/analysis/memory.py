@@ -104,7 +104,7 @@ def timelines(events: MemoryEvents, trace: Trace) -> tuple[Timeline, ...]:
                     where=_where(trace, index.get(int(process)), int(time[peak])),
                 )
             )
-    return tuple(sorted(found, key=lambda t: (-t.peak_bytes, t.process)))
+    return tuple(sorted(found, key=lambda t: (-t.peak_bytes, index.get(t.process, len(index)))))
 
 
 def _follow(events: MemoryEvents, at: Int64) -> tuple[Int64, Sequence[int], int]:
@@ -140,8 +140,7 @@ def _where(trace: Trace, process: int | None, time_ns: int) -> str:
     inside = np.flatnonzero(mine & is_open & (ranges.name >= 0))
     if len(inside) == 0:
         return ""
-    last = inside[np.argmax(ranges.start_ns[inside])]
-    return trace.range_labels[int(ranges.name[last])]
+    return trace.range_labels[int(ranges.name[inside[-1]])]  # ranges are by start
 
 
 @dataclass(frozen=True, slots=True)

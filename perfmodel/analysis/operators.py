@@ -25,6 +25,9 @@ _COVERED: Final = 0.9
 _COVERED_BY_FORMULAS: Final = 0.95
 """Of the computing time: where formulas cover less, the sums of a step are too low."""
 
+_ABOVE_CEILING: Final = 1.05
+"""Share of a ceiling that no kernel exceeds: medians of recorded times and clocks of GPUs vary by a
+few percent (none of the recordings in `profiles/programs` is above 1)."""
 _SHORTEST_S: Final = 1.5e-6
 """Least time of a kernel on the GPU: the shortest of reports of H200s take 0.7 to 1.5 µs."""
 
@@ -174,6 +177,7 @@ def step_work(
                 f"those of a median step by its own sizes; for each size, profile steps of equal "
                 f"ones, padded or of one length"
             )
+    said += _above_ceiling([*coarse, *fine])
     if mfu is None and flops:
         said.append(_without_peak(whole, machine))
     if mfu is not None and mfu.ran_of_busy > 1:
@@ -273,6 +277,22 @@ def _without_type(computing: Sequence[OperatorRow]) -> Iterator[str]:
             f"no kernel and no cast says the data type of GEMMs that take {percent(share)} of the "
             f"computing time (most {name}): they are taken for float32 without tensor cores; give "
             f"it by --dtype"
+        )
+
+
+def _above_ceiling(rows: Iterable[OperatorRow]) -> Iterator[str]:
+    """Say which operators multiply faster than the machine can."""
+    fastest: dict[tuple[str, str], OperatorRow] = {}
+    for row in rows:
+        key = row.name, row.phase
+        if row.bound == "compute" and (row.of_ceiling or 0.0) > _ABOVE_CEILING:
+            before = fastest.setdefault(key, row)
+            fastest[key] = max(before, row, key=lambda one: one.of_ceiling or 0.0)
+    for row in fastest.values():
+        yield (
+            f"{row.name} ({row.phase}) runs at {percent(row.of_ceiling or 0.0)} of its ceiling as "
+            f"{row.dtype}: its data type (known from: {row.dtype_from}) or the machine's peak is "
+            f"wrong; give the type by --dtype, or the machine by --machine"
         )
 
 

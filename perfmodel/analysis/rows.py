@@ -182,7 +182,7 @@ def kernel_rows(run: Run, rows: Sequence[RangeRow], replay: str, warmup: int) ->
                 ceiling="",
             )
         )
-    found.sort(key=lambda row: -(row.gpu_busy_s or 0.0))
+    found.sort(key=lambda row: (-(row.gpu_busy_s or 0.0), row.path))
     at = rows.index(above) + 1
     return [*rows[:at], *found, *rows[at:]]
 

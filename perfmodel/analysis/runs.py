@@ -37,6 +37,8 @@ _LARGE_BYTES: Final = 1 << 25
 """Reports of this many bytes or more are measured one process after the other."""
 _SLACK_NS: Final = 10**9
 """Reports of one run overlap in time, but for what the clocks of its hosts differ by."""
+_NO_GPU: Final = int(np.iinfo(np.int32).max)
+"""Comes behind all numbers of GPUs."""
 
 
 def time_one(trace: Trace, options: Options) -> TimedReport:
@@ -239,7 +241,8 @@ def group(traces: Sequence[Trace]) -> list[tuple[str, list[Trace]]]:
 
     Reports belong together if their marks name one run, or, without marks, if each holds fewer
     ranks than its communicator, their ranks differ, and they overlap in time; or if NCCL's payloads
-    in them name one communicator.
+    in them name one communicator. The reports of a run come by rank; where no ranks are named, by
+    GPU if each is of another one, else as they are given.
     """
     groups: list[_Group] = []
     for i in sorted(range(len(traces)), key=lambda i: traces[i].utc_start_ns or 0):
@@ -250,7 +253,17 @@ def group(traces: Sequence[Trace]) -> list[tuple[str, list[Trace]]]:
         else:
             groups[home] = groups[home].with_member(alone)
     found = [[traces[i] for i in g] for g in sorted(sorted(g.members) for g in groups)]
+    found = [_by_rank(members) for members in found]
     return list(zip(_labels([g[0].source for g in found]), found, strict=True))
+
+
+def _by_rank(traces: Sequence[Trace]) -> list[Trace]:
+    """Order the reports of one run."""
+    ranks = [min(t.ranks.values(), default=-1) for t in traces]
+    gpus = [int(t.ops.device.min(initial=_NO_GPU)) for t in traces]
+    apart = len({*gpus}) == len(gpus)
+    order = sorted(range(len(traces)), key=lambda i: (ranks[i], gpus[i] if apart else i))
+    return [traces[i] for i in order]
 
 
 @dataclass(frozen=True, slots=True)

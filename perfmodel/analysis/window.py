@@ -101,7 +101,8 @@ def only_window(run: Run, window: Window) -> Run:
         named = np.unique(report.gaps.op).astype(np.int64) if report else np.empty(0, np.int64)
         ops, api, row = read_window(trace, trace.left_out, when, named)
         if report:
-            op = np.searchsorted(row, report.gaps.op).astype(np.int32)
+            by_row = np.argsort(row)
+            op = by_row[np.searchsorted(row, report.gaps.op, sorter=by_row)].astype(np.int32)
             steps[at] = replace(report, gaps=replace(report.gaps, op=op))
         none = found.among(np.zeros(len(trace.ops), np.bool_))
         parts[at] = replace(trace, ops=ops, api=api, whole=True, left_out=None), none

@@ -52,8 +52,11 @@ class Identity:
 
 
 def read_mark(trace: Trace) -> dict[str, Any]:
-    """Return the program's configuration mark, an empty dict if the report has none."""
-    for _, _, text in trace.marks:
+    """Return the program's configuration mark, an empty dict if the report has none.
+
+    Of several ranks' that of the first one.
+    """
+    for _, _, text in sorted(trace.marks, key=lambda mark: mark[1]):
         if MARK_KEY in text and len(text) <= _LONGEST_MARK:
             try:
                 config = json.loads(text)

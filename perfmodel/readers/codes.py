@@ -15,6 +15,7 @@ _SAMPLE: Final = 997
 _DENSE: Final = 4
 _FEW: Final = 8
 _LARGEST: Final = 9.2e18
+_MOST: Final = int(np.iinfo(np.int64).max)
 
 
 def factorize(values: Int64) -> tuple[Int32, Int64]:
@@ -41,21 +42,46 @@ def factorize(values: Int64) -> tuple[Int32, Int64]:
 
 
 class Codes:
-    """Codes of the values met so far, in the order in which they came."""
+    """Codes of the values met so far, in the order in which they came, with the least of each."""
 
     def __init__(self) -> None:
         self._known: dict[int, int] = {}
+        self._least: list[int] = []
 
-    def of(self, values: Int64) -> Int32:
-        """Return the code of every value: its position in `distinct`."""
+    def of(self, values: Int64, measured: Int64 | Int32) -> Int32:
+        """Return the code of every value: its position in `distinct`.
+
+        Parameters
+        ----------
+        values : int64 array, shape (n,)
+        measured : integer array, shape (n,)
+            Of this `least` is kept.
+        """
         codes, distinct = factorize(values)
         recode = [self._known.setdefault(v, len(self._known)) for v in distinct.tolist()]
+        self._least += [_MOST] * (len(self._known) - len(self._least))
+        for code, one in zip(recode, least(codes, measured, len(distinct)), strict=True):
+            self._least[code] = min(self._least[code], one)
         return np.array(recode, np.int32)[codes]
 
     @property
     def distinct(self) -> Int64:
         """The values, by code."""
         return np.array([*self._known], np.int64)
+
+    @property
+    def least(self) -> dict[int, int]:
+        """Least that was measured, by value."""
+        return dict(zip(self._known, self._least, strict=True))
+
+
+def least(codes: Int32, measured: Int64 | Int32, groups: int) -> list[int]:
+    """Return the least measured value by code; every code occurs."""
+    if groups == 1:
+        return [int(measured.min())]
+    found = np.full(groups, np.iinfo(measured.dtype).max, measured.dtype)  # else it takes longer
+    np.minimum.at(found, codes, measured)
+    return [*map(int, found)]
 
 
 def split_rows(ids: Int64, rows: Int32 | None = None) -> Iterator[tuple[int, Int64 | slice]]:

@@ -27,13 +27,13 @@ from typing import IO, Any, Final, TypeGuard
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.checks import RECORD
 from perfmodel.readers.json_stream import JsonStream
-from perfmodel.readers.nvtx import GPU_DOMAIN, PAYLOAD_COMMUNICATOR, PAYLOAD_SIZE
-from perfmodel.readers.trace import COPY_KINDS, MEMORY_KINDS, TORCH_PROFILER
+from perfmodel.readers.nvtx import BEGUN, GPU_DOMAIN, PAYLOAD_COMMUNICATOR, PAYLOAD_SIZE
+from perfmodel.readers.trace import COPY_KINDS, MEMORY_KINDS, PROCESS_BITS, TORCH_PROFILER
 from perfmodel.readers.write_sqlite import SqliteWriter, written
 
 _TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "NVTX_EVENTS": (
-        "start", "end", "globalTid", "eventType", "domainId", "textId", "jsonText TEXT",
+        "start", "end", "globalTid", "eventType", "domainId", "textId", BEGUN, "jsonText TEXT",
     ),
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "globalTid", "correlationId", "nameId"),
     "CUPTI_ACTIVITY_KIND_KERNEL": (
@@ -99,8 +99,13 @@ _BESIDE: Final = (
     "distributedInfo",
 )  # fmt: skip
 _LATEST_NS: Final = 1 << 62
+_NEVER: Final = 1 << 63
 _SINCE_EPOCH_NS: Final = 10**18
 """Times from here on are of 2001 and later, not of a clock that starts with the machine."""
+
+_COUNTED, _NUMBERED_AS = "External id", "Ev Idx"
+"""Arguments that count operators and annotations as they begin. Times in whole µs do not say which
+of two that begin and end together is the parent."""
 
 _COPY_NAME: Final = re.compile(r"Memcpy (\w)(?:to|2)(\w)(?: \((\w[\w ]*) -> (\w[\w ]*)\))?")
 _COPY_WORDS: Final = re.compile(r"(?:Copy)?(Host|Device)_?To_?(Host|Device)(?:2D)?", re.IGNORECASE)
@@ -161,9 +166,9 @@ class _Events:
         self._unread: dict[str, None] = {}
         self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _TABLES}
         self._made: set[str] = set()
-        self._origin_ns = self._first_ns = 0
-        self._process: int | None = None
-        self._gpu_process = 0
+        self._origin_ns = 0
+        self._first_ns = self._first_host_ns = _NEVER
+        self._process = self._gpu_process = 0
         self._count = self._without_time = 0
         self._without_host = False
 
@@ -176,12 +181,13 @@ class _Events:
                 break
         usable = [e for _, e in first if isinstance(e, dict) and e.get("ph") == "X"]
         starts = [
-            ns for e in usable if (ns := _ns(e.get("ts"))) is not None and (ns or e.get("dur"))
-        ]
-        self._origin_ns = self._first_ns = min(starts, default=0)
+            ns for e in usable if _kind(e) is not None
+            and (ns := _ns(e.get("ts"))) is not None and (ns or e.get("dur"))
+        ]  # fmt: skip
+        self._origin_ns = min(starts, default=0)
         of_host = (e.get("pid") for e in usable if _kind(e) in (_HOST, _OPERATOR, _CALL))
-        self._process = next((pid for each in of_host if (pid := _number(each)) is not None), None)
-        self._gpu_process = self._process_id(self._process or 0)
+        found = next((pid for each in of_host if (pid := _number(each)) is not None), 0)
+        self._process = self._gpu_process = self._process_id(found)
         for number, event in chain(first, self._events):
             if not isinstance(event, dict):
                 raise self._odd(number, "an object", event)
@@ -201,11 +207,11 @@ class _Events:
         self._without_host = not self._threads.keys() - {*self._gpu_threads()}
         if self._without_host:
             self._launch_all()
-        if early := self._origin_ns - self._first_ns:  # threads are not written in their order
-            for table in self._made:
+        if self._made and (early := self._origin_ns - self._first_ns):
+            for table in self._made:  # events are in any order
                 self._out.add_to(table, ("start", "end"), early)
             self._origin_ns = self._first_ns
-        if late := self._process_id(self._process or 0) - self._gpu_process:
+        if late := self._process - self._gpu_process:
             for table in self._made.intersection(_GPU_TABLES):  # kernels came before the host's
                 self._out.add_to(table, ("globalPid",), late)
 
@@ -234,8 +240,10 @@ class _Events:
                 self._annotated.add(name)
             label = _label(name, args) if kind == _OPERATOR else name
             payload = _payload(args) if "Collective name" in args else None
-            self._row("NVTX_EVENTS", (*span, self._thread(number, event), _PUSH_POP, None,
-                                      self._text(label), payload))  # fmt: skip
+            begun = args.get(_COUNTED, args.get(_NUMBERED_AS))
+            thread = self._thread(number, event, start)
+            self._row("NVTX_EVENTS", (*span, thread, _PUSH_POP, None, self._text(label),
+                                      _number(begun), payload))  # fmt: skip
             return
         if kind == _ON_GPU:
             if name not in self._annotated:
@@ -249,7 +257,8 @@ class _Events:
                 raise self._odd(number, "a number as 'correlation'", given)
         if kind == _CALL:
             if correlation is not None:  # else it launches nothing
-                call = (*span, self._thread(number, event), correlation, self._text(name))
+                thread = self._thread(number, event, start)
+                call = (*span, thread, correlation, self._text(name))
                 self._row("CUPTI_ACTIVITY_KIND_RUNTIME", call)
             return
         self._add_work(number, kind, event, (*span, correlation))
@@ -282,15 +291,14 @@ class _Events:
     def _add_on_gpu(self) -> None:
         """Add the ranges that only the GPU's rows have, each row as a thread."""
         found = [each for each in self._on_gpu if each[0] not in self._annotated]
-        process = self._process_id(self._process or 0)
         for number, (name, start, end, row) in enumerate(found):
             key = GPU_DOMAIN, row
-            thread = self._threads.setdefault(key, process | self._next_id())
+            thread = self._threads.setdefault(key, self._process | self._next_id())
             if not number:
                 made = start, start, thread, _DOMAIN_CREATE, _GPU_DOMAIN_ID
-                self._row("NVTX_EVENTS", (*made, self._text(GPU_DOMAIN), None))
+                self._row("NVTX_EVENTS", (*made, self._text(GPU_DOMAIN), None, None))
             at = start, end, thread, _PUSH_POP, _GPU_DOMAIN_ID
-            self._row("NVTX_EVENTS", (*at, self._text(name), None))
+            self._row("NVTX_EVENTS", (*at, self._text(name), None, None))
 
     def _gpu_threads(self) -> Iterator[tuple[Hashable, Hashable]]:
         """Threads that stand for the GPU's rows of annotations."""
@@ -307,7 +315,7 @@ class _Events:
         calls = "CUPTI_ACTIVITY_KIND_RUNTIME"
         self._made.add(calls)
         self._out.create(calls, dict.fromkeys(_TABLES[calls], "INTEGER"))
-        thread, name = self._gpu_process | self._next_id(), self._text(_NO_CALL)
+        thread, name = self._process | self._next_id(), self._text(_NO_CALL)
         for i, table in enumerate(tables):
             self._out.change(table, "correlationId", f"rowid * {len(tables)} + {i}")
             row = ("start", "start", str(thread), "correlationId", str(name))
@@ -335,8 +343,11 @@ class _Events:
     def _process_id(self, pid: int) -> int:
         return (pid % _MOST_IDS) << _PROCESS_BITS
 
-    def _thread(self, number: int, event: dict[str, Any]) -> int:
-        """Serialized id of a thread; ids that do not fit are numbered from the last that does."""
+    def _thread(self, number: int, event: dict[str, Any], start_ns: int) -> int:
+        """Serialized id of a thread; ids that do not fit are numbered from the last that does.
+
+        The process of the first event on the host is the one that launched the GPU's work.
+        """
         given = event.get("pid"), event.get("tid")
         try:
             found = self._threads.get(given)
@@ -346,11 +357,11 @@ class _Events:
             pid, tid = _number(given[0]), _number(given[1])
             if pid is None or (tid is None and not isinstance(given[1], str)):
                 raise self._odd(number, "numbers as 'pid' and 'tid'", given)
-            if self._process is None:
-                self._process = pid
             fits = tid is not None and 0 <= tid < _MOST_IDS >> 1
             found = self._process_id(pid) | (tid if tid is not None and fits else self._next_id())
             self._threads[given] = found
+        if start_ns < self._first_host_ns:
+            self._first_host_ns, self._process = start_ns, found & PROCESS_BITS
         return found
 
     def _next_id(self) -> int:
@@ -425,7 +436,7 @@ class _Events:
         if not (_is_small(rank) and _is_small(size) and 0 <= rank < size):
             return
         _write(self._out, "MPI_RANKS", {"globalTid": "INTEGER", "rank": "INTEGER"},
-               [(self._process_id(self._process or 0), rank)])  # fmt: skip
+               [(self._process, rank)])  # fmt: skip
         columns = dict.fromkeys(("rank", "commHandle", "size"), "INTEGER")
         _write(self._out, "MPI_COMMUNICATORS", columns, [(rank, 0, size)])
 

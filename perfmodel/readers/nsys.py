@@ -19,10 +19,11 @@ from perfmodel.base.arrays import Arena, Bool, Int32, Int64, keep_freed
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.gpu import Gpu
 from perfmodel.readers.checks import stamp, unchanged
-from perfmodel.readers.codes import Codes, Ids, factorize
+from perfmodel.readers.codes import Codes, Ids, factorize, least
 from perfmodel.readers.nvtx import MPI_DOMAIN, Nvtx, read_nvtx
 from perfmodel.readers.operator_texts import OperatorTexts
-from perfmodel.readers.packed import EventsByProcess, Split, numbered, rows_of_report
+from perfmodel.readers.order import in_order, numbered
+from perfmodel.readers.packed import EventsByProcess, Split, ordered, rows_of_report
 from perfmodel.readers.pages import Texts, as_text
 from perfmodel.readers.sqlite import Database
 from perfmodel.readers.trace import (
@@ -154,7 +155,6 @@ def read_window(
     Returns
     -------
     ops, api
-        In the order of the report.
     rows : int64 array
         Rows of the report's operations that the former are.
 
@@ -180,8 +180,8 @@ def read_window(
         ops: GpuOps = join([table for table, _ in found])
         known = np.unique(ops.correlation[ops.correlation != NULL])
         calls = _read_api(db, ids, threads, lambda: InWindow(window, left_out.api, ids=known))
-        ops, api = numbered(trace, ops, calls.take()[0], processes, threads)
-        return ops, api, rows_of_report([row for _, row in found], counts)
+        row = rows_of_report([row for _, row in found], counts)
+        return ordered(trace, ops, row, calls.take()[0], processes, threads)
 
 
 def check_export(db: Database) -> None:
@@ -231,7 +231,7 @@ def _read_ops(
 
         def made(rows: dict[str, Int64], kind: int = kind) -> GpuOps:
             ops = _gpu_ops(kind, rows, ids)
-            return replace(ops, process=processes.of(np.asarray(ops.process)))
+            return replace(ops, process=processes.of(np.asarray(ops.process), ops.device))
 
         found = [c for c in columns if c in have]
         tables.append(db.collect(table, found, made, partial(into, at)))
@@ -258,7 +258,7 @@ def _read_api(
 
     def made(rows: dict[str, Int64]) -> ApiCalls:
         calls = _api_calls(rows, ids)
-        return replace(calls, thread=threads.of(np.asarray(calls.thread)))
+        return replace(calls, thread=threads.of(np.asarray(calls.thread), calls.start_ns))
 
     return db.collect(API_TABLE, columns, made, into, needed)
 
@@ -289,26 +289,32 @@ def _assemble(
     by_thread: tuple[ApiCalls, Codes],
     mpi: Mpi,
 ) -> Trace:
-    """Number the threads and processes; those of operations and calls come with their ids."""
-    if not any(t in db.tables for t in MPI_TABLES):
-        mpi, strings = _mpi_from_nvtx(nvtx, mpi, strings)
-    ops, api = by_process[0], by_thread[0]
-    pids, tids = by_process[1].distinct, by_thread[1].distinct
+    """Number threads, processes and names of ranges, and put all events into order.
+
+    Processes of operations and threads of calls come as codes of their ids.
+    """
+    devices = db.rows("TARGET_INFO_CUDA_DEVICE", ["pid", "cudaId", "gpuId"])  # since 2025
+    gpus = {(p, c): g for p, c, g in devices if {type(p), type(c), type(g)} == {int}}
+    ranks = {**nvtx.ranks, **mpi.ranks}
+    (ops, on), (api, by) = by_process, by_thread
     tables: tuple[Any, ...] = (nvtx.ranges, mpi.calls, nvtx.payloads)
     coded = [factorize(np.asarray(table.thread)) for table in tables]
-    marking = np.array([tid for _, tid, _ in nvtx.marks], np.int64)
-    threads = np.unique(np.concatenate([*(distinct for _, distinct in coded), tids, marking]))
+    begun = [*by.least.items(), *((tid, at) for at, tid, _ in nvtx.marks)]
+    for table, (codes, distinct) in zip(tables, coded, strict=True):
+        begun += zip(distinct.tolist(), least(codes, table.start_ns, len(distinct)), strict=True)
+    gpu = {p: gpus.get((p >> 24 & 0xFFFFFF, d), d) for p, d in on.least.items() if p != NULL}
+    known = numbered(begun, gpu, ranks)
     ranges, calls, nccl = (
-        replace(table, thread=np.searchsorted(threads, distinct).astype(np.int32)[codes])
+        replace(table, thread=known.thread(distinct)[codes])
         for table, (codes, distinct) in zip(tables, coded, strict=True)
     )
-    api = replace(api, thread=np.searchsorted(threads, tids).astype(np.int32)[api.thread])
-    ranks = {**nvtx.ranks, **mpi.ranks}
-    ranked = np.array([*ranks], np.int64)
-    processes = np.unique(np.concatenate([threads & PROCESS_BITS, pids[pids != NULL], ranked]))
-    process = np.where(pids == NULL, -1, np.searchsorted(processes, pids)).astype(np.int32)
+    nvtx, mpi = replace(nvtx, ranges=ranges).in_order(), replace(mpi, calls=calls)
+    process_at, thread_at = (
+        {id_: i for i, id_ in enumerate(ids.tolist())} for ids in (known.processes, known.threads)
+    )
+    if not any(t in db.tables for t in MPI_TABLES):
+        mpi, strings = _mpi_from_nvtx(nvtx, mpi, strings)
     meta = {str(n): str(v) for t in _META for n, v in db.rows(t, ["name", "value"])}
-    devices = db.rows("TARGET_INFO_CUDA_DEVICE", ["pid", "cudaId", "gpuId"])  # since 2025
     (utc,) = next(db.rows("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"]), (None,))
     return Trace(
         source=db.path,
@@ -319,20 +325,20 @@ def _assemble(
         range_names=nvtx.names,
         range_labels=nvtx.labels,
         range_domains=nvtx.domains,
-        threads=threads,
-        processes=processes,
-        thread_process=np.searchsorted(processes, threads & PROCESS_BITS).astype(np.int32),
-        ranges=ranges,
-        ops=replace(ops, process=process[ops.process]),
-        api=api,
-        mpi=calls,
-        nccl=nccl,
+        threads=known.threads,
+        processes=known.processes,
+        thread_process=known.thread_process,
+        ranges=nvtx.ranges,
+        ops=in_order(replace(ops, process=known.process(on.distinct)[ops.process]), strings),
+        api=in_order(replace(api, thread=known.thread(by.distinct)[api.thread]), strings),
+        mpi=in_order(mpi.calls, strings),
+        nccl=in_order(nccl),
         nccl_ranks=nvtx.nccl_ranks,
-        marks=tuple((t, int(np.searchsorted(threads, tid)), text) for t, tid, text in nvtx.marks),
+        marks=tuple(sorted((t, thread_at[tid], text) for t, tid, text in nvtx.marks)),
         gpus=tuple(sorted(_gpus(db), key=lambda gpu: gpu.id)),
-        cuda_devices={(p, c): g for p, c, g in devices if {type(p), type(c), type(g)} == {int}},
+        cuda_devices=gpus,
         diagnostics=_diagnostics(db),
-        ranks={int(np.searchsorted(processes, pid)): rank for pid, rank in ranks.items()},
+        ranks={process_at[pid]: rank for pid, rank in ranks.items()},
         world_size=mpi.world_size,
         nvtx_last_ns=nvtx.last_ns,
         utc_start_ns=utc if isinstance(utc, int) else None,
@@ -405,19 +411,21 @@ def _read_mpi(db: Database, ids: Ids, strings: tuple[str, ...]) -> Mpi:
     start, end, tid, text, size, received, handle, peer, tag, request = (
         np.concatenate([t[c] for t in tables]) for c in ["start", "end", *columns]
     )
-    ranks = {
-        thread & PROCESS_BITS: rank
+    named = [
+        (rank, thread & PROCESS_BITS)
         for thread, rank in db.rows("MPI_RANKS", ["globalTid", "rank"])
         if isinstance(thread, int) and isinstance(rank, int) and 0 <= rank < 2**31
-    }
-    columns = ["rank", "commHandle", "size", "localRank", "groupRoot", "groupRootUid"]
+    ]
+    ranks = {process: rank for rank, process in sorted(named)}
+    columns = ["rank", "commHandle", "size", "localRank", "groupRoot", "groupRootUid", "timestamp"]
+    described = db.rows("MPI_COMMUNICATORS", columns)  # the last one with a handle counts
     known = {
         (rank, at): (
             size,
             0 if root is None or uid is None else (root << 32) + uid + 1,
             rank if own is None else own,
         )
-        for rank, at, size, own, root, uid in db.rows("MPI_COMMUNICATORS", columns)
+        for rank, at, size, own, root, uid, _ in sorted(described, key=_made_ns)
         if all(
             v is None or (isinstance(v, int) and -(1 << 31) <= v < 1 << 31)
             for v in (own, root, uid)
@@ -434,6 +442,12 @@ def _read_mpi(db: Database, ids: Ids, strings: tuple[str, ...]) -> Mpi:
     sent, least = _message_bytes(name, strings, size, received, members, own)
     calls = MpiCalls(start, end, thread, name, source, sent, least, group, own, peer, tag, request)
     return Mpi(calls, ranks, world or None)
+
+
+def _made_ns(communicator: Sequence[Any]) -> int:
+    """When a communicator was made; the world, and what has no time, comes first."""
+    at = communicator[-1]
+    return at if isinstance(at, int) else 0
 
 
 def _communicators(
@@ -531,6 +545,8 @@ def _mpi_from_nvtx(nvtx: Nvtx, mpi: Mpi, strings: tuple[str, ...]) -> tuple[Mpi,
     found = nvtx.ranges
     found = rows(found, (found.name >= 0) & np.array([*is_mpi, False])[found.name])
     source = np.array([_source(label) for label in nvtx.labels], np.int8)[found.name]
+    order = np.argsort(source, kind="stable")
+    found, source = rows(found, order), source[order]
     name = found.name + np.int32(len(strings))
     missing = [np.full(len(found), NULL)] * 7
     calls = MpiCalls(found.start_ns, found.end_ns, found.thread, name, source, *missing)

@@ -5,16 +5,18 @@ NCCL's ranges have payloads: communicator and message size.
 
 from __future__ import annotations
 
+import heapq
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 import numpy as np
 
 from perfmodel.base.arrays import Arena, Bool, Int32, Int64
 from perfmodel.readers.codes import Ids, factorize
+from perfmodel.readers.order import ordered_ranges
 from perfmodel.readers.packed import Packed
 from perfmodel.readers.pages import Texts
 from perfmodel.readers.sqlite import Database
@@ -63,8 +65,6 @@ def read_payloads(
     members = (parse_rank(texts[c]) for c in said)
     rows = np.flatnonzero(np.isin(code, np.array([*said], np.int64)))
     start_ns, tid = (events.column(name)[rows] for name in ("start", "globalTid"))
-    order = np.lexsort((start_ns, tid))
-    rows, start_ns, tid = rows[order], start_ns[order], tid[order]
     pairs = np.array([said[c] for c in code[rows].tolist()], np.int64).reshape(-1, 2)
     thread: Any = tid
     ranges = NcclRanges(start_ns, thread, pairs[:, 0], pairs[:, 1])
@@ -129,6 +129,8 @@ def _communicator(said: dict[str, Any]) -> int:
 MPI_DOMAIN: Final = "MPI"
 GPU_DOMAIN: Final = "GPU"
 """Of ranges that a trace of torch.profiler has on the GPU's rows only, with times of the GPU."""
+BEGUN: Final = "begun"
+"""Column with the numbers of ranges as they began, which the profiler of PyTorch gives them."""
 _MARKS = (34, 65)
 _THREAD_NAME = 39
 _PUSH_POP = (59, 70)
@@ -140,7 +142,10 @@ _MAX_MARKS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Nvtx:
-    """What NVTX_EVENTS holds, threads still as serialized ids."""
+    """What NVTX_EVENTS holds, threads still as serialized ids, ranges and names in any order.
+
+    `begun` counts the ranges as they began, where the report does.
+    """
 
     ranges: Ranges
     names: tuple[str, ...]
@@ -152,6 +157,19 @@ class Nvtx:
     payloads: NcclRanges
     nccl_ranks: tuple[NcclRank, ...]
     numbers: Int64 | None
+    begun: Int64 | None
+
+    def in_order(self) -> Nvtx:
+        """Return the same with ranges and names in order; threads are numbered."""
+        ranges, old = ordered_ranges(self.ranges, self.names, self.begun)
+        found = replace(self, ranges=ranges, begun=None)
+        if old is None:
+            return found
+        names, labels, domains = (
+            tuple(texts[i] for i in old.tolist())
+            for texts in (self.names, self.labels, self.domains)
+        )
+        return replace(found, names=names, labels=labels, domains=domains)
 
 
 def read_nvtx(
@@ -167,7 +185,7 @@ def read_nvtx(
     table = "NVTX_EVENTS"
     needed = ["eventType", "globalTid"]
     columns = [*needed, "endGlobalTid", "textId", "domainId"]
-    columns += [c for c in ("jsonTextId",) if c in db.columns(table)]
+    columns += [c for c in ("jsonTextId", BEGUN) if c in db.columns(table)]
     inline, inline_texts, numbered = db.read_text(table, "text", kind_of_texts)
     events: _Events = db.collect(table, columns, dict, _Events, needed, open_ends=True)
     ranges, others, chosen = events.ranges.column, events.others.column, events.are_ranges
@@ -201,6 +219,7 @@ def read_nvtx(
         payloads=payloads,
         nccl_ranks=nccl_ranks,
         numbers=numbers,
+        begun=ranges(BEGUN) if BEGUN in columns else None,
     )
 
 
@@ -239,9 +258,9 @@ def _domains(
     kind: Int64, start: Int64, tid: Int64, domain: Int64, text: Int32, texts: tuple[str, ...]
 ) -> dict[tuple[int, int], str]:
     """Name of every (domain id, process): the earliest create event's text."""
-    at = np.flatnonzero((kind == _DOMAIN_CREATE) & (text >= 0))
+    at = np.flatnonzero((kind == _DOMAIN_CREATE) & (text >= 0)).tolist()
     names: dict[tuple[int, int], str] = {}
-    for i in at[np.argsort(start[at], kind="stable")]:
+    for i in sorted(at, key=lambda i: (start[i], texts[text[i]])):
         names.setdefault((int(domain[i]), int(tid[i]) & PROCESS_BITS), texts[text[i]])
     return names
 
@@ -284,18 +303,19 @@ def _names(
 def _marks(
     kind: Int64, start: Int64, tid: Int64, text: Int32, texts: tuple[str, ...]
 ) -> tuple[tuple[int, int, str], ...]:
-    """Marks that may hold a JSON object: the trainer's configuration is one."""
+    """Marks that may hold a JSON object, the first ones: the trainer's configuration is one."""
     at = np.flatnonzero(np.isin(kind, _MARKS) & (text >= 0))
     found = ((int(start[i]), int(tid[i]), texts[text[i]]) for i in at)
     marks = (mark for mark in found if mark[2].startswith("{"))
-    return tuple(mark for mark, _ in zip(marks, range(_MAX_MARKS), strict=False))
+    return tuple(heapq.nsmallest(_MAX_MARKS, marks, key=lambda mark: (mark[0], mark[2])))
 
 
 def _ranks(kind: Int64, tid: Int64, text: Int32, texts: tuple[str, ...]) -> dict[int, int]:
-    """MPI rank by serialized process id, from thread names 'MPI Rank N'."""
+    """MPI rank by serialized process id, from thread names 'MPI Rank N'; of several the largest."""
     ranks: dict[int, int] = {}
     for i in np.flatnonzero((kind == _THREAD_NAME) & (text >= 0)):
         match = _RANK.fullmatch(texts[text[i]])
         if match:
-            ranks[int(tid[i]) & PROCESS_BITS] = int(match[1])
+            process = int(tid[i]) & PROCESS_BITS
+            ranks[process] = max(ranks.get(process, 0), int(match[1]))
     return ranks

@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.base.arrays import Arena, Int64
-from perfmodel.readers.codes import Codes, split_rows
+from perfmodel.readers.codes import Codes, Ids, split_rows
+from perfmodel.readers.order import in_order, row_order
 from perfmodel.readers.trace import NULL, PROCESS_BITS, ApiCalls, GpuOps, Trace, join, rows
 from perfmodel.readers.window import Chunks
 
@@ -85,7 +86,7 @@ class Packed:
 
 
 class Split:
-    """Rows of one table by process, in the order of the report.
+    """Rows of one table by process.
 
     Parameters
     ----------
@@ -138,7 +139,7 @@ class Split:
             self._chunks.append(Chunks.of_rows(table))
 
     def take(self, processes: Sequence[int], *, keep: bool = False) -> tuple[Any, Int64]:
-        """Return the rows of some processes, in order, and their numbers; drop or keep them."""
+        """Return the rows of some processes and their numbers; drop or keep them."""
         packed = [self._packed[p] for p in processes if p in self._packed]
         for process in () if keep else processes:
             self._packed.pop(process, None)
@@ -149,8 +150,6 @@ class Split:
             columns = parts[0]
         else:
             columns = {n: np.concatenate([part.pop(n) for part in parts]) for n in [*parts[0]]}
-            order = np.argsort(columns[_ROW], kind="stable")
-            columns = {name: columns.pop(name)[order] for name in [*columns]}
         row = columns.pop(_ROW)
         return type(self.none)(**columns), row
 
@@ -161,17 +160,20 @@ def rows_of_report(rows: Sequence[Int64], counts: Sequence[int]) -> Int64:
     return np.concatenate([at + n for at, n in zip(rows, first, strict=True)])
 
 
-def numbered(
-    trace: Trace, ops: GpuOps, api: ApiCalls, processes: Codes, threads: Codes
-) -> tuple[GpuOps, ApiCalls]:
-    """Number processes and threads, which are codes, as the trace does."""
-    pids = processes.distinct
-    process = np.where(pids == NULL, -1, np.searchsorted(trace.processes, pids))
-    thread = np.searchsorted(trace.threads, threads.distinct)
-    return (
-        replace(ops, process=process.astype(np.int32)[ops.process]),
-        replace(api, thread=thread.astype(np.int32)[api.thread]),
-    )
+def ordered(
+    trace: Trace, ops: GpuOps, row: Int64, api: ApiCalls, processes: Codes, threads: Codes
+) -> tuple[GpuOps, ApiCalls, Int64]:
+    """Number processes and threads, which are codes, as the trace does, and put events into order.
+
+    `row` are the rows of the report's operations that `ops` are; they are returned behind these.
+    """
+    process = Ids(trace.processes).codes(processes.distinct)
+    thread = Ids(trace.threads).codes(threads.distinct)
+    ops = replace(ops, process=process[ops.process])
+    order = row_order(ops, trace.strings)
+    if order is not None:
+        ops, row = rows(ops, order), row[order]
+    return ops, in_order(replace(api, thread=thread[api.thread]), trace.strings), row
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +217,6 @@ class EventsByProcess:
         Returns
         -------
         ops, api
-            In the order of the report.
         rows : int64 array
             Rows of the report's operations that the former are.
         """
@@ -226,7 +227,7 @@ class EventsByProcess:
             self.arenas.pop(key, None)
         row = rows_of_report([at for _, at in found], [*map(len, self.ops)])
         ops = join([table for table, _ in found])
-        return *numbered(trace, ops, api, self.processes, self.threads), row
+        return ordered(trace, ops, row, api, self.processes, self.threads)
 
     def whole(self, trace: Trace) -> Trace:
         """Return the trace with all operations and calls."""

@@ -82,7 +82,10 @@ PAGEABLE_MEMORY: Final = 0
 
 
 class Events:
-    """Columns of one length; a row is what began at `start_ns`."""
+    """Columns of one length; a row is what began at `start_ns`.
+
+    Readers put the rows into the order of `perfmodel.readers.order`: by start, the longest first.
+    """
 
     __slots__ = ()
     start_ns: Int64
@@ -93,7 +96,7 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Ranges(Events):
-    """NVTX push/pop and start/end ranges, one row per instance, in the report's row order.
+    """NVTX push/pop and start/end ranges, one row per instance.
 
     Attributes
     ----------
@@ -123,7 +126,7 @@ class Ranges(Events):
 
 @dataclass(frozen=True, slots=True)
 class GpuOps(Events):
-    """GPU operations: kernels, copies, sets and whole graphs, in that order, rows as stored.
+    """GPU operations: kernels, copies, sets and whole graphs, in that order.
 
     Attributes
     ----------
@@ -168,7 +171,7 @@ class GpuOps(Events):
 
 @dataclass(frozen=True, slots=True)
 class ApiCalls(Events):
-    """CUDA runtime and driver API calls, in the report's row order.
+    """CUDA runtime and driver API calls.
 
     Attributes
     ----------
@@ -191,7 +194,7 @@ class ApiCalls(Events):
 
 @dataclass(frozen=True, slots=True)
 class MpiCalls(Events):
-    """MPI calls: point-to-point, start/wait, other and collective, in that order, rows as stored.
+    """MPI calls: point-to-point, start/wait, other and collective, in that order.
 
     Attributes
     ----------
@@ -234,7 +237,7 @@ class MpiCalls(Events):
 
 @dataclass(frozen=True, slots=True)
 class NcclRanges(Events):
-    """Payloads of the NVTX ranges that NCCL pushes, by thread and start.
+    """Payloads of the NVTX ranges that NCCL pushes.
 
     Attributes
     ----------
@@ -287,9 +290,9 @@ class Trace:
     range_domains : tuple of str
         The same names' domains, '' for the default one.
     threads : int64, shape (t,)
-        Serialized global thread ids, ascending.
+        Serialized global thread ids, by process and first event.
     processes : int64, shape (q,)
-        Serialized global process ids, ascending.
+        Serialized global process ids, by rank, GPU and first event.
     thread_process : int32, shape (t,)
         Index into `processes` for every thread.
     ranks : dict
@@ -303,7 +306,7 @@ class Trace:
     nccl : NcclRanges
         Empty where the export has no payloads (``--include-json true`` keeps them).
     marks : tuple of (int, int, str)
-        NVTX marks that hold JSON objects: time in ns, thread index, text.
+        NVTX marks that hold JSON objects, in order: time in ns, thread index, text.
     utc_start_ns : int or None
         UTC time of the report's zero: add it to align reports of one host.
     mpi_from_nvtx : bool

@@ -14,12 +14,6 @@ START: Final = "MPI_Start"
 _POLL: Final = "MPI_Test"
 
 
-def in_order(trace: Trace, rows: Int64) -> list[int]:
-    """Return rows of MPI calls in time order."""
-    order: list[int] = rows[np.lexsort((rows, trace.mpi.start_ns[rows]))].tolist()
-    return order
-
-
 class Completions:
     """Calls that complete requests, by rank (or process, as `whose` numbers) and request."""
 
@@ -31,7 +25,7 @@ class Completions:
         )
         rows = np.flatnonzero((calls.source == MPI_WAIT) & (calls.request != NULL) & ~starts)
         self._calls: dict[tuple[int, int], list[tuple[int, int, bool]]] = {}
-        for i in in_order(trace, rows[calls.end_ns[rows] >= calls.start_ns[rows]]):
+        for i in rows[calls.end_ns[rows] >= calls.start_ns[rows]].tolist():  # by start
             key = int(whose[i]), int(calls.request[i])
             one = int(calls.start_ns[i]), int(calls.end_ns[i]), bool(polls[i])
             self._calls.setdefault(key, []).append(one)

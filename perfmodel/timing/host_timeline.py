@@ -150,7 +150,9 @@ def call_kinds(trace: Trace, found: Launched) -> tuple[Int8, Bool]:
 
 def _by_thread(trace: Trace) -> tuple[Int64, Int32]:
     """Order of the CUDA calls by thread and start, and the place of every call in it."""
-    order = np.lexsort((trace.api.start_ns, trace.api.thread))
+    thread = trace.api.thread  # calls are by start
+    small = thread.astype(np.uint16) if len(trace.threads) < 2**16 else thread
+    order = np.argsort(small, kind="stable")
     place = np.empty(len(order), np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)
     return order, place

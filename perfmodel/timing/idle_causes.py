@@ -245,7 +245,7 @@ def _gaps(trace: Trace, found: Launched, op: Int64, step: Int64) -> _Gaps:
     start, end = trace.ops.start_ns[op], trace.ops.end_ns[op]
     _, first, last = union(np.zeros(len(op), np.int8), start, end)
     begin, stop = last[:-1], first[1:]
-    ends_with = _starting(trace, op, start, stop)
+    ends_with = _starting(trace, found, op, start, stop)
     heads, _ = extents(step, start, end, int(step.max(initial=-1)) + 1)
     numbers = distinct_positions(step, len(heads))
     heads = np.maximum.accumulate(heads[numbers])
@@ -257,17 +257,19 @@ def _gaps(trace: Trace, found: Launched, op: Int64, step: Int64) -> _Gaps:
     return _Gaps(begin[kept], stop[kept], whose[kept], ends_with, found.row_of(ends_with))
 
 
-def _starting(trace: Trace, op: Int64, start: Int64, at: Int64) -> Int64:
+def _starting(trace: Trace, found: Launched, op: Int64, start: Int64, at: Int64) -> Int64:
     """Operation, of those by start, that starts at each moment.
 
     Of several it is the one launched first, then by stream.
     """
     first = np.searchsorted(start, at, side="left")
-    found = op[first]
+    chosen = op[first]
     for i in np.flatnonzero(start[np.minimum(first + 1, len(op) - 1)] == at).tolist():
         same = op[first[i] : np.searchsorted(start, at[i], side="right")]
-        found[i] = same[np.lexsort((trace.ops.stream[same], trace.ops.correlation[same]))[0]]
-    return found
+        launch = found.row_of(same)
+        at_ns = np.where(launch >= 0, found.at_ns[launch], trace.ops.start_ns[same])
+        chosen[i] = same[np.lexsort((trace.ops.stream[same], at_ns))[0]]
+    return chosen
 
 
 def _launch(

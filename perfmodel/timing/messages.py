@@ -16,7 +16,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Int64
 from perfmodel.readers.trace import MPI_P2P, MPI_WAIT, NULL, Trace
-from perfmodel.timing.completions import START, Completions, in_order
+from perfmodel.timing.completions import START, Completions
 from perfmodel.timing.range_times import ranks_of
 
 _BOTH: Final = "MPI_Sendrecv"
@@ -90,7 +90,6 @@ def ends_of(
     names = (*trace.strings, "")  # the last is that of a call without a name
     done = Completions(trace, whose)
     both = _sendrecvs(trace, whose)
-    seen: set[tuple[int, int]] = set()
     for row, at in _posts(trace, whose):
         name, rank, start = names[calls.name[row]], int(whose[row]), int(calls.start_ns[at])
         window = begins.get(rank)
@@ -98,10 +97,10 @@ def ends_of(
             continue
         begin, end = start, int(calls.end_ns[at])
         ways: tuple[bool, ...] = (name.startswith(_RECEIVES),)
-        if name.startswith(_BOTH):  # a row for the send, then one for the receive, if they differ
-            count, end = both[rank, start]
-            ways = (False, True) if count == 1 else ((rank, start) in seen,)
-            seen.add((rank, start))
+        if name.startswith(_BOTH):
+            parts = both[rank, start]
+            ways = tuple(receives for receives in (False, True) if parts[receives] == row)
+            end = int(calls.end_ns[parts[True]])
         elif names[calls.name[at]].startswith(_RETURNS_AT_ONCE):
             begin, end = done.next(rank, int(calls.request[at]), end)
         peer, group = int(calls.peer[row]), int(calls.communicator[row])
@@ -122,13 +121,13 @@ def _posts(trace: Trace, whose: Int64) -> list[tuple[int, int]]:
     known = (whose >= 0) & (calls.end_ns >= calls.start_ns)
     prepared: dict[tuple[int, int], list[int]] = {}
     found = []
-    for row in in_order(trace, np.flatnonzero(known & (calls.source == MPI_P2P))):
+    for row in np.flatnonzero(known & (calls.source == MPI_P2P)).tolist():  # by start
         if names[calls.name[row]].endswith(_PERSISTENT):
             prepared.setdefault((int(whose[row]), int(calls.request[row])), []).append(row)
         else:
             found.append((row, row))
     if prepared:
-        for at in in_order(trace, np.flatnonzero(known & (calls.source == MPI_WAIT))):
+        for at in np.flatnonzero(known & (calls.source == MPI_WAIT)).tolist():
             if names[calls.name[at]].startswith(START):
                 rows = prepared.get((int(whose[at]), int(calls.request[at])), [])
                 earlier = [row for row in rows if calls.start_ns[row] <= calls.start_ns[at]]
@@ -138,14 +137,18 @@ def _posts(trace: Trace, whose: Int64) -> list[tuple[int, int]]:
 
 
 def _sendrecvs(trace: Trace, whose: Int64) -> dict[tuple[int, int], tuple[int, int]]:
-    """Rows and end of every call that sends and receives, by rank and start."""
+    """Rows of the send and the receive of every call that does both, by rank and start.
+
+    They are one row if both are of one peer, tag and size. Else Nsight Systems records a send that
+    takes no time, and a receive that takes the time of the call: the longer one comes first.
+    """
     calls = trace.mpi
     named = np.array([name.startswith(_BOTH) for name in trace.strings] + [False], np.bool_)
     found: dict[tuple[int, int], tuple[int, int]] = {}
     for row in np.flatnonzero(named[calls.name]).tolist():
         key = int(whose[row]), int(calls.start_ns[row])
-        count, end = found.get(key, (0, 0))
-        found[key] = count + 1, max(end, int(calls.end_ns[row]))
+        _, receive = found.get(key, (row, row))
+        found[key] = row, receive
     return found
 
 

@@ -230,7 +230,7 @@ def _passes(trace: Trace, steps: Steps, found: Launched, product: Bool, mine: In
         threads = np.unique(found.thread[layers])
         if len(threads) < 2:
             continue
-        main = threads[np.argmin(trace.threads[threads])]  # started first
+        main = threads[0]  # started first
         if steps.declared:
             main = steps.thread[steps.process == process][0]
         on_main = found.thread[layers] == main

@@ -20,8 +20,9 @@ class Nesting:
     """Ranges in preorder: by thread, then start, then longest first, then row.
 
     A range's parent is the tightest range of the same thread that contains it, in any domain; of
-    those of one length the one that starts last. Of identical intervals the earlier row is the
-    outer one (Nsight Systems makes each the other's parent and loses both).
+    those of one length the one that starts last. Of identical intervals the first one, in the order
+    of `perfmodel.readers.order`, is the outer one (Nsight Systems makes each the other's parent and
+    loses both).
 
     Attributes
     ----------

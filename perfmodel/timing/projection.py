@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Arena, Bool, Int32, Int64
-from perfmodel.readers.codes import factorize, split_rows
+from perfmodel.readers.codes import Ids, factorize, split_rows
 from perfmodel.readers.trace import NULL, PROCESS_BITS, ApiCalls, GpuOps, Trace
 from perfmodel.timing.intervals import extents
 from perfmodel.timing.nesting import Nesting, enclosing, innermost, start_keys
@@ -243,7 +243,7 @@ class Projector:
     ----------
     nesting : Nesting
     threads : int64 array
-        Serialized ids of the nesting's threads, ascending.
+        Serialized ids of the nesting's threads.
 
     Raises
     ------
@@ -256,7 +256,8 @@ class Projector:
         if nesting.crossing.any() or len(nesting) >= 2**31:
             raise Irregular
         self._nesting = nesting
-        self._threads = threads
+        self._threads = Ids(threads)
+        self._unknown = np.int32(len(threads))
         self._keys = start_keys(nesting) if len(nesting) else nesting.start_ns
         self._ids: dict[int, _Ids] = {}
         self._rooms = Arena(np.int32), Arena(np.bool_)
@@ -272,9 +273,8 @@ class Projector:
                 a[known] for a in (start_ns, end_ns, tid, correlation)
             )
         codes, tids = factorize(tid)
-        at = np.minimum(np.searchsorted(self._threads, tids), max(len(self._threads) - 1, 0))
-        here = self._threads[at] == tids if len(self._threads) else np.zeros(len(tids), np.bool_)
-        thread = np.where(here, at, len(self._threads)).astype(np.int32)[codes]
+        at = self._threads.codes(tids)
+        thread = np.where(at >= 0, at, self._unknown)[codes]
         inner = innermost(self._nesting, thread, start_ns, end_ns, self._keys)
         instant = np.flatnonzero((start_ns == end_ns) & (inner >= 0))
         if len(instant) and np.isin(start_ns[instant], self._nesting.start_ns).any():

@@ -287,7 +287,7 @@ def _ranks(trace: Trace, rank_of: Mapping[int, int]) -> Int32:
 
 
 def ranks_of(trace: Trace) -> dict[int, int]:
-    """Rank by process index: as recorded, else processes with ranges counted by process id."""
+    """Rank by process index: as recorded, else processes with ranges counted in their order."""
     if trace.ranks:
         return dict(trace.ranks)
     used = np.unique(trace.thread_process[trace.ranges.thread])

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from perfmodel.base.arrays import Bool, Int64, release_freed
 from perfmodel.base.errors import SchemaError
+from perfmodel.readers.order import in_order, row_order
 from perfmodel.readers.packed import EventsByProcess
 from perfmodel.readers.trace import NULL, ApiCalls, GpuOps, Trace, rows
 from perfmodel.readers.trace import concatenate as concatenate_rows
@@ -137,7 +138,7 @@ def _time_parts(
     ranges = JoinedTimes()
     attributed: list[Attribution] = []
     places: list[Int64] = []
-    kept: list[tuple[GpuOps, ApiCalls, Int64]] = []
+    kept: list[tuple[GpuOps, ApiCalls]] = []
     numbers = {process: process for process in range(len(trace.processes))}
     for part in by_process(trace, steps.steps, events and events[0]):
         joined = join_launches(part.trace, part.trace.ops, part.trace.api)
@@ -147,8 +148,9 @@ def _time_parts(
         )
         if events:
             op, call = events[1](part.trace, found)
-            kept.append((rows(part.trace.ops, op), rows(part.trace.api, call), part.op[op]))
+            kept.append((rows(part.trace.ops, op), rows(part.trace.api, call)))
             found = found.among(op)
+            found = replace(found, op=(np.cumsum(op) - 1)[found.op])
         ranges.append(times)
         attributed.append(found)
         places.append(part.op)
@@ -157,16 +159,27 @@ def _time_parts(
         release_freed()  # what is kept lies between what was dropped
     report = steps.joined()
     times = of_report(trace, report.rank_of, ranges.times())
-    found = join_attributions(trace, report.rank_of, attributed, places)
     if kept:
-        ops, api, numbered = zip(*kept, strict=True)
-        row = np.concatenate(numbered)
-        order = np.argsort(row)
-        trace = replace(
-            trace, ops=rows(concatenate_rows(ops), order), api=concatenate_rows(api), whole=False
-        )
-        found = replace(found, op=np.searchsorted(row[order], found.op))
+        ops, api = zip(*kept, strict=True)
+        together, places = _joined([*ops], trace.strings)
+        calls = in_order(concatenate_rows(api), trace.strings)
+        trace = replace(trace, ops=together, api=calls, whole=False)
+    found = join_attributions(trace, report.rank_of, attributed, places)
     return TimedReport(trace, times, found, batch_label, report, program)
+
+
+def _joined(parts: list[GpuOps], strings: Sequence[str]) -> tuple[GpuOps, list[Int64]]:
+    """Put the operations of parts of a report together, in order, and say where each one went."""
+    ends = np.cumsum([len(part) for part in parts])
+    ops = concatenate_rows(parts)
+    by_kind = np.argsort(ops.kind, kind="stable")
+    ops = rows(ops, by_kind)
+    order = row_order(ops, strings)
+    if order is not None:
+        ops, by_kind = rows(ops, order), by_kind[order]
+    place = np.empty(len(ops), np.int64)
+    place[by_kind] = np.arange(len(ops))
+    return ops, np.split(place, ends[:-1])
 
 
 def time_run(

@@ -62,12 +62,13 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trace]:
 def test_reports_of_the_ranks_of_one_run_are_put_together(
     four: dict[str, Trace], order: tuple[str, ...]
 ) -> None:
-    """They overlap in time, those of the other run do not."""
+    """They overlap in time, those of the other run do not. Rank 0 gives a run its name."""
     found = group([four[name] for name in order])
     members = sorted(sorted(t.source.stem for t in traces) for _, traces in found)
     assert members == [["A0", "A1"], ["B0", "B1"]]
-    wanted = [n for i, n in enumerate(order) if n[0] not in {m[0] for m in order[:i]}]
-    assert [label for label, _ in found] == wanted
+    assert [label for label, _ in found] == [
+        f"{run}0" for run in dict.fromkeys(n[0] for n in order)
+    ]
 
 
 def test_ranks_of_different_runs_stay_apart(tmp_path: Path) -> None:

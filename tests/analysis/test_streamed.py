@@ -35,9 +35,20 @@ def compared(found: Any) -> Any:
     return found
 
 
-def trimmed(streamed: TimedReport, most_ops: int) -> TimedReport:
-    """Trim as a whole report: what parts need holds what the whole needs."""
-    return trim(replace(streamed, trace=replace(streamed.trace, whole=True)), most_ops=most_ops)
+def measured(path: Path, options: Options, most_ops: int) -> TimedReport:
+    """Measure a report part by part, and trim it as a whole one.
+
+    What parts need holds what the whole needs. Gaps name operations by their rows in the file, here
+    by those of the whole trace.
+    """
+    trace, events = read_by_process(path)
+    *_, row = events.take(trace, range(-1, len(trace.processes)), keep=True)
+    keep = partial(needed, replays=False)
+    found = time_streamed(trace, events, options, keep, most_ops)
+    assert found.steps is not None
+    gaps = replace(found.steps.gaps, op=np.argsort(row).astype(np.int32)[found.steps.gaps.op])
+    found = replace(found, steps=replace(found.steps, gaps=gaps))
+    return trim(replace(found, trace=replace(found.trace, whole=True)), most_ops=most_ops)
 
 
 @pytest.mark.parametrize(
@@ -62,10 +73,7 @@ def test_what_is_kept_is_that_of_the_whole_report(
     options = Options({}, "full", by_time=True)
     whole = trim(time_one(read_sqlite(path), options), most_ops=most_ops)
     monkeypatch.setattr(by_process, "_ROWS", 1)
-    streamed = time_streamed(
-        *read_by_process(path), options, partial(needed, replays=False), most_ops
-    )
-    assert compared(trimmed(streamed, most_ops)) == compared(whole)
+    assert compared(measured(path, options, most_ops)) == compared(whole)
 
 
 @pytest.mark.parametrize(
@@ -81,10 +89,7 @@ def test_more_ranks_than_processes_in_a_part(
     assert whole.steps is not None
     assert sorted(whole.steps.rank_of.values()) == [*range(8)]
     monkeypatch.setattr(by_process, "_ROWS", 30_000)
-    streamed = time_streamed(
-        *read_by_process(report), options, partial(needed, replays=False), 1000
-    )
-    assert compared(trimmed(streamed, 1000)) == compared(whole)
+    assert compared(measured(report, options, 1000)) == compared(whole)
 
 
 def test_labels_are_whole_where_the_program_is_not_pytorch(tmp_path: Path) -> None:

@@ -246,6 +246,8 @@ def test_recorded_ranks_come_before_named_ones(built: Callable[..., Trace]) -> N
 
 
 def test_threads_are_those_that_did_something(built: Callable[..., Trace]) -> None:
+    """Processes come by rank, threads by process."""
+
     def fill(report: ReportBuilder, t: Thread) -> None:
         report.thread(pid=200, rank=0).range("r", 0, 1)
         report.thread(pid=300, rank=1)
@@ -253,9 +255,9 @@ def test_threads_are_those_that_did_something(built: Callable[..., Trace]) -> No
         t.kernel("k", None, (5, 6))
 
     trace = built(fill)
-    assert (trace.threads & 0xFFFFFF).tolist() == [101, 200]
-    assert (trace.processes >> 24 & 0xFFFFFF).tolist() == [100, 200, 300]
-    assert trace.thread_process.tolist() == [0, 1]
+    assert (trace.threads & 0xFFFFFF).tolist() == [200, 101]
+    assert (trace.processes >> 24 & 0xFFFFFF).tolist() == [200, 300, 100]
+    assert trace.thread_process.tolist() == [0, 2]
 
 
 def test_gpus(built: Callable[..., Trace]) -> None:

@@ -332,6 +332,13 @@ class _Graph:
     def _seq(self) -> Int64:
         return self.tree.numbered(self.names.seq[self.tree.label])
 
+    @cached_property
+    def _place(self) -> Int64:
+        """Place of every range in the order in which they start, on whatever thread."""
+        place = np.empty(len(self.tree.start_ns), np.int64)
+        place[np.argsort(self.tree.start_ns, kind="stable")] = np.arange(len(place))
+        return place
+
     def _main_names(self) -> Int64:
         """Of every call the name of its longest kernel, -1 if it launched none.
 
@@ -347,7 +354,7 @@ class _Graph:
         at = np.flatnonzero(self._op >= 0)
         op = self._op[at]
         if (np.diff(op) <= 0).any():
-            order = np.argsort(op, kind="stable")
+            order = np.lexsort((self._place[at], op))
             order = order[np.flatnonzero(np.diff(op[order], append=-1))]
             at, op = at[order], op[order]
         return op, at
@@ -413,6 +420,7 @@ class _Graph:
             return found
         ops = np.array(sorted(wanted), np.int64)
         using = np.flatnonzero(self._first_recorded[self.tree.label] >= 0)
+        using = using[np.argsort(self._place[using])]
         for begin in range(0, len(using), _BLOCK):
             node = using[begin : begin + _BLOCK]
             made = self._inputs(node)
@@ -538,7 +546,7 @@ class _Graph:
             child = self._last_child[here]
             op, made = self._first_made(here)
             at = self._node_of(op)
-            at = np.where((op >= 0) & (at < here), at, -1)
+            at = np.where((op >= 0) & (self._place[at] < self._place[here]), at, -1)
             inside = child >= 0
             node[left] = np.where(inside, child, at)
             output[left] = np.where(inside, output[left], made)
@@ -558,7 +566,8 @@ class _Graph:
         """Of every call codes of its arguments' types, as far as what made them says any."""
         made = self._inputs(self.nodes)
         at = self._node_of(made.op)
-        known = np.flatnonzero((made.output >= 0) & (at >= 0) & (at < self.nodes[made.of]))
+        earlier = self._place[at] < self._place[self.nodes[made.of]]
+        known = np.flatnonzero((made.output >= 0) & (at >= 0) & earlier)
         code = np.full(len(at), -1, np.int8)
         code[known] = self.dtypes_of(at[known], made.output[known])
         ends = np.searchsorted(made.of, np.arange(len(self.nodes) + 1)).tolist()
@@ -657,7 +666,8 @@ class _Graph:
         dtype = types.dtype
         origin: Origin = "kernel"
         if dtype is None:
-            floats = [t for t in arguments if t in FLOATS]
+            size = types.item_bytes  # inputs of another size are not those of the kernel
+            floats = [t for t in arguments if t in FLOATS and size in (None, ITEM_BYTES[t])]
             dtype, origin = (floats[0] if floats else None), "inputs"
         if dtype is None:
             dtype = self.half if types.item_bytes == 2 else self.parameter
@@ -716,7 +726,8 @@ class _Graph:
         found = np.full(len(at), -1)
         left = np.arange(len(at))
         for _ in range(_MOST_STEPS):
-            left = left[(at[left] >= 0) & (at[left] < before[left])]
+            earlier = self._place[at[left]] < self._place[before[left]]
+            left = left[(at[left] >= 0) & earlier]
             if len(left) == 0:
                 break
             here = at[left]

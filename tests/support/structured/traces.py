@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.base.gpu import Gpu
+from perfmodel.readers.order import Numbered, in_order, numbered
 from perfmodel.readers.trace import (
     MPI_WAIT,
     NO_NAME,
@@ -21,7 +22,7 @@ from perfmodel.readers.trace import (
     Trace,
 )
 
-from .program import Operations, Program
+from .program import Operations, Program, Range
 from .tree import KERNEL, MAIN_STREAM, MEMCPY, MEMSET, MPI, TO_GPU, TO_HOST
 
 BEGIN_NS: Final = 5_000_000
@@ -90,12 +91,15 @@ def to_trace(program: Program) -> Trace:
     tid = (pid | [pid_of(p) for p in range(len(pid))])[operations.process] + operations.thread
     strings: dict[str, int] = {}
     codes = np.array([strings.setdefault(name, len(strings)) for name in operations.names])
-    threads = np.unique(tid)
+    gpu = operations.uses_gpu
+    devices = {p: i for i, p in enumerate(pid.tolist())}
+    begun = zip(tid.tolist(), operations.launch_ns.tolist(), strict=True)
+    opened = ((_thread_of(one), one.start_ns) for one in program.ranges)
+    known = numbered([*begun, *opened], devices, {} if gpu else devices)
     range_ends = [one.end_ns + BEGIN_NS for one in program.ranges]
     no_rows = np.empty(0, np.int64)
     range_names = tuple(dict.fromkeys(one.name for one in program.ranges))
-    gpu = operations.uses_gpu
-    ops, api = _gpu_tables(operations, codes, np.searchsorted(threads, tid), strings)
+    ops, api = _gpu_tables(operations, codes, known.thread(tid), strings)
     return Trace(
         source=Path(f"{program.kind}_{program.seed}.sqlite"),
         product_version="2024.2.3.38",
@@ -109,13 +113,13 @@ def to_trace(program: Program) -> Trace:
         range_names=range_names,
         range_labels=range_names,
         range_domains=("",) * len(range_names),
-        threads=threads,
-        processes=pid,
-        thread_process=np.searchsorted(pid, threads & ~0xFFFFFF).astype(np.int32),
-        ranges=_ranges(program, range_names, threads, pid),
-        ops=ops,
-        api=api,
-        mpi=_mpi_table(operations, codes, np.searchsorted(threads, tid)),
+        threads=known.threads,
+        processes=known.processes,
+        thread_process=known.thread_process,
+        ranges=in_order(_ranges(program, range_names, known), range_names),
+        ops=in_order(ops, [*strings]),
+        api=in_order(api, [*strings]),
+        mpi=in_order(_mpi_table(operations, codes, known.thread(tid)), [*strings]),
         nccl=NcclRanges(no_rows, no_rows.astype(np.int32), no_rows, no_rows),
         marks=(),
         gpus=tuple(_gpu(p) for p in range(len(pid))) if gpu else (),
@@ -129,13 +133,17 @@ def to_trace(program: Program) -> Trace:
     )
 
 
-def _ranges(program: Program, names: tuple[str, ...], threads: Any, pid: Any) -> Ranges:
+def _thread_of(one: Range) -> int:
+    return _VM | pid_of(one.process) << 24 | pid_of(one.process)
+
+
+def _ranges(program: Program, names: tuple[str, ...], known: Numbered) -> Ranges:
     n = len(program.ranges)
-    mine = [_VM | pid_of(one.process) << 24 | pid_of(one.process) for one in program.ranges]
+    mine = np.array([_thread_of(one) for one in program.ranges], np.int64)
     return Ranges(
         start_ns=np.array([one.start_ns + BEGIN_NS for one in program.ranges], np.int64),
         end_ns=np.array([one.end_ns + BEGIN_NS for one in program.ranges], np.int64),
-        thread=np.searchsorted(threads, np.array(mine, np.int64)).astype(np.int32),
+        thread=known.thread(mine),
         name=np.array([names.index(one.name) for one in program.ranges], np.int32),
         style=np.full(n, PUSH_POP, np.int8),
         other_thread=np.zeros(n, np.bool_),
