@@ -420,17 +420,20 @@ class _Graph:
             return found
         ops = np.array(sorted(wanted), np.int64)
         using = np.flatnonzero(self._first_recorded[self.tree.label] >= 0)
-        using = using[np.argsort(self._place[using])]
+        seen: list[tuple[int, tuple[int, int], Size]] = []
         for begin in range(0, len(using), _BLOCK):
             node = using[begin : begin + _BLOCK]
             made = self._inputs(node)
             hit = np.flatnonzero((made.output >= 0) & np.isin(made.op, ops))
-            label = self.tree.label[node[made.of[hit]]]
-            columns = (made.op[hit], made.output[hit], label, made.place[hit])
-            for op, output, user, place in zip(*(c.tolist() for c in columns), strict=True):
+            users = node[made.of[hit]]
+            label, when = self.tree.label[users], self._place[users]
+            columns = (when, made.op[hit], made.output[hit], label, made.place[hit])
+            for at, op, output, user, place in zip(*(c.tolist() for c in columns), strict=True):
                 sizes = self.names.sizes[user] or ()
                 if place < len(sizes) and sizes[place]:
-                    found.setdefault((op, output), []).append(sizes[place])
+                    seen.append((at, (op, output), sizes[place]))
+        for _, key, size in sorted(seen, key=lambda one: one[0]):
+            found.setdefault(key, []).append(size)
         return found
 
     @cached_property
