@@ -17,7 +17,7 @@ from perfmodel.base.errors import SchemaError
 from perfmodel.programs.pytorch.calls import Calls, OperatorCall
 from perfmodel.programs.pytorch.operator_times import Placed, find, tabulate
 from perfmodel.readers.trace import KERNEL, OP_KINDS, Trace
-from perfmodel.timing.nccl import communicating
+from perfmodel.timing.kernels import communicating
 from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.step_report import StepReport
 
