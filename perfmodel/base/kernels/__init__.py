@@ -1,15 +1,16 @@
 """What kernels of GPUs do, by their names: category, operation, unit, data types, library.
 
 The files in `families/` know the kernels of libraries; `words.toml` has the categories, and words
-that mean one in any library. docs/kernels.md says how a name is read, and how to add one.
+that mean one in any library. docs/adding.md says how a name is read, and how to add one.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, Final
@@ -18,6 +19,8 @@ from perfmodel.base.kernels.types import KernelTypes, shown_types, types_of
 
 UNKNOWN: Final = "unknown"
 """Category of a kernel that no entry and no word knows."""
+_OF_INTEGERS: Final = ("element-wise", "copy", "reduction", "sort and scan")
+"""Categories of kernels whose elements may be integers; those of others are indices."""
 PRODUCTS: Final = ("GEMM", "convolution", "attention")
 """Categories of kernels that multiply matrices: layers are made of them."""
 
@@ -25,11 +28,15 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _PATH: Final = re.compile(r"(?:[A-Za-z_$][\w$]*::)*[A-Za-z_$][\w$]*")
 _NAME: Final = re.compile(r"(?:(?:static|inline|__global__|void) )*((?:[\w$]+::)*[\w$]+)")
 _UNNAMED: Final = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\{anonymous\})::")
+_INSIDE: Final = 300
+"""Characters of template arguments that are looked at: what runs stands first."""
 _DIGITS: Final = re.compile(r"[0-9]+")
-_LONGEST: Final = 4096
-"""Characters of a name that are read."""
+_LONGEST: Final = 256
+"""Characters of a function's name that are read: behind them Tensile's names list settings."""
 _LENGTH: Final = re.compile(r"(?<![0-9ST])(?<!L[a-z])(?<!DF)[0-9]+(?=[A-Za-z_])")
 """Length before a name within a mangled one; no number (`Li256E`), type (`DF16b`) or repetition."""
+_NUMBERS: Final = re.compile(r"[0-9]{2,}|(?<![a-wyz])[0-9]")
+"""Sizes, versions and architectures, which differ within families; `im2col` keeps its digit."""
 _LAST_NUMBERS: Final = re.compile(r"(?:(?:^|_)[0-9]+)+$")
 
 
@@ -109,13 +116,11 @@ Match = tuple[Family, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
-    """What the name of a kernel says.
+class Said:
+    """What the names of a family of kernels say.
 
     Attributes
     ----------
-    name : str
-        As recorded.
     category : str
         One of `categories`.
     operation : str
@@ -123,26 +128,53 @@ class Kernel:
     library : str or None
     updates : bool
         It may be an optimizer's: it updates parameters, or loops over lists of tensors.
-    unit_said : str or None
+    unit : str or None
         As an entry says it.
     reads : str or None
         As in `Family`.
     """
 
-    name: str
     category: str
     operation: str
     library: str | None
     updates: bool
-    unit_said: str | None
+    unit: str | None
     reads: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What the name of one kernel says: what its family's do, and what its own name adds."""
+
+    name: str
+    said: Said
+
+    @property
+    def category(self) -> str:
+        """One of `categories`."""
+        return self.said.category
+
+    @property
+    def operation(self) -> str:
+        """'GEMM', 'attention forward', 'AllReduce', 'sigmoid'; '' if unknown."""
+        return self.details().get("operation") or self.said.operation
+
+    @property
+    def library(self) -> str | None:
+        """Whose kernel it is."""
+        return self.said.library
+
+    @property
+    def updates(self) -> bool:
+        """Whether it may be an optimizer's: it updates parameters, or loops over lists."""
+        return self.said.updates
 
     @property
     def unit(self) -> str:
         """'tensor', 'vector' or 'copy'; '' if unknown."""
-        if self.unit_said is None and self.category in PRODUCTS and (peak := self.types.unit):
+        if not self.said.unit and self.category in PRODUCTS and (peak := self.types.unit):
             return "tensor" if peak.endswith("_tensor") else "vector"
-        return self.unit_said or _registry().categories[self.category].unit
+        return self.said.unit or _registry().categories[self.category].unit
 
     @property
     def types(self) -> KernelTypes:
@@ -152,7 +184,7 @@ class Kernel:
     @property
     def multiplies(self) -> bool:
         """Whether it multiplies matrices, convolves or attends, and does not only help with it."""
-        return self.category in PRODUCTS and self.unit_said not in ("vector", "copy")
+        return self.category in PRODUCTS and self.said.unit not in ("vector", "copy")
 
     @property
     def short(self) -> str:
@@ -166,18 +198,17 @@ class Kernel:
             return path.rpartition("::")[2] or self.name
         said = self.details()
         tile = "x".join(size for axis in "mnk" if (size := said.get(axis)))
-        types = shown_types(self.types, self.category in PRODUCTS)
+        types = shown_types(self.types, self.category in PRODUCTS, self.category in _OF_INTEGERS)
         fused = _fused(self.name) if self.category in PRODUCTS and tile else ()
-        layout = _registry().layouts.get(
-            said.get("layout") or "", (said.get("layout") or "").upper()
-        )
+        written = said.get("layout") or ""
+        layout = _registry().layouts.get(written, written.upper())
         detail = (said.get("detail") or "").replace("_", " ")
         parts = (self.operation, tile, types, *fused, layout, detail)
         return " ".join(part for part in parts if part)
 
     def details(self) -> dict[str, str | None]:
         """Parts of the name that its entry tells apart."""
-        found = re.search(self.reads, self.name) if self.reads else None
+        found = re.search(self.said.reads, self.name) if self.said.reads else None
         return found.groupdict() if found else {}
 
 
@@ -189,28 +220,15 @@ def kernel(name: str) -> Kernel:
     'copy'
     """
     path, rest = _parts(name)
-    own = _matches(path)
-    carrier = next((family for family, _ in own if family.decides), None)
-    inner: list[Match] = []
-    heard: list[Match] = []
-    if carrier and carrier.inside:
-        inner = _inside(rest, carrier.never)
-    if carrier and carrier.words:
-        heard = _heard((path, *_PATH.findall(rest)) if carrier.inside else (path,), carrier.never)
-    if not any(family.category for family, _ in (*inner, *heard, *own)):
-        heard = _heard((path.rpartition("::")[2],)) or _heard((path,))
-    category = _first("category", *inner, *heard, *own) or UNKNOWN
-    if carrier and carrier.inside:  # its own name says nothing of the operation
-        own = tuple(match for match in own if match[0].decides or not match[0].operation)
-    operation = _first("operation", *inner, *own, *heard)
-    unit = next((f.unit for f, _ in (*inner, *own) if f.unit and f.category == category), None)
-    library = _first("library", *inner[:1], *own)
-    reads = next((family.reads for family, _ in (*inner, *own) if family.reads), None)
-    loops = category != "copy" and any(family.updates for family, _ in own)
-    found = Kernel(name, category, "", library, category == "optimizer" or loops, unit, reads)
-    if reads and "?P<operation>" in reads:
-        operation = found.details().get("operation") or operation
-    return replace(found, operation=operation or ("" if category == UNKNOWN else category))
+    path, looks = _without_numbers(path)
+    return Kernel(name, _said(path, _meaning(rest[:_INSIDE]) if looks else ()))
+
+
+@lru_cache(maxsize=1 << 14)
+def _without_numbers(path: str) -> tuple[str, bool]:
+    """A function's name without sizes, and whether its template arguments say what it does."""
+    path = _NUMBERS.sub("0", path)
+    return path, any(family.inside for family, _ in _matches(path))
 
 
 @lru_cache(maxsize=4096)
@@ -251,13 +269,12 @@ def _first(field: str, *found: Match) -> str | None:
 
 def _parts(name: str) -> tuple[str, str]:
     """Namespaces and function of a kernel, and the rest: arguments of templates and functions."""
-    name = name[:_LONGEST]
     if name.startswith("_Z"):
-        return _demangled(name)
+        return _demangled(name[: 4 * _LONGEST])
     text = _UNNAMED.sub("", name) if "nonymous" in name or "<unnamed" in name else name
     if text.startswith("std::enable_if"):
         text = text.partition("::type ")[2] or text
-    found = _NAME.match(text)
+    found = _NAME.match(text, 0, _LONGEST)
     return (found[1], text[found.end() :]) if found else (text, "")
 
 
@@ -275,17 +292,89 @@ def _demangled(name: str) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=1 << 16)
+def _said(path: str, arguments: tuple[str, ...]) -> Said:
+    """What a function's name says, and the names in its template arguments, if it is told by them.
+
+    Parameters
+    ----------
+    path : str
+        Namespaces and function.
+    arguments : tuple of str
+        As `_meaning` returns them.
+    """
+    own = _matches(path)
+    if not own:
+        return _told(tuple(_heard((path.rpartition("::")[2],)) or _heard((path,))))
+    carrier = next((family for family, _ in own if family.decides), None)
+    inner: list[Match] = []
+    heard: list[Match] = []
+    if carrier and carrier.inside:
+        inner = _inside(arguments, carrier.never)
+        # its own name says nothing of the operation
+        own = tuple(match for match in own if match[0].decides or not match[0].operation)
+    if carrier and carrier.words:
+        heard = _heard((path, *arguments) if carrier.inside else (path,), carrier.never)
+    if not any(family.category for family, _ in (*inner, *heard, *own)):
+        heard = _heard((path.rpartition("::")[2],)) or _heard((path,))
+    found = (*inner, *heard, *own)
+    general = carrier and carrier.operation and "{}" not in carrier.operation
+    return _told(found, found if general else (*inner, *own, *heard), (*inner[:1], *own))
+
+
+@lru_cache(maxsize=1 << 12)
+def _told(
+    found: tuple[Match, ...], named: tuple[Match, ...] = (), owned: tuple[Match, ...] = ()
+) -> Said:
+    """What families say together: the first that says a thing decides.
+
+    Parameters
+    ----------
+    found, named, owned : tuple of Match
+        In the order that decides for the category; for the operation; for the library.
+    """
+    named = named or found
+    category = _first("category", *found) or UNKNOWN
+    loops = category != "copy" and any(family.updates for family, _ in owned)
+    return Said(
+        category,
+        _first("operation", *named) or ("" if category == UNKNOWN else category),
+        _first("library", *owned),
+        loops or category == "optimizer",
+        next((f.unit for f, _ in named if f.unit and f.category == category), None),
+        next((family.reads for family, _ in named if family.reads), None),
+    )
+
+
+@lru_cache(maxsize=1 << 14)
+def _meaning(arguments: str) -> tuple[str, ...]:
+    """Names in template arguments that say something, in their order."""
+    without = _NUMBERS.sub("0", arguments)
+    if without != arguments:
+        return _meaning(without)  # which was asked for other sizes
+    return tuple(path for path in dict.fromkeys(_PATH.findall(arguments)) if _means(path))
+
+
+@lru_cache(maxsize=1 << 16)
+def _means(path: str) -> bool:
+    """Whether a name in template arguments says something."""
+    return bool(_inside((path,), ()) or _heard((path,)))
+
+
+@lru_cache(maxsize=1 << 16)
 def _matches(path: str) -> tuple[Match, ...]:
     """Families that a function's name with its namespaces fits, the most specific first."""
     *spaces, function = (_joined(part) for part in path.split("::"))
     found: list[Match] = []
-    families = _registry().families
-    for word in {word for part in (*spaces, function) for word in part.split("_")}:
-        for family in families.get(word, ()):
+    indexed = _registry().families
+    words = function.split("_")
+    keys = indexed.keys() & {*words, *"".join(spaces).split("_")}
+    for key in (*keys, (words[1],), tuple(words[1:3])):
+        for family in indexed.get(key, ()):
             captured = _fitting(family, function)
             if captured is not None and family.namespaces.issubset(spaces):
                 found.append((family, _LAST_NUMBERS.sub("", captured)))
-    found.sort(key=lambda match: (-match[0].letters, match[0].pattern))
+    if len(found) > 1:
+        found.sort(key=lambda match: (-match[0].letters, match[0].pattern))
     return tuple(found)
 
 
@@ -306,10 +395,10 @@ def _fitting(family: Family, function: str) -> str | None:
     return captured.strip("_")
 
 
-def _inside(arguments: str, never: Collection[str]) -> list[Match]:
+def _inside(paths: Iterable[str], never: Collection[str]) -> list[Match]:
     """Families of the names in template arguments, the most specific first."""
     found: list[Match] = []
-    for path in dict.fromkeys(_PATH.findall(arguments)):
+    for path in paths:
         own = _matches(path)
         carries = next((f.inside or f.words for f, _ in own if f.decides or f.operation), True)
         if not carries:
@@ -319,22 +408,24 @@ def _inside(arguments: str, never: Collection[str]) -> list[Match]:
 
 
 def _heard(texts: Iterable[str], never: Collection[str] = ()) -> list[Match]:
-    """What single words say: that of the category with the highest rank."""
-    best, rank = [], -1
-    registry = _registry()
+    """What single words say: those of the category with the highest rank, the longest phrase."""
+    best: list[Match] = []
+    most = (-1, 0)
+    known, kinds = _registry().said, _registry().categories
     for text in texts:
         words = [word.lower() for word in _WORD.findall(text)]
-        at = 0
-        while at < len(words):
-            step = 1
-            for phrase, family in registry.said.get(words[at], ()):
+        until = 0
+        for at, word in enumerate(words):
+            if word not in known or at < until:
+                continue
+            for phrase, family in known[word]:
                 if words[at : at + len(phrase)] == phrase:
-                    step = len(phrase)
-                    known = registry.categories[family.category or UNKNOWN]
-                    if known.rank > rank and known.name not in never:
-                        best, rank = [(family, "")], known.rank
+                    until = at + len(phrase)
+                    kind = kinds[family.category or UNKNOWN]
+                    worth = kind.rank, len(phrase)
+                    if worth > most and kind.name not in never:
+                        best, most = [(family, "")], worth
                     break
-            at += step
     return best
 
 
@@ -345,18 +436,22 @@ def _fused(name: str) -> Iterator[str]:
 
 
 def _joined(text: str) -> str:
-    """Words of a name: `_flash_attn_fwd_sm_90_` of `FlashAttnFwdSm90`."""
-    return f"_{'_'.join(_WORD.findall(text)).lower()}_"
+    """Words of a name: `_flash_attn_fwd_sm_0_` of `FlashAttnFwdSm90`."""
+    return f"_{'_'.join(_WORD.findall(_NUMBERS.sub('0', text))).lower()}_"
 
 
 # --- the data files
+
+
+Key = str | tuple[str, ...]
+"""Any word of a name; or the first one or two of its function."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Registry:
     categories: dict[str, Category]
     said: dict[str, list[tuple[list[str], Family]]]
-    families: dict[str, list[Family]]
+    families: dict[Key, list[Family]]
     layouts: dict[str, str]
     fused: dict[str, str]
 
@@ -376,15 +471,25 @@ def _registry() -> _Registry:
                 said.setdefault(words[0], []).append((words, meant))
     for phrases in said.values():
         phrases.sort(key=lambda phrase: -len(phrase[0]))
-    families: dict[str, list[Family]] = {}
+    every: list[Family] = []
     for path in sorted(folder.joinpath("families").iterdir(), key=lambda path: path.name):
         file = tomllib.loads(path.read_text(encoding="utf-8"))
         for entry in file["kernel"]:
-            for pattern in entry["names"]:
-                family = _family(pattern, {"library": file.get("library"), **entry})
-                longest = max(_words_of(pattern), key=len)
-                families.setdefault(longest, []).append(family)
-    return _Registry(kinds, said, families, common["layouts"], common["fused"])
+            given = {"library": file.get("library"), **entry}
+            every += (_family(pattern, given) for pattern in entry["names"])
+    return _Registry(kinds, said, _indexed(every), common["layouts"], common["fused"])
+
+
+def _indexed(families: Sequence[Family]) -> dict[Key, list[Family]]:
+    """Families by their first words, or by their rarest word if the function begins with a star."""
+    often = Counter(word for family in families for word in set(_words_of(family.pattern)))
+    found: dict[Key, list[Family]] = {}
+    for family in families:
+        first = family.pieces[0].strip("_")
+        rarest = min(_words_of(family.pattern), key=lambda word: often[word])
+        key = tuple(first.split("_")[:2]) if first else rarest
+        found.setdefault(key, []).append(family)
+    return found
 
 
 def _family(pattern: str, entry: dict[str, Any]) -> Family:
@@ -403,4 +508,4 @@ def _family(pattern: str, entry: dict[str, Any]) -> Family:
 
 
 def _words_of(pattern: str) -> Sequence[str]:
-    return [word.lower() for word in _WORD.findall(pattern)]
+    return [word.lower() for word in _WORD.findall(_NUMBERS.sub("0", pattern))]

@@ -34,7 +34,7 @@ _TENSILE: Final = re.compile(
 )
 _PRODUCTS: Final = tuple((re.compile(row["pattern"]), row["type"]) for row in _FILE["product"])
 _TENSOR: Final = re.compile(
-    r"nvjet|tensorop|TensorOp|TmaGmma|s16816|s1688|s884|h884|h16816|d884|wgmma|hmma|gmma|warpgroup|mma_tensor"
+    r"nvjet|tensorop|TensorOp|TmaGmma|s16816|s1688|s884|h884|h1688|h16816|d884|wgmma|hmma|gmma|warpgroup|mma_tensor"
     r"|flash|fmha|^(?>.*sm[89]0_xmma_)(?!.*ffma)|^Cijk_.*_MI\d"
 )
 _SIXTEEN_BITS: Final = re.compile(r"^(?>.*?cudnn_generated).*_f16_|^(?:void )?cudnn::fusion::")
@@ -159,7 +159,7 @@ def plain_unit(dtype: str) -> str:
     return "float64" if dtype in ("float64", "complex128") else "float32"
 
 
-def shown_types(types: KernelTypes, product: bool) -> str:
+def shown_types(types: KernelTypes, product: bool, integers: bool = True) -> str:
     """Types as short names write them: 'bf16' of a product, else as C++: 'float -> bfloat16'.
 
     >>> shown_types(KernelTypes("bfloat16", source="float32"), False)
@@ -169,5 +169,6 @@ def shown_types(types: KernelTypes, product: bool) -> str:
         unit = types.unit.removesuffix("_tensor")
         dtype = unit if unit.startswith("tf32") else types.dtype or ""
         return str(_FILE["short"].get(dtype, dtype))
-    written = [_CPP_OF.get(t, t) for t in (types.source, types.dtype) if t]
+    said = (types.source, types.dtype)
+    written = [_CPP_OF.get(t, t) for t in said if t and (integers or t in FLOATS)]
     return " -> ".join(written)
