@@ -293,7 +293,7 @@ def _demangled(name: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=1 << 16)
 def _said(path: str, arguments: tuple[str, ...]) -> Said:
-    """What a function's name says, and the names in its template arguments, if it is told by them.
+    """What a function's name says, and the names in its template arguments, if these decide.
 
     Parameters
     ----------
@@ -304,7 +304,7 @@ def _said(path: str, arguments: tuple[str, ...]) -> Said:
     """
     own = _matches(path)
     if not own:
-        return _told(tuple(_heard((path.rpartition("::")[2],)) or _heard((path,))))
+        return _combined(tuple(_heard((path.rpartition("::")[2],)) or _heard((path,))))
     carrier = next((family for family, _ in own if family.decides), None)
     inner: list[Match] = []
     heard: list[Match] = []
@@ -318,11 +318,11 @@ def _said(path: str, arguments: tuple[str, ...]) -> Said:
         heard = _heard((path.rpartition("::")[2],)) or _heard((path,))
     found = (*inner, *heard, *own)
     general = carrier and carrier.operation and "{}" not in carrier.operation
-    return _told(found, found if general else (*inner, *own, *heard), (*inner[:1], *own))
+    return _combined(found, found if general else (*inner, *own, *heard), (*inner[:1], *own))
 
 
 @lru_cache(maxsize=1 << 12)
-def _told(
+def _combined(
     found: tuple[Match, ...], named: tuple[Match, ...] = (), owned: tuple[Match, ...] = ()
 ) -> Said:
     """What families say together: the first that says a thing decides.
