@@ -459,7 +459,7 @@ def _of_flops(one: Compared) -> tuple[str, ...]:
             f"without tf32x3 the sizes given are too small"
         )
     extra = ratio / products - 1
-    kinds = {kernel(name).category for name in one.counted.kernels}
+    operations = {kernel(name).operation for name in one.counted.kernels}
     if abs(extra) < 1e-6:
         said.append("as many operations as the formulas count")
     elif 0 < extra <= _PADDING:
@@ -467,7 +467,7 @@ def _of_flops(one: Compared) -> tuple[str, ...]:
             f"{percent(extra, 2)} more operations than needed: tiles that extend beyond the "
             f"matrices are computed whole"
         )
-    elif extra > _PADDING and (tensor or "GEMM" in kinds):
+    elif extra > _PADDING and (tensor or "GEMM" in operations):
         said.append(
             f"{ratio / products:.2f} times the operations needed: a matrix is narrower than the "
             f"tiles, or than a cluster of them, and these are computed whole"

@@ -74,7 +74,7 @@ class Family:
     said : int
         Which of the gaps between the pieces is `{}`; -1 if none is.
     namespaces : frozenset of str
-        Namespaces that the name must have, written as the words of `fits`.
+        Namespaces that the name must have, written as `pieces`.
     letters : int
         Letters and digits of the pattern: the pattern with more of them wins.
     category, operation, unit, library : str or None
@@ -482,11 +482,12 @@ def _registry() -> _Registry:
 
 def _indexed(families: Sequence[Family]) -> dict[Key, list[Family]]:
     """Families by their first words, or by their rarest word if the function begins with a star."""
-    often = Counter(word for family in families for word in set(_words_of(family.pattern)))
+    words = ["".join((*f.namespaces, *f.pieces)).split("_") for f in families]
+    often = Counter(word for each in words for word in set(each))
     found: dict[Key, list[Family]] = {}
-    for family in families:
+    for family, each in zip(families, words, strict=True):
         first = family.pieces[0].strip("_")
-        rarest = min(_words_of(family.pattern), key=lambda word: often[word])
+        rarest = min(filter(None, each), key=often.__getitem__)
         key = tuple(first.split("_")[:2]) if first else rarest
         found.setdefault(key, []).append(family)
     return found
@@ -496,16 +497,14 @@ def _family(pattern: str, entry: dict[str, Any]) -> Family:
     *spaces, function = pattern.split("::")
     stars = re.findall(r"\*|\{\}", function)
     texts = re.split(r"\*|\{\}", function)
+    pieces = tuple(_joined(text) if _WORD.search(text) else "" for text in texts)
+    namespaces = frozenset(_joined(space) for space in spaces)
     return Family(
         pattern,
-        tuple(_joined(text) if _WORD.search(text) else "" for text in texts),
+        pieces,
         stars.index("{}") if "{}" in stars else -1,
-        frozenset(_joined(space) for space in spaces),
-        sum(len(word) for word in _words_of(pattern)),
+        namespaces,
+        sum(len(text) - text.count("_") for text in (*pieces, *namespaces)),
         never=frozenset(entry.get("never", ())),
         **{key: value for key, value in entry.items() if key not in ("names", "never", "source")},
     )
-
-
-def _words_of(pattern: str) -> Sequence[str]:
-    return [word.lower() for word in _WORD.findall(_NUMBERS.sub("0", pattern))]
