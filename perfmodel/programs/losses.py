@@ -22,6 +22,7 @@ from perfmodel.programs.findings import (
     waiting_ranks,
     worth,
 )
+from perfmodel.timing.collectives import NCCL
 from perfmodel.timing.nccl import PASSES
 
 if TYPE_CHECKING:
@@ -306,6 +307,8 @@ def _communication(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator
         yield _waiting_for_messages(facts, steps, actions)
         return
     many = steps.collectives >= _MANY_MESSAGES
+    nccl = all(name.startswith(NCCL) for name, *_ in steps.messages)
+    whose = "NCCL" if nccl else "communication"
     alone = (
         ""
         if steps.stragglers
@@ -318,9 +321,9 @@ def _communication(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator
         "exposed_communication",
         "communication is not hidden behind computing",
         steps.bucket_saving_s,
-        f"{steps.collectives:.0f} NCCL kernels per step, {si(steps.exposed_s, 's')} of them beside "
-        f"no computing{said}"
-        f"{'; each costs a launch and NCCL latency' if many else ''}{alone}",
+        f"{steps.collectives:.0f} {whose} kernels per step, {si(steps.exposed_s, 's')} of them "
+        f"beside no computing{said}"
+        f"{f'; each costs a launch and {whose} latency' if many else ''}{alone}",
         actions.advise(_against_messages(steps, many=many)),
     )
 
