@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +34,7 @@ from perfmodel.analysis.warnings import (
     untraced,
 )
 from perfmodel.base.errors import ModelError, PerfmodelError, SchemaError, WorkloadError
+from perfmodel.base.kernels import kernel_types
 from perfmodel.base.parallel import Engine, all_failed, attempt_reports
 from perfmodel.machines.devices import Identified, identify, known
 from perfmodel.models.launches import LAUNCH_SD
@@ -73,7 +73,6 @@ if TYPE_CHECKING:
 
 _REPLAYED: Final = 1_000_000
 """Operations of all reports together that are kept for the replay of steps."""
-_TF32: Final = re.compile(r"tf32|s1688", re.IGNORECASE)
 
 
 def analyze(
@@ -561,14 +560,12 @@ def _of_device(run: Run, given: Machine | None) -> list[str]:
 
 
 def _seen_tf32(run: Run) -> bool:
-    """Whether kernels' names show single precision on tensor cores (TF32).
-
-    cuBLAS writes 'tf32' or the instruction's shape, 's1688', into them.
-    """
+    """Whether kernels' names show single precision on tensor cores (TF32)."""
     seen = False
     for trace, found in run.parts:
         kernels = np.unique(trace.ops.name[found.op])
-        seen |= any(_TF32.search(trace.strings[k]) for k in kernels if k >= 0)
+        units = (kernel_types(trace.strings[k]).unit for k in kernels if k >= 0)
+        seen |= any(unit.startswith("tf32") for unit in units)
     return seen
 
 

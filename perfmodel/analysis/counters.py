@@ -11,6 +11,7 @@ from statistics import multimode
 from typing import Final, Literal
 
 from perfmodel.base.errors import SchemaError, WorkloadError
+from perfmodel.base.kernels import kernel
 from perfmodel.base.units import percent
 from perfmodel.machines.devices import datasheet, known
 from perfmodel.machines.machine import Machine
@@ -459,6 +460,7 @@ def _of_flops(one: Compared) -> tuple[str, ...]:
             f"without tf32x3 the sizes given are too small"
         )
     extra = ratio / products - 1
+    operations = {kernel(name).operation for name in one.counted.kernels}
     if abs(extra) < 1e-6:
         said.append("as many operations as the formulas count")
     elif 0 < extra <= _PADDING:
@@ -466,7 +468,7 @@ def _of_flops(one: Compared) -> tuple[str, ...]:
             f"{percent(extra, 2)} more operations than needed: tiles that extend beyond the "
             f"matrices are computed whole"
         )
-    elif extra > _PADDING and (tensor or any("gemm" in name for name in one.counted.kernels)):
+    elif extra > _PADDING and (tensor or "GEMM" in operations):
         said.append(
             f"{ratio / products:.2f} times the operations needed: a matrix is narrower than the "
             f"tiles, or than a cluster of them, and these are computed whole"

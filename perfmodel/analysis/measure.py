@@ -21,8 +21,9 @@ from perfmodel.programs.program import Options, Program
 from perfmodel.readers.run_records import read_record, whole_number
 from perfmodel.readers.trace import GRAPH, KERNEL, NULL, Trace
 from perfmodel.timing.async_batches import head_of
-from perfmodel.timing.collectives import ALL_REDUCES, CollectiveGroup, is_nccl
+from perfmodel.timing.collectives import ALL_REDUCES, CollectiveGroup
 from perfmodel.timing.intervals import covered, union
+from perfmodel.timing.kernels import communicating
 from perfmodel.timing.run import Run, batch_seconds, batch_windows
 from perfmodel.timing.samples import tabulate
 
@@ -41,10 +42,10 @@ class Split:
     batch_s : float
         From the batch's start until the host and the GPU are done with it.
     compute_s : float
-        A kernel runs that is not NCCL's.
+        A kernel runs that does not communicate.
     exposed_s : float
-        The rank is in MPI, or in a kernel of NCCL, and computes nothing meanwhile; waiting for
-        other ranks is part of it.
+        The rank is in MPI, or in a kernel that communicates, and computes nothing meanwhile;
+        waiting for other ranks is part of it.
     copies_s : float
         Only copies (or sets) of memory run.
     idle_s : float
@@ -237,8 +238,7 @@ def _of_process(trace: Trace, process: int, first: Int64, last: Int64) -> Floats
     """Nanoseconds in windows: all, computing, communication, either of them, or copies, too."""
     ops, mpi = trace.ops, trace.mpi
     mine = ops.process == process
-    by_nccl = np.array([is_nccl(name) for name in trace.strings] + [False], np.bool_)
-    reduces = mine & (ops.kind == KERNEL) & by_nccl[ops.name]
+    reduces = mine & communicating(trace)
     kernels = mine & (((ops.kind == KERNEL) & ~reduces) | (ops.kind == GRAPH))
     calls = (trace.thread_process[mpi.thread] == process) & (mpi.end_ns != NULL)
 

@@ -15,7 +15,6 @@ from perfmodel.base.arrays import release_freed
 from perfmodel.base.errors import ReportError
 from perfmodel.programs import program_of
 from perfmodel.programs.identify import read_mark
-from perfmodel.programs.kernels import categorize
 from perfmodel.programs.program import Options, Program
 from perfmodel.readers import opened
 from perfmodel.readers.nsys import read_by_process, read_sqlite
@@ -163,7 +162,7 @@ def _timed(
 ) -> TimedReport:
     by_part = None
     if len(steps):
-        by_part = StepsByPart(trace, steps, categorize, most_ops, all_gaps=all_gaps)
+        by_part = StepsByPart(trace, steps, most_ops, all_gaps=all_gaps)
     return time_report(
         trace,
         steps.label,

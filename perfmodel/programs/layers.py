@@ -11,11 +11,12 @@ import numpy as np
 
 from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import WorkloadError
-from perfmodel.programs.kernels import categorize
-from perfmodel.programs.pytorch.dtypes import ITEM_BYTES, kernel_types, multiplies
+from perfmodel.base.kernels import kernel
+from perfmodel.base.kernels.types import ITEM_BYTES
 from perfmodel.readers.codes import sums
 from perfmodel.readers.trace import KERNEL, NULL, Trace
 from perfmodel.timing.intervals import lengths, union
+from perfmodel.timing.kernels import COMMUNICATION, categorize
 from perfmodel.timing.launched import launched
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
 from perfmodel.timing.step_report import StepReport
@@ -76,7 +77,7 @@ def phase_times(trace: Trace, steps: StepReport, dtype: str | None = None) -> Op
     step = steps.steps.number[inside.step].astype(np.int64)
     phase = _phase_of(trace, op)
     code, categories = categorize(trace.ops, trace.strings)
-    phase[code[op] == categories.index("communication")] = _SENT
+    phase[code[op] == categories.index(COMMUNICATION)] = _SENT
     cells, cell = np.unique(np.column_stack([phase, lane, step]), axis=0, return_inverse=True)
     cell = cell.ravel()
     here, key = np.unique(cells[:, 0], return_inverse=True)
@@ -127,9 +128,9 @@ def _key(trace: Trace, op: Int64, phase: int, dtype: str | None) -> OperatorKey:
     op = op[trace.ops.name[op] >= 0]
     names, place = np.unique(trace.ops.name[op], return_inverse=True)
     lasted_ns = sums(place, trace.ops.end_ns[op] - trace.ops.start_ns[op], len(names))
-    for kernel, ns in zip(names.tolist(), lasted_ns.tolist(), strict=True):
-        name = trace.strings[kernel]
-        types = kernel_types(name) if multiplies(name) else None
+    for code, ns in zip(names.tolist(), lasted_ns.tolist(), strict=True):
+        known = kernel(trace.strings[code])
+        types = known.types if known.multiplies else None
         if types is not None and types.unit and types.dtype:
             key = types.dtype, types.unit
             spent[key] = spent.get(key, 0) + ns

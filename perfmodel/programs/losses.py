@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from perfmodel.base.kernels import kernel, kernel_types
 from perfmodel.base.units import percent, si
 from perfmodel.programs.findings import (
     Actions,
@@ -21,15 +22,14 @@ from perfmodel.programs.findings import (
     waiting_ranks,
     worth,
 )
+from perfmodel.timing.collectives import NCCL
 from perfmodel.timing.nccl import PASSES
 
 if TYPE_CHECKING:
     from perfmodel.timing.step_facts import StepFacts, Straggler
 
-_FP32: Final = re.compile(r"sgemm|_f32f32_f32f32_f32_|ffma|gemm.*_fp32_", re.I)
-_TENSOR: Final = re.compile(r"tf32|bf16|bfloat16|half\b|s1688|s16816|f16", re.I)
-_SCORES: Final = re.compile(r"softmax_warp|softmax(?!.*LogSoftMax)", re.I)
-_LOG: Final = re.compile(r"log_?softmax|nll|cross_?entropy", re.I)
+_LOG: Final = re.compile(r"log_?softmax", re.I)
+"""What a kernel for both says in its template arguments where it computes a loss's logarithm."""
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _OF_NETWORK: Final = re.compile(r"\b(forward|backward|parallel|softmax|loss|aten|nn)\b")
 """Words of ranges that a network's own work is in, whatever else they are called."""
@@ -312,6 +312,8 @@ def _communication(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator
         yield _waiting_for_messages(facts, steps, actions)
         return
     many = steps.collectives >= _MANY_MESSAGES
+    nccl = all(name.startswith(NCCL) for name, *_ in steps.messages)
+    whose = "NCCL" if nccl else "communication"
     alone = (
         ""
         if steps.stragglers
@@ -324,9 +326,9 @@ def _communication(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator
         "exposed_communication",
         "communication is not hidden behind computing",
         steps.bucket_saving_s,
-        f"{steps.collectives:.0f} NCCL kernels per step, {si(steps.exposed_s, 's')} of them beside "
-        f"no computing{said}"
-        f"{'; each costs a launch and NCCL latency' if many else ''}{alone}",
+        f"{steps.collectives:.0f} {whose} kernels per step, {si(steps.exposed_s, 's')} of them "
+        f"beside no computing{said}"
+        f"{f'; each costs a launch and {whose} latency' if many else ''}{alone}",
         actions.advise(_against_messages(steps, many=many)),
     )
 
@@ -370,8 +372,8 @@ def _precision(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fin
         return
     slow = [
         k for k in steps.kernels
-        if k.category in ("GEMM", "convolution") and _FP32.search(k.name)
-        and not _TENSOR.search(k.name)
+        if k.category in ("GEMM", "convolution") and kernel_types(k.name).unit == "float32"
+        and kernel_types(k.name).dtype == "float32"
     ]  # fmt: skip
     peaks = facts.machine.peak_flops_per_s if facts.machine else {}
     if not slow or not {"float32", "tf32_tensor"} <= peaks.keys():
@@ -485,8 +487,8 @@ def _attention(steps: StepFacts, actions: Actions) -> Iterator[Finding]:
     """Softmax of a matrix of scores several times a step, and kernels that take as long."""
     scores = [
         k for k in steps.kernels
-        if k.category == "softmax and loss" and _SCORES.search(k.name)
-        and not _LOG.search(k.name) and k.count >= 2
+        if kernel(k.name).operation.startswith("softmax") and not _LOG.search(k.name)
+        and k.count >= 2
     ]  # fmt: skip
     if not scores or any(k.category == "attention" for k in steps.kernels):
         return

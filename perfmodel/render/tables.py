@@ -11,6 +11,7 @@ from perfmodel.analysis.rates import Rate, amounts
 from perfmodel.analysis.result import Analysis, RangeRow, RankRow, RunAnalysis
 from perfmodel.analysis.rows import own_roof
 from perfmodel.analysis.steps import StepBreakdown
+from perfmodel.base.kernels import kernel
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.timing.collectives import NCCL
@@ -334,7 +335,7 @@ def candidates(run: RunAnalysis) -> Table:
 
 
 KERNELS: Final = (
-    Column("name", "Largest kernels", wrap=False, of=lambda k: _short(k.name)),
+    Column("name", "Largest kernels", wrap=False, of=lambda k: _short(kernel(k.name).short)),
     Column("category", "Category"),
     Column("count", "Launches", "float", digits=1),
     Column("median_s", "Median", "si", "s"),

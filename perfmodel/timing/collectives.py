@@ -12,15 +12,15 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Floats, Int32, Int64
 from perfmodel.base.units import si
-from perfmodel.readers.trace import KERNEL, MPI_COLLECTIVE, NULL, Trace
+from perfmodel.readers.trace import MPI_COLLECTIVE, NULL, Trace
 from perfmodel.timing.clock_sync import align, collective_limits, utc_shifts
 from perfmodel.timing.completions import Completions
+from perfmodel.timing.kernels import communicating, exchange_named
 from perfmodel.timing.range_times import Attribution, Path, RangeTimes, ranks_of
 
 NCCL: Final = "NCCL "
 """What the names of NCCL's collectives begin with here."""
 
-NCCL_KERNEL: Final = re.compile(r"nccl(?:Dev)?Kernel_?([A-Za-z]+)")
 ALL_REDUCES: Final = ("MPI_Allreduce", f"{NCCL}AllReduce")
 _NON_BLOCKING: Final = "MPI_I"
 _FENCE: Final = "MPI_Win_fence"
@@ -267,7 +267,7 @@ def _collective(
         transfer_s=moved,
         waiting_s=float(np.median(waiting[split])) if split.any() else None,
         bus_bytes_per_s=bus,
-        library="nccl" if name.startswith(NCCL) else "mpi",
+        library="mpi" if name.startswith("MPI_") else name.partition(" ")[0].lower(),
         ranks=members if members < ranks else None,
     )
 
@@ -385,11 +385,10 @@ def nccl_calls(parts: Sequence[tuple[Trace, Attribution]], ranks: Sequence[int])
     shifts = utc_shifts([trace for trace, _ in parts])
     for (trace, found), shift in zip(parts, shifts, strict=True):
         op, at = np.unique(found.op, return_index=True)
-        ours = {i: m[1] for i, s in enumerate(trace.strings) if (m := NCCL_KERNEL.match(s))}
-        name = np.where(trace.ops.kind[op] == KERNEL, trace.ops.name[op], -1)
-        for i in np.flatnonzero(np.isin(name, list(ours))).tolist():
+        for i in np.flatnonzero(communicating(trace)[op]).tolist():
             start, end = (int(t[op[i]]) + shift for t in (trace.ops.start_ns, trace.ops.end_ns))
-            row = start, end, NCCL + ours[int(name[i])], int(found.op_batch[at[i]])
+            name = exchange_named(trace.strings[trace.ops.name[op[i]]])
+            row = start, end, name, int(found.op_batch[at[i]])
             columns[int(found.op_rank[at[i]])].append(row)
     calls = []
     for rows in columns.values():
@@ -398,11 +397,6 @@ def nccl_calls(parts: Sequence[tuple[Trace, Attribution]], ranks: Sequence[int])
         size = np.full(len(rows), NULL)
         calls.append(Calls(tuple(r[2] for r in rows), size, start_ns, end_ns, batch))
     return calls
-
-
-def is_nccl(kernel: str) -> bool:
-    """Whether a kernel of this name is one of NCCL's collectives."""
-    return NCCL_KERNEL.match(kernel) is not None
 
 
 def marked_by_nccl(path: Path) -> bool:

@@ -12,8 +12,9 @@ import numpy as np
 from perfmodel.base.arrays import Bool, Int64
 from perfmodel.readers.trace import KERNEL, NO_NAME, NULL, Trace
 from perfmodel.timing.clock_sync import align, collective_limits
-from perfmodel.timing.collectives import NCCL, NCCL_KERNEL, CollectiveGroup, is_nccl
+from perfmodel.timing.collectives import NCCL, CollectiveGroup
 from perfmodel.timing.intervals import covered, union
+from perfmodel.timing.kernels import exchange_named
 from perfmodel.timing.launched import Launched
 from perfmodel.timing.nesting import Nesting
 from perfmodel.timing.small_kernels import launched_in
@@ -30,8 +31,6 @@ _FOR_ALL: Final = (f"{NCCL}AllReduce", f"{NCCL}AllGather", f"{NCCL}ReduceScatter
 PASSES: Final = ("", "forward", "backward", "after")
 """What launches a collective: '' where unknown; `after` a backward pass, before other products."""
 _UNKNOWN, _FORWARD, _BACKWARD, _AFTER = range(len(PASSES))
-PRODUCTS: Final = ("GEMM", "convolution", "attention")
-"""Categories of kernels that layers are made of."""
 _NEVER: Final = -(2**62)
 
 
@@ -115,13 +114,6 @@ class MatchedKernels:
         return total
 
 
-def communicating(trace: Trace) -> Bool:
-    """Which GPU operations are NCCL's kernels, shape (operations,)."""
-    ours = np.array([is_nccl(name) for name in trace.strings] + [False], np.bool_)
-    found: Bool = (trace.ops.kind == KERNEL) & ours[trace.ops.name]
-    return found
-
-
 def nccl_kernels(
     trace: Trace,
     steps: Steps,
@@ -138,9 +130,9 @@ def nccl_kernels(
     trace, steps, found, times, nesting
         Of the report; `nesting` of all ranges.
     sends : bool, shape (operations,)
-        As `communicating` says.
+        As `perfmodel.timing.kernels.communicating` says.
     product : bool, shape (operations,)
-        Which are of a category in `PRODUCTS`.
+        Which are of a category in `perfmodel.base.kernels.PRODUCTS`.
     """
     ops = trace.ops
     mine = np.flatnonzero(sends[found.op])
@@ -185,10 +177,9 @@ def _operations_named(
     algorithms: dict[str, int] = {}
     name, algorithm = np.empty(len(op), np.int64), np.empty(len(op), np.int64)
     for code in np.unique(trace.ops.name[op]).tolist():
-        match, said = NCCL_KERNEL.match(trace.strings[code]), _ALGORITHM.search(trace.strings[code])
-        assert match is not None  # `communicating`
+        said = _ALGORITHM.search(trace.strings[code])
         here = trace.ops.name[op] == code
-        name[here] = names.setdefault(NCCL + match[1], len(names))
+        name[here] = names.setdefault(exchange_named(trace.strings[code]), len(names))
         algorithm[here] = algorithms.setdefault(said[0] if said else "", len(algorithms))
     return tuple(names), name, tuple(algorithms), algorithm
 
@@ -451,7 +442,7 @@ def _group(
         exposed_s=float(kernels.exposed_ns[rows].mean() * 1e-9),
         bus_bytes_per_s=bus,
         by_rank=tuple(sorted(by_rank)),
-        library="nccl",
+        library=name.partition(" ")[0].lower(),
     )
 
 

@@ -6,7 +6,6 @@ the others by the number of its repetitions.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -14,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Floats, Int32, Int64
+from perfmodel.base.kernels import kernel
 from perfmodel.readers.trace import KERNEL, TO_GPU, TO_HOST, Trace
 from perfmodel.timing.evidence import Evidence, chain, evidence, kind_of, score
 from perfmodel.timing.host_events import HostEvents, host_events
@@ -21,11 +21,6 @@ from perfmodel.timing.launched import BLOCKING, Launched, Parts, operation_codes
 from perfmodel.timing.loops import Loop, Operations, find_loops
 from perfmodel.timing.nesting import closed_ends
 
-_OPTIMIZER: Final = re.compile(
-    r"multi_tensor_apply(?!.*Copy)|adam|sgd|adagrad|rmsprop|lamb(?!da)", re.I
-)
-"""Kernels that update parameters: PyTorch's optimizers are loops over lists of tensors, but FSDP
-copies by such loops as well."""
 _UPDATE: Final = "Optimizer.step#"
 """What PyTorch calls the range of every optimizer's step (torch/optim/optimizer.py)."""
 _LEAST: Final = 3
@@ -252,9 +247,9 @@ def _updates(trace: Trace, process: int, op: Int64, at_ns: Int64) -> Bool:
     rows = np.flatnonzero(updating[trace.ranges.name])
     rows = rows[trace.thread_process[trace.ranges.thread[rows]] == process]
     if len(rows) == 0:
-        named = np.array([bool(_OPTIMIZER.search(n)) for n in (*trace.strings, "")], np.bool_)
-        by_name: Bool = named[trace.ops.name[op]]
-        return by_name
+        used, place = np.unique(trace.ops.name[op], return_inverse=True)
+        named = [n >= 0 and kernel(trace.strings[n]).updates for n in used]
+        return np.array(named, np.bool_)[place]
     begin, end = np.sort(trace.ranges.start_ns[rows]), np.sort(closed_ends(trace.ranges)[rows])
     last = np.searchsorted(begin, at_ns, side="right") - 1
     inside: Bool = (last >= 0) & (at_ns <= end[last])

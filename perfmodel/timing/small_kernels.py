@@ -86,7 +86,7 @@ def small_kernels(
     nesting : Nesting
         Of the trace's ranges.
     code, names
-        Categories of all operations, as `programs.kernels.categorize` returns them.
+        Categories of all operations, as `perfmodel.timing.kernels.categorize` returns them.
 
     Returns
     -------

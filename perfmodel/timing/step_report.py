@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from perfmodel.base.arrays import Floats, Growing, Int8, Int32, Int64, distinct_positions
+from perfmodel.base.kernels import PRODUCTS
 from perfmodel.readers.codes import sums
-from perfmodel.readers.trace import KERNEL, NO_NAME, GpuOps, Trace, join_columns
+from perfmodel.readers.trace import KERNEL, NO_NAME, Trace, join_columns
 from perfmodel.timing.by_process import Part, by_process
 from perfmodel.timing.host_timeline import HostTimes, call_kinds, host_timeline, host_times
 from perfmodel.timing.idle_causes import IdleGaps, idle_gaps
 from perfmodel.timing.intervals import extents, union
+from perfmodel.timing.kernels import COMMUNICATION, categorize
 from perfmodel.timing.launched import Launched, launched, operation_codes
 from perfmodel.timing.levels import join_spans, step_spans
-from perfmodel.timing.nccl import PRODUCTS, NcclKernels, communicating, join_kernels, nccl_kernels
+from perfmodel.timing.nccl import NcclKernels, join_kernels, nccl_kernels
 from perfmodel.timing.nesting import last_moment, nest
 from perfmodel.timing.projection import Joined
 from perfmodel.timing.small_kernels import SmallKernels, small_kernels
@@ -36,9 +38,6 @@ LaunchedThere = Literal[
 
 _NONE: Final[Any] = np.empty(0, np.int64)
 _NO_GAPS: Final = IdleGaps((), *[_NONE] * 8)
-
-Categorize = Callable[[GpuOps, Sequence[str]], tuple[Int8, tuple[str, ...]]]
-"""Category of every GPU operation, as a position in the categories' names, and these names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ class StepReport:
     spans: Spans
 
 
-def report_steps(trace: Trace, steps: Steps, categorize: Categorize) -> StepReport:
+def report_steps(trace: Trace, steps: Steps) -> StepReport:
     """Measure the steps of one report on every GPU.
 
     Parameters
@@ -144,9 +143,8 @@ def report_steps(trace: Trace, steps: Steps, categorize: Categorize) -> StepRepo
     trace : Trace
         With all its operations, and the ranges that say what the program did.
     steps : Steps
-    categorize : callable
     """
-    measured = StepsByPart(trace, steps, categorize)
+    measured = StepsByPart(trace, steps)
     for part in by_process(trace, steps):  # one at a time: their timelines are large
         measured.add(part)
     return measured.joined()
@@ -160,7 +158,6 @@ class StepsByPart:
     trace : Trace
         The report; its operations and calls are not looked at.
     steps : Steps
-    categorize : callable
     most_ops : int, optional
         Operations of each lane's last steps that are kept for the replay; all by default. Which
         operations are in steps is then forgotten.
@@ -172,13 +169,12 @@ class StepsByPart:
         self,
         trace: Trace,
         steps: Steps,
-        categorize: Categorize,
         most_ops: int | None = None,
         *,
         all_gaps: bool = False,
     ) -> None:
         self.steps = steps
-        self._trace, self._categorize, self._all_gaps = trace, categorize, all_gaps
+        self._trace, self._all_gaps = trace, all_gaps
         self._most_ops, self._last_ns = most_ops, last_moment(trace.ranges)
         self._names: dict[str, int] = {}
         self._found: list[StepReport] = []
@@ -192,9 +188,7 @@ class StepsByPart:
         """
         if len(part.steps) == 0:
             return
-        found = _measured(
-            part.trace, part.steps, self._categorize, self._names, self._last_ns, joined
-        )
+        found = _measured(part.trace, part.steps, self._names, self._last_ns, joined)
         gaps = found.gaps
         if self._most_ops is not None:
             found = lightened(found, self._most_ops, first=not self._found)
@@ -238,16 +232,15 @@ def shortened(report: StepReport, most_ops: int) -> StepReport:
 def _measured(
     trace: Trace,
     steps: Steps,
-    categorize: Categorize,
     names_of_gaps: dict[str, int],
     last_ns: int,
     joined: Joined | None,
 ) -> StepReport:
     found = launched(trace, joined)
-    sends = communicating(trace)
+    code, names = categorize(trace.ops, trace.strings)
+    sends = code == names.index(COMMUNICATION)
     step = steps.holding(found.process, found.at_ns)
     times = step_times(trace, steps, found, step, sends)
-    code, names = categorize(trace.ops, trace.strings)
     product = np.isin(code, [i for i, name in enumerate(names) if name in PRODUCTS])
     exclusive, own, count = _by_category(trace, steps, times, code, names)
     nesting = nest(trace.ranges, len(trace.threads), last_ns=last_ns)

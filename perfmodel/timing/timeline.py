@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import heapq
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from itertools import chain
 from typing import Any, Final
 
@@ -15,6 +13,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int64
 from perfmodel.base.errors import SchemaError
+from perfmodel.base.kernels import kernel
 from perfmodel.base.units import si
 from perfmodel.readers.nvtx import MPI_DOMAIN
 from perfmodel.readers.trace import (
@@ -28,9 +27,9 @@ from perfmodel.readers.trace import (
     distinct_calls,
 )
 from perfmodel.readers.window import overlaps
-from perfmodel.timing.collectives import Calls, arrivals, is_nccl, match_rows
-from perfmodel.timing.cuda_graphs import shortened
+from perfmodel.timing.collectives import Calls, arrivals, match_rows
 from perfmodel.timing.host_timeline import CAUSES
+from perfmodel.timing.kernels import communicating
 from perfmodel.timing.nccl import match_kernels
 from perfmodel.timing.nesting import nest
 from perfmodel.timing.nsys_stats.tables import API_VERSION
@@ -171,7 +170,6 @@ NAMES: Final[Mapping[str, str]] = {
 }
 """Kinds of lanes, in their order, and what they are called."""
 
-_NCCL: Final = re.compile(r"^nccl(?:Dev)?Kernel_?(?=.)")
 _DIRECTIONS: Final = {
     1: "h2d", 3: "h2d", 11: "h2d", 2: "d2h", 4: "d2h", 12: "d2h", 5: "d2d", 6: "d2d", 7: "d2d",
     8: "d2d", 13: "d2d", 10: "p2p",
@@ -232,11 +230,9 @@ class Bar:
         """What a picture writes on the bar."""
         if self.kind in COPIES and self.size_bytes is not None:
             return si(self.size_bytes, "B")
-        if self.kind == "nccl":
-            return _NCCL.sub("", _kernel(self.name))
         if self.kind == "api":
             return API_VERSION.sub("", self.name)
-        return _kernel(self.name) if self.kind == "kernel" else self.name
+        return kernel(self.name).short if self.kind in ("kernel", "nccl") else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,9 +324,6 @@ def _name(track: Track, part: int, *, several: bool) -> str:
     if several:
         name += f", GPU {track.unit}"
     return f"{name} ({part + 1})" if part else name
-
-
-_kernel = lru_cache(maxsize=4096)(shortened)
 
 
 @dataclass(frozen=True, slots=True)
@@ -649,10 +642,10 @@ def _what(trace: Trace, op: int) -> str:
 
 def _operations(part: _Part) -> Iterator[tuple[Track, Bar]]:
     ops, own = part.trace.ops, _launched_in_time(part)
-    nccl = np.array([is_nccl(s) for s in part.trace.strings] + [False], np.bool_)[ops.name]
+    sends = communicating(part.trace)
     at = np.flatnonzero(part.inside(ops.start_ns, ops.end_ns))
     columns = (
-        at, ops.kind[at], ops.copy_kind[at], nccl[at], own[at], ops.start_ns[at], ops.end_ns[at],
+        at, ops.kind[at], ops.copy_kind[at], sends[at], own[at], ops.start_ns[at], ops.end_ns[at],
         ops.process[at], ops.correlation[at], ops.bytes[at], ops.stream[at], ops.device[at],
     )  # fmt: skip
     for op, kind, copy, collective, mine, start, end, process, same, size, stream, device in zip(

@@ -26,7 +26,8 @@ from perfmodel.readers.trace import (
     Trace,
     rows,
 )
-from perfmodel.timing.collectives import collective_calls, is_nccl
+from perfmodel.timing.collectives import collective_calls
+from perfmodel.timing.kernels import communicating
 from perfmodel.timing.range_times import Attribution
 from perfmodel.timing.run import TimedReport
 from perfmodel.timing.step_report import lightened
@@ -72,12 +73,11 @@ def needed(trace: Trace, found: Attribution, *, replays: bool) -> tuple[Bool, Bo
 
 
 def _operations(trace: Trace, found: Attribution, *, replays: bool) -> Bool:
-    """Copies, sets, graphs and NCCL's kernels in batches, and one of everything else."""
+    """Copies, sets, graphs and kernels that communicate in batches, and one of everything else."""
     ops = trace.ops
     keep: Bool = ops.end_ns < ops.start_ns
     inside = distinct_positions(found.op, len(ops))
-    nccl = np.array([is_nccl(s) for s in trace.strings] + [False], np.bool_)
-    asked = (ops.kind[inside] != KERNEL) | nccl[ops.name[inside]] | replays
+    asked = (ops.kind[inside] != KERNEL) | communicating(trace)[inside] | replays
     keep[inside[asked]] = True
     keep[inside[np.unique(ops.name[inside], return_index=True)[1]]] = True
     for chosen in _last(found, ops):

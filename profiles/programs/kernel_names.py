@@ -1,6 +1,6 @@
 """Kernels that PyTorch's products run on a GPU, by data type: `python kernel_names.py OUT.json`.
 
-What the letters of cuBLAS's kernels mean is read off here: `perfmodel/programs/pytorch/dtypes.py`.
+What the letters of cuBLAS's kernels mean is read off here: `perfmodel/base/kernels/types.toml`.
 """
 
 from __future__ import annotations

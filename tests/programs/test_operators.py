@@ -28,14 +28,13 @@ from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.operators import StepWork, _medians
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.errors import SchemaError, WorkloadError
+from perfmodel.base.kernels import kernel, kernel_types
 from perfmodel.cli import main
 from perfmodel.machines.devices import named
 from perfmodel.machines.measure.measurement import choose
-from perfmodel.programs.kernels import _code, categorize
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.calls import Kernels, find_calls
 from perfmodel.programs.pytorch.counters import counted_calls
-from perfmodel.programs.pytorch.dtypes import kernel_types, multiplies
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.operator_times import _of_one_origin
 from perfmodel.programs.pytorch.operators import Call, OperatorWork
@@ -197,9 +196,9 @@ def test_a_backward_of_which_only_the_inputs_gradient_ran_has_one(
         thread.range(f"step {step}", at, at + 900)
         sizes = "[[2, 16, 8, 8], [2, 8, 10, 10], [16, 8, 3, 3]]"
         thread.range(f"aten::convolution_backward, op_id = 1, sizes = {sizes}", at + 10, at + 800)
-        for i, kernel in enumerate(["nchwToNhwcKernel", *(f"sm90_xmma_{k}_gemm" for k in kernels)]):
+        for i, ran in enumerate(["nchwToNhwcKernel", *(f"sm90_xmma_{k}_gemm" for k in kernels)]):
             begin = at + 100 * (i + 1)
-            thread.kernel(kernel, (begin, begin + 10), (begin + 20, begin + 90))
+            thread.kernel(ran, (begin, begin + 10), (begin + 20, begin + 90))
     run = analyze([read_sqlite(builder.write(tmp_path / "r.sqlite"))], Options()).fitted
     assert run.work is not None
     assert run.work.flops == gradients * 2 * 2 * 8 * 8 * 16 * 8 * 3 * 3
@@ -497,7 +496,7 @@ PRODUCTS_RAN = json.loads((PROGRAMS / "kernel_names.json").read_text())["kernels
 @pytest.mark.parametrize("ran", PRODUCTS_RAN)
 def test_kernels_of_products_say_the_types_that_ran(ran: str) -> None:
     """What cuBLAS ran of products of known types on an H200."""
-    names = [name for name in PRODUCTS_RAN[ran] if multiplies(name)]
+    names = [name for name in PRODUCTS_RAN[ran] if kernel(name).multiplies]
     assert len(names) >= 2
     factors, _, result = ran.partition(" -> torch.")
     wanted = "float8" if factors.startswith("float8") else factors.replace("tf32", "float32")
@@ -997,7 +996,7 @@ def test_a_report_of_46_000_ranges_is_parsed_and_counted_in_two_seconds() -> Non
     trace = perfmodel.read(report).trace
     assert len(trace.ranges) > 46_000
     shown, found = PYTORCH_PROGRAM.steps(trace, Options())
-    steps = report_steps(shown, found, categorize)
+    steps = report_steps(shown, found)
     start = time.process_time()
     assert PYTORCH_PROGRAM.operators(trace, steps, Options()) is not None
     assert time.process_time() - start < 2
@@ -1180,7 +1179,7 @@ def test_inputs_that_pytorch_does_not_write_are_left_out(ids: str) -> None:
 def test_the_name_of_a_kernel_is_read_in_linear_time(name: str) -> None:
     begin = time.perf_counter()
     kernel_types(name)
-    _code(name)
+    kernel(name)
     assert time.perf_counter() - begin < 2
 
 

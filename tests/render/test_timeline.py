@@ -501,9 +501,9 @@ def test_labels_say_what_matters() -> None:
     assert label("h2d", "Host-to-Device", 4_704_000) == "4.70 MB"
     assert label("h2d", "Host-to-Device") == "Host-to-Device"
     assert label("nccl", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)") == (
-        "AllReduce_Sum_f32_RING_LL"
+        "AllReduce Sum f32 RING LL"
     )
-    assert label("kernel", "void gemm<float, 4>(float*)") == "gemm"
+    assert label("kernel", "void gemm<float, 4>(float*)") == "GEMM f32"
     assert label("range", "forward") == "forward"
 
 

@@ -21,14 +21,13 @@ import numpy as np
 from benchmarks.common import folders
 from perfmodel.analysis.analyze import analyze
 from perfmodel.base import escape
+from perfmodel.base.kernels import kernel_types
 from perfmodel.base.pattern import matching
 from perfmodel.programs import jax
-from perfmodel.programs.kernels import categorize
 from perfmodel.programs.layers import LayeredStep
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.calls import Calls, Kernels, find_calls
 from perfmodel.programs.pytorch.counters import counted_operators
-from perfmodel.programs.pytorch.dtypes import kernel_types
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.operators import FORMULAS
 from perfmodel.programs.pytorch.ranges import name_of
@@ -38,6 +37,7 @@ from perfmodel.readers.ncu import read_counters
 from perfmodel.readers.trace import KERNEL, MEMCPY, GpuOps
 from perfmodel.render import summary
 from perfmodel.render.analysis_json import analysis_document
+from perfmodel.timing.kernels import categorize
 from perfmodel.timing.nccl import _ALGORITHM
 from perfmodel.workloads.layers import total
 from perfmodel.workloads.networks import network

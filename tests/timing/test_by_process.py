@@ -8,7 +8,6 @@ import pytest
 
 from benchmarks.common.folders import BASE, PROFILES, unpacked
 from perfmodel.programs import program_of
-from perfmodel.programs.kernels import categorize
 from perfmodel.programs.program import Options
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.timing import by_process
@@ -26,7 +25,7 @@ REPORTS = [
 def measured(path: Path) -> StepReport:
     trace = read_sqlite(path)
     shown, steps = program_of([trace], Options()).steps(trace, Options())
-    return report_steps(shown, steps, categorize)
+    return report_steps(shown, steps)
 
 
 def check_parts(path: Path, monkeypatch: pytest.MonkeyPatch) -> StepReport:

@@ -11,6 +11,7 @@ import numpy as np
 from perfmodel.analysis.steps import break_down, idle_causes, on_step_clock
 from perfmodel.base.arrays import Floats, Int64, distinct_rows
 from perfmodel.base.errors import SchemaError
+from perfmodel.base.kernels import kernel
 from perfmodel.programs import program_of_run
 from perfmodel.programs.program import Options
 from perfmodel.readers.trace import COPY_KINDS, GRAPH, KERNEL, MEMCPY, MEMORY_KINDS, Trace
@@ -19,13 +20,13 @@ from perfmodel.timing.collectives import (
     Calls,
     arrivals,
     calls_by_rank,
-    is_nccl,
     marked_by_nccl,
     match_rows,
     nccl_calls,
     waits,
 )
 from perfmodel.timing.cuda_graphs import first_replay
+from perfmodel.timing.kernels import COMMUNICATION
 from perfmodel.timing.range_times import Path
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import PathTimes, count_warmup, tabulate
@@ -112,13 +113,13 @@ def _operations(run: Run, index: int) -> _Ops:
 
 
 def _key(trace: Trace, kind: int, direction: int, memory: int, name: int) -> Key | None:
-    """What an operation is compared as; None for sets of memory and for NCCL's kernels."""
+    """What an operation is compared as; None for sets and kernels that communicate."""
     if kind == MEMCPY:
         copies = f"{COPY_KINDS.get(direction, 'Unknown')} copies"
         return "link", (copies, MEMORY_KINDS.get(memory, "unknown"))
     if kind == GRAPH:
         return "kernel", (GRAPHS,)
-    if kind != KERNEL or (name >= 0 and is_nccl(trace.strings[name])):
+    if kind != KERNEL or (name >= 0 and kernel(trace.strings[name]).category == COMMUNICATION):
         return None
     return "kernel", (KERNELS, trace.strings[name] if name >= 0 else "unnamed")
 

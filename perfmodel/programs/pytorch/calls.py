@@ -14,16 +14,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64
-from perfmodel.programs.pytorch.annotate import MODULE
-from perfmodel.programs.pytorch.dtypes import (
+from perfmodel.base.kernels import kernel, kernel_types
+from perfmodel.base.kernels.types import (
     FLOATS,
     ITEM_BYTES,
     KernelTypes,
     dtype_named,
-    kernel_types,
-    multiplies,
     plain_unit,
 )
+from perfmodel.programs.pytorch.annotate import MODULE
 from perfmodel.programs.pytorch.names import OperatorNames, Size, Sizes
 from perfmodel.programs.pytorch.operators import (
     COPY,
@@ -309,10 +308,12 @@ class _Graph:
         self.names, self.known, self.tree = names, known, tree
         self.kernels, self.nodes = kernels, nodes
         self.given = dtype
-        kernel = kernels.kind == KERNEL
         used, which = np.unique(kernels.name, return_inverse=True)
-        product = np.array([c >= 0 and multiplies(kernels.strings[c]) for c in used], np.bool_)
-        order = np.lexsort((kernels.duration_ns, product[which], kernel, owner))
+        product = np.array(
+            [c >= 0 and kernel(kernels.strings[c]).multiplies for c in used], np.bool_
+        )
+        by_length = kernels.duration_ns, product[which], kernels.kind == KERNEL, owner
+        order = np.lexsort(by_length)
         self._mine = order[np.searchsorted(owner[order], 0) :]
         self._bounds = np.searchsorted(owner[self._mine], np.arange(len(nodes) + 1)).tolist()
         copied = np.where((kernels.kind == MEMCPY) & (owner >= 0), np.maximum(kernels.bytes, 0), 0)
@@ -853,7 +854,7 @@ class _Graph:
         said = self.names.needed[int(self.tree.label[node])]
         if said is not None and len(said) > 1:
             return said[0], said[1]
-        products = [name for name in kernels if multiplies(name)]
+        products = [name for name in kernels if kernel(name).multiplies]
         if products and all("dgrad" in name for name in products):
             return True, False
         seen = [

@@ -9,16 +9,17 @@ from typing import Final, TypeVar
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int64, distinct_rows
+from perfmodel.base.kernels import kernel_types
+from perfmodel.base.kernels.types import KernelTypes
 from perfmodel.base.units import si
-from perfmodel.programs.kernels import categorize
 from perfmodel.programs.pytorch.calls import Calls, Kernels, find_calls
-from perfmodel.programs.pytorch.dtypes import kernel_types
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.operators import Call
 from perfmodel.programs.pytorch.ranges import SIZES
 from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.readers.trace import KERNEL, TO_GPU, TO_HOST, Trace
 from perfmodel.timing.intervals import lengths
+from perfmodel.timing.kernels import COMMUNICATION, categorize
 from perfmodel.timing.launched import launched
 from perfmodel.timing.nesting import Nesting, innermost, last_moment, nest
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
@@ -170,7 +171,7 @@ def tabulate(trace: Trace, calls: Calls, placed: Placed) -> OperatorTimes:
     op, lane, step = placed.op, placed.lane, placed.step
     by_name, categories = categorize(trace.ops, trace.strings)
     category = by_name.astype(np.int64)
-    sends = np.array([c == "communication" for c in categories])[category[op]]
+    sends = np.array([c == COMMUNICATION for c in categories])[category[op]]
     outside = np.flatnonzero(calls.owner < 0)
     strays, group_of_stray = _strays(trace, calls, op[outside], category[op[outside]], categories)
     owner = calls.owner.copy()
@@ -299,11 +300,11 @@ def _strays(
     outside = np.flatnonzero(calls.owner < 0)
     for i, o, c in zip(outside.tolist(), op.tolist(), category.tolist(), strict=True):
         name = int(trace.ops.name[o])
-        types = kernel_types(trace.strings[name]) if name >= 0 else kernel_types("")
+        types = kernel_types(trace.strings[name]) if name >= 0 else KernelTypes()
         said = types.dtype or ""
         key = OperatorKey(
             f"({categories[c]})", calls.phase[i], said, "kernel" if said else "", types.unit, "",
-            False, categories[c] == "communication", calls.module[i],
+            False, categories[c] == COMMUNICATION, calls.module[i],
         )  # fmt: skip
         found.append(known.setdefault(key, len(known)))
     return list(known), found

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from perfmodel.programs.findings import Actions
 from perfmodel.programs.identify import Identity
-from perfmodel.programs.kernels import categorize
 from perfmodel.programs.program import Options, Program
 from perfmodel.programs.pytorch.ranges import SIZES, is_pytorch, own_ranges
 from perfmodel.readers import read
@@ -156,7 +155,7 @@ class PyTorchProgram(Program):
         from perfmodel.programs.pytorch.recorded_step import recorded_step
 
         shown, found = self.steps(trace, options)
-        return recorded_step(trace, report_steps(shown, found, categorize), symbols)
+        return recorded_step(trace, report_steps(shown, found), symbols)
 
     def call_at(self, call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> RecordedCall:
         """Evaluate the formula of an operator."""
@@ -173,7 +172,7 @@ class PyTorchProgram(Program):
 
         other = read(options.shapes)
         shown, found = self.steps(other, options)
-        measured = report_steps(shown, found, categorize)
+        measured = report_steps(shown, found)
         return operator_times_from(
             trace, steps, other, measured, options.dtype, causal=options.causal
         )

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from perfmodel.programs.pytorch.dtypes import ITEM_BYTES
+from perfmodel.base.kernels.types import ITEM_BYTES
 from perfmodel.programs.pytorch.names import Size, Sizes
 from perfmodel.programs.pytorch.operators import distinct_rows, numel
 

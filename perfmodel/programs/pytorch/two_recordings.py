@@ -18,7 +18,7 @@ from perfmodel.programs.pytorch.calls import Calls
 from perfmodel.programs.pytorch.operator_times import Placed, find, tabulate
 from perfmodel.programs.pytorch.operators import Call
 from perfmodel.readers.trace import KERNEL, OP_KINDS, Trace
-from perfmodel.timing.nccl import communicating
+from perfmodel.timing.kernels import communicating
 from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.step_report import StepReport
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import dataclass
-from functools import lru_cache
+from importlib.resources import files
 from typing import Final
 
 ITEM_BYTES: Final = {
@@ -15,49 +16,26 @@ ITEM_BYTES: Final = {
 
 FLOATS: Final = ("float64", "float32", "bfloat16", "float16", "float8")
 
-_CPP: Final = {
-    "double": "float64", "float": "float32", "c10::BFloat16": "bfloat16",
-    "__nv_bfloat16": "bfloat16", "c10::Half": "float16", "__half": "float16", "half": "float16",
-    "c10::Float8_e4m3fn": "float8", "c10::Float8_e5m2": "float8", "__nv_fp8_e4m3": "float8",
-    "__nv_fp8_e5m2": "float8", "long": "int64", "long long": "int64", "int": "int32",
-    "short": "int16", "signed char": "int8", "unsigned char": "uint8", "bool": "bool",
-    "c10::complex<float>": "complex64", "c10::complex<double>": "complex128",
-}  # fmt: skip
+_FILE: Final = tomllib.loads(
+    files("perfmodel.base.kernels").joinpath("types.toml").read_text(encoding="utf-8")
+)
+_CPP: Final[dict[str, str]] = _FILE["cpp"]
+_CPP_OF: Final = {"int64": "long", "int32": "int", "float64": "double", "float32": "float",
+                  "float16": "half"}  # fmt: skip
 _TYPES: Final = "|".join(re.escape(t) for t in sorted(_CPP, key=len, reverse=True))
-_LAMBDA: Final = re.compile(rf"\[lambda\(({_TYPES})[,)]")
+_LAMBDA: Final = re.compile(rf"[\[{{]lambda\(({_TYPES})[,)]")
 _ARGUMENT: Final = re.compile(rf"[<,] ?({_TYPES})(?=[,>])")
 _OPAQUE: Final = re.compile(r"OpaqueType<\(?(?:unsigned int\)?)?([0-9]{1,2})")
 _DEPTH: Final = re.compile(r"TensorListMetadata<(?:\(int\))?([1-5])>")
 _CAST_TO: Final = re.compile(r"::(bfloat16|float16|float8)_copy_kernel_cuda")
-
-_NVJET: Final = {"t": "bfloat16", "h": "float16", "q": "float8", "r": "float8", "s": "tf32"}
-"""Letters behind `nvjet_sm90_`: the first is the type of the first factor, the last the result's.
-
-Seen on an H200 (profiles/programs/kernel_names.json): `tst` of bfloat16, `hsh` of float16, `qqtst`,
-`qqhsh`, `qqsss` of float8 e4m3 into bfloat16, float16, float32, `qr...` and `rq...` with e5m2.
-Products of TF32 and float64 ran other kernels there.
-"""
-
-_PRODUCTS: Final = (
-    (re.compile(r"^nvjet_(?:sm[0-9]+_)?([a-z])[a-z]*([a-z])_"), None),
-    (re.compile(r"cf32cf32"), "complex64"),
-    (re.compile(r"i16832gemm_s8|_s8s8_|imma"), "int8"),
-    (re.compile(r"e4m3|e5m2|fp8|float8"), "float8"),
-    (re.compile(r"tf32|tfloat32_t"), "tf32"),
-    (re.compile(r"bf16|bfloat16|BFloat16"), "bfloat16"),
-    (re.compile(r"fmha_cutlass[FB]_f32"), "tf32x3"),
-    (re.compile(r"sgemm|simt_s|f32f32|ffma|gemmsn_tn_f32"), "float32"),
-    (re.compile(r"f16f16|_f16|fp16|h884|h1688|h16816|hgemm|half_t|__half\b|c10::Half"), "float16"),
-    (re.compile(r"dgemm|d884|f64f64|simt_d|double"), "float64"),
-    (re.compile(r"s1688"), "tf32"),
+_NVJET: Final = re.compile(r"^nvjet_(?:sm[0-9]+_)?([a-z])[a-z]*([a-z])_")
+_TENSILE: Final = re.compile(
+    rf"Cijk_A[il]{{2}}k_B[jl]{{2}}k_({'|'.join(sorted(_FILE['tensile'], key=len, reverse=True))})"
 )
-_MADE_OF_PRODUCTS: Final = re.compile(
-    r"gemm|nvjet|cutlass|xmma|wgmma|implicit|gemv|_sdpa_|flash|fmha|dgrad|wgrad|fprop|conv2d"
-    r"|winograd|conv_|cudnn::cnn|attention"
-)
+_PRODUCTS: Final = tuple((re.compile(row["pattern"]), row["type"]) for row in _FILE["product"])
 _TENSOR: Final = re.compile(
-    r"nvjet|tensorop|TensorOp|TmaGmma|s16816|s1688|s884|h884|h16816|d884|wgmma|hmma|gmma|warpgroup|mma_tensor"
-    r"|flash|fmha|^(?>.*sm[89]0_xmma_)(?!.*ffma)"
+    r"nvjet|tensorop|TensorOp|TmaGmma|s16816|s1688|s884|h884|h1688|h16816|d884|wgmma|hmma|gmma|warpgroup|mma_tensor"
+    r"|flash|fmha|^(?>.*sm[89]0_xmma_)(?!.*ffma)|^Cijk_.*_MI\d"
 )
 _SIXTEEN_BITS: Final = re.compile(r"^(?>.*?cudnn_generated).*_f16_|^(?:void )?cudnn::fusion::")
 _UNTYPED: Final = re.compile(
@@ -97,16 +75,16 @@ class KernelTypes:
     depth: int = 0
 
 
-@lru_cache(maxsize=4096)
-def kernel_types(name: str) -> KernelTypes:
-    """Read the types of a kernel off its demangled name.
+def types_of(name: str, product: bool) -> KernelTypes:
+    """Read the types of a kernel off its name.
 
-    >>> kernel_types("nvjet_sm90_tst_128x192_64x5_1x4_h_bz_coopB_bias_TNN").unit
-    'bfloat16_tensor'
-    >>> kernel_types("cutlass_80_simt_sgemm_128x256_8x4_tn_align1").unit
-    'float32'
+    Parameters
+    ----------
+    name : str
+    product : bool
+        Whether it multiplies matrices, convolves or attends.
     """
-    if multiplies(name):
+    if product:
         return _product(name)
     if _UNTYPED.search(name):
         return KernelTypes()
@@ -115,7 +93,7 @@ def kernel_types(name: str) -> KernelTypes:
         return KernelTypes(item_bytes=int(opaque[1]))
     casts = "LoadWithCast" in name or "gpu_kernel_impl<" in name
     last = [] if "reduce_kernel<" in name else _LAMBDA.findall(name)
-    if "elementwise_kernel<" in name:  # the last lambda may be that of its index
+    if "elementwise_kernel" in name:  # the last lambda may be that of its index
         last = [t for t in last if t != "int"] or (last if "FillFunctor" in name else [])
     to = _CAST_TO.search(name)
     if to:
@@ -139,32 +117,26 @@ def kernel_types(name: str) -> KernelTypes:
     return KernelTypes(dtype, casts=casts, unit=plain_unit(dtype), depth=lists)
 
 
-@lru_cache(maxsize=4096)
-def multiplies(name: str) -> bool:
-    """Whether a kernel multiplies matrices, convolves or attends, by its name."""
-    return "native::" not in name and bool(_MADE_OF_PRODUCTS.search(name))
-
-
 def _product(name: str) -> KernelTypes:
     """Types of a kernel that multiplies matrices, convolves or attends."""
     dtype: str | None = None
     result: str | None = None
     if not _SIXTEEN_BITS.search(name):  # cuDNN's attention says f16 of both types of 16 bits
-        for pattern, kind in _PRODUCTS:
-            found = pattern.search(name)
-            if found:
-                dtype = kind or _NVJET.get(found[1])
-                if kind is None:
-                    result = "float32" if found[2] == "s" else _NVJET.get(found[2])
-                elif kind == "int8":
-                    result = "int32"
-                break
+        if letters := _NVJET.search(name):
+            dtype = _FILE["nvjet"].get(letters[1])
+            result = "float32" if letters[2] == "s" else _FILE["nvjet"].get(letters[2])
+        elif tensile := _TENSILE.search(name):
+            dtype = _FILE["tensile"][tensile[1]]
         else:
-            arguments = [_CPP[t] for t in _ARGUMENT.findall(name)]
-            dtype = next((t for t in arguments if t in FLOATS), None)
+            dtype = next((kind for pattern, kind in _PRODUCTS if pattern.search(name)), None)
+            result = "int32" if dtype == "int8" else None
+            if dtype is None:
+                arguments = [_CPP[t] for t in _ARGUMENT.findall(name)]
+                dtype = next((t for t in arguments if t in FLOATS), None)
     if dtype is None:
         return KernelTypes(item_bytes=2 if _SIXTEEN_BITS.search(name) else None)
     tensor = bool(_TENSOR.search(name)) or dtype.startswith(("tf32", "float8", "int8"))
+    tensor &= dtype != "float32"
     plain = "float32" if dtype.startswith("tf32") else dtype
     return KernelTypes(
         plain,
@@ -185,3 +157,18 @@ def dtype_named(cpp: str) -> str | None:
 def plain_unit(dtype: str) -> str:
     """The unit of arithmetic outside tensor cores: operands of 16 bits are computed as FP32."""
     return "float64" if dtype in ("float64", "complex128") else "float32"
+
+
+def shown_types(types: KernelTypes, product: bool, integers: bool = True) -> str:
+    """Types as short names write them: 'bf16' of a product, else as C++: 'float -> bfloat16'.
+
+    >>> shown_types(KernelTypes("bfloat16", source="float32"), False)
+    'float -> bfloat16'
+    """
+    if product:
+        unit = types.unit.removesuffix("_tensor")
+        dtype = unit if unit.startswith("tf32") else types.dtype or ""
+        return str(_FILE["short"].get(dtype, dtype))
+    said = (types.source, types.dtype)
+    written = [_CPP_OF.get(t, t) for t in said if t and (integers or t in FLOATS)]
+    return " -> ".join(written)

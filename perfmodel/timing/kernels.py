@@ -1,0 +1,46 @@
+"""Operations of the GPU by what they do: categories, and which communicate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.arrays import Bool, Int8
+from perfmodel.base.kernels import UNKNOWN, categories, kernel
+from perfmodel.readers.trace import GRAPH, KERNEL, MEMCPY, MEMSET, GpuOps, Trace
+
+COMMUNICATION: Final = "communication"
+_OF_KIND: Final = {MEMCPY: "copy", MEMSET: "memset", GRAPH: "graph"}
+
+
+def categorize(ops: GpuOps, strings: Sequence[str]) -> tuple[Int8, tuple[str, ...]]:
+    """Category of every GPU operation, shape (n,), as positions in all categories, and these."""
+    names = tuple(kind.name for kind in categories())
+    code = {name: i for i, name in enumerate(names)}
+    found = np.full(len(ops), code[UNKNOWN], np.int8)
+    for kind, name in _OF_KIND.items():
+        found[ops.kind == kind] = code[name]
+    kernels = np.flatnonzero((ops.kind == KERNEL) & (ops.name >= 0))
+    distinct, inverse = np.unique(ops.name[kernels], return_inverse=True)
+    known = [code[kernel(strings[c]).category] for c in distinct]
+    found[kernels] = np.array(known or [0], np.int8)[inverse]
+    return found, names
+
+
+def communicating(trace: Trace) -> Bool:
+    """Which GPU operations are kernels that communicate, shape (operations,)."""
+    ops = trace.ops
+    kernels = np.flatnonzero((ops.kind == KERNEL) & (ops.name >= 0))
+    distinct, inverse = np.unique(ops.name[kernels], return_inverse=True)
+    sends = [kernel(trace.strings[c]).category == COMMUNICATION for c in distinct]
+    found = np.zeros(len(ops), np.bool_)
+    found[kernels] = np.array(sends or [False], np.bool_)[inverse]
+    return found
+
+
+def exchange_named(name: str) -> str:
+    """What a kernel that communicates does, and by which library: 'NCCL AllReduce'."""
+    known = kernel(name)
+    return f"{known.library or 'unknown library'} {known.operation}"

@@ -1,0 +1,130 @@
+"""Kernels by their names: names.tsv was labelled by hand from sources, issues and recordings."""
+
+from __future__ import annotations
+
+import csv
+import random
+import re
+import time
+from collections import Counter
+
+import pytest
+
+from benchmarks.common.folders import TESTS
+from perfmodel.base.kernels import (
+    PRODUCTS,
+    UNKNOWN,
+    all_families,
+    categories,
+    kernel,
+    matches,
+)
+from perfmodel.base.kernels.types import ITEM_BYTES
+
+with (TESTS / "golden" / "kernels" / "names.tsv").open(encoding="utf-8", newline="") as file:
+    ROWS = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+NAMES = [row["name"] for row in ROWS]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[name[:60] for name in NAMES])
+def test_a_name_says_what_a_kernel_does(row: dict[str, str]) -> None:
+    """Columns that are empty are not compared: bare names of sources say no library."""
+    found = kernel(row["name"])
+    said = {column: getattr(found, column) or "" for column, value in row.items() if value}
+    assert said == {column: value for column, value in row.items() if value}
+
+
+def test_every_library_and_every_category_has_a_row() -> None:
+    libraries = {family.library for family in all_families() if family.library}
+    assert libraries - {row["library"] for row in ROWS} == set()
+    only_operations = {"memset", "graph"}  # of copies, sets and graphs, which have no kernel
+    named = {kind.name for kind in categories()} - only_operations
+    assert named - {row["category"] for row in ROWS} == set()
+
+
+def test_entries_use_categories_and_units_that_exist() -> None:
+    known = {kind.name for kind in categories()}
+    for family in all_families():
+        assert {family.category or UNKNOWN, *family.never} <= known, family.pattern
+        assert family.unit in (None, "tensor", "vector", "copy"), family.pattern
+        assert re.compile(family.reads or "")
+
+
+def test_no_two_patterns_are_equally_good_and_disagree() -> None:
+    """The order of files and entries decides nothing."""
+    said: dict[tuple[object, ...], set[str | None]] = {}
+    for family in all_families():
+        key = family.pieces, family.said, family.namespaces
+        said.setdefault(key, set()).add(family.category)
+    assert [key for key, kinds in said.items() if len(kinds - {None}) > 1] == []
+    for name in NAMES:
+        best = [family for family, _ in matches(name) if family.category]
+        equal = {family.category for family in best if family.letters == best[0].letters}
+        assert len(equal) <= 1, (name, [family.pattern for family in best])
+
+
+def test_words_end_where_names_end_them() -> None:
+    assert kernel("void fbgemm_gpu::permute_2D_data_kernel<true, long>(int)").category == "copy"
+    assert kernel("stabilize_lambda").category == UNKNOWN  # no LAMB
+    assert kernel("adamant_step").category == UNKNOWN
+    assert kernel("reshape_and_cache_flash_kernel").category == "gather and scatter"
+    assert kernel("FlashAttnFwdSm90").operation == kernel("flash_attn_fwd_sm100").operation
+
+
+def test_a_kernel_that_nobody_knows_is_unknown() -> None:
+    for name in ("", "kernel", "void foo::bar<int>(int*)", "my_kernel", "::", "_Z", "_ZN3foo", "("):
+        found = kernel(name)
+        assert (found.category, found.operation, found.library) == (UNKNOWN, "", None)
+        assert found.unit == ""
+    assert kernel("void foo::bar<int>(int*)").short == "bar"
+
+
+def test_carriers_are_told_by_what_they_carry() -> None:
+    def within(functor: str) -> str:
+        return kernel(f"void at::native::vectorized_elementwise_kernel<4, {functor}>(int)").short
+
+    assert within("at::native::CUDAFunctor_add<c10::Half>") == "add half"
+    assert within("at::native::FillFunctor<long>") == "fill long"
+    assert within("at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&)") == "gelu"
+    assert within("user::Strange<float>") == "element-wise float"
+
+
+def test_mangled_names_are_read() -> None:
+    name = "_ZN2ck16tensor_operation6device12_GLOBAL__N_128kernel_grouped_conv_bwd_dataINS_5TupleIJ"
+    assert kernel(name).operation == "convolution dgrad"
+    assert kernel("_ZN6cudapy8__main__4addB2v1B").library == "Numba"
+
+
+def test_units_and_types() -> None:
+    assert kernel("ampere_sgemm_128x64_nn").unit == "vector"
+    assert kernel("nvjet_sm90_hsh_128x64_64x8_1x2_h_bz_TNT").unit == "tensor"
+    assert kernel("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)").unit == "copy"
+    for name in NAMES:
+        types = kernel(name).types
+        assert {types.dtype, types.source} <= {*ITEM_BYTES, "float4", None}
+        if not kernel(name).multiplies:
+            assert not types.unit.endswith("_tensor")
+
+
+def test_products_are_categories() -> None:
+    assert set(PRODUCTS) <= {kind.name for kind in categories()}
+    ranks = Counter(kind.rank for kind in categories())
+    assert max(ranks.values()) == 1
+
+
+@pytest.mark.slow
+def test_a_million_names_take_seconds() -> None:
+    """Ten on an idle machine; with other work beside it they may take four times as long."""
+    chosen = random.Random(7).choices(NAMES, k=1_000_000)
+    names = [f"{name}_{i}" for i, name in enumerate(chosen)]
+    begin = time.process_time()
+    for name in names:
+        kernel(name)
+    assert time.process_time() - begin < 40
+
+
+@pytest.mark.parametrize("part", ["a", "A_", "gemm_", "::", "<", "cudnn_", "_ZN9", "1x"])
+def test_long_names_take_linear_time(part: str) -> None:
+    begin = time.perf_counter()
+    assert kernel(part * 50_000).category
+    assert time.perf_counter() - begin < 1
