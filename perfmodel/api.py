@@ -24,6 +24,7 @@ from perfmodel.render import compare as comparisons
 from perfmodel.render import operators, outputs, tables
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.timing.nsys_stats.collect import compute
+from perfmodel.timing.spans import Level
 from perfmodel.workloads.layers import Net
 from perfmodel.workloads.work import Workload
 
@@ -83,6 +84,7 @@ def analyze(
     workload: Workload | Net | None = None,
     counting: Counting = "document",
     batch_range: str | None = None,
+    level: Level | None = None,
     warmup: int | None = None,
     attribute: str = "time",
     fit: str | int | None = None,
@@ -104,6 +106,8 @@ def analyze(
     counting : {'document', 'full'}
     batch_range : str, optional
         Name of the NVTX range that is one batch.
+    level : {'epoch', 'micro_batch', 'phase', 'layer'}, optional
+        Level that is the unit, in place of the step.
     warmup : int, optional
         Leading batches to exclude; detected by default.
     attribute : {'thread', 'time'}
@@ -149,6 +153,7 @@ def analyze(
         workload=workload,
         layers=layers,
         batch_label=batch_range,
+        level=level,
         warmup=None if warmup is None else operator.index(warmup),
         by_time=attribute == "time",
         fit=fit,
@@ -166,6 +171,7 @@ def compare(
     after: Report | str | Path | Sequence[Report | str | Path],
     *,
     batch_range: str | None = None,
+    level: Level | None = None,
     warmup: int | None = None,
     attribute: str = "time",
     least: float = LEAST,
@@ -177,7 +183,7 @@ def compare(
     ----------
     before, after : Report, str or Path, or a sequence of them
         Launches of one configuration; three or more a side show how much launches differ.
-    batch_range, warmup, attribute
+    batch_range, level, warmup, attribute
         As in `analyze`.
     least : float
         Relative change that a verdict must exceed.
@@ -192,6 +198,7 @@ def compare(
     _check(attribute, warmup)
     options = CompareOptions(
         batch_label=batch_range,
+        level=level,
         warmup=None if warmup is None else operator.index(warmup),
         by_time=attribute == "time",
         least=least,

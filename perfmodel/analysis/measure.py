@@ -26,6 +26,7 @@ from perfmodel.timing.intervals import covered, union
 from perfmodel.timing.kernels import communicating
 from perfmodel.timing.run import Run, batch_seconds, batch_windows
 from perfmodel.timing.samples import tabulate
+from perfmodel.timing.spans import Level
 
 Progress = Callable[[str], object]
 
@@ -117,6 +118,7 @@ def launches_of(
     traces: Sequence[Trace],
     *,
     batch_label: str | None = None,
+    level: Level | None = None,
     warmup: int | None = None,
     by_time: bool = True,
     progress: Progress = lambda _: None,
@@ -130,7 +132,9 @@ def launches_of(
     """
     if not traces:
         return ()
-    chosen = Options({}, "full", batch_label=batch_label, warmup=warmup, by_time=by_time)
+    chosen = Options(
+        {}, "full", batch_label=batch_label, level=level, warmup=warmup, by_time=by_time
+    )
     return tuple(_launch(run) for run in analyze(traces, chosen, progress).runs)
 
 

@@ -144,7 +144,8 @@ def _pauses(label: str, reports: Sequence[StepReport]) -> Iterator[str]:
     host hold none of it.
     """
     for report in reports:
-        counts = "" if (report.times.device < 0).all() else ", and counts as time of that step"
+        host = report.steps.apart or (report.times.device < 0).all()
+        counts = "" if host else ", and counts as time of that step"
         advice = (
             "put each step in a range of its own, or name other steps with --batch-range"
             if report.steps.declared

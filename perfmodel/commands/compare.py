@@ -87,6 +87,7 @@ def compare(
         before, after = reports[:1], reports[1:]
     chosen = CompareOptions(
         batch_label=options["batch_range"],
+        level=options["level"],
         warmup=options["warmup"],
         by_time=options["attribute"] == "time",
         least=options["least"] / 100,

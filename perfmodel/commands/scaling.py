@@ -48,6 +48,7 @@ def _launches(paths: tuple[Path, ...], options: dict[str, Any]) -> list[Any]:
         found += launches_of(
             read_reports(reports, advance),
             batch_label=options["batch_range"],
+            level=options["level"],
             warmup=options["warmup"],
             by_time=options["attribute"] == "time",
             progress=lambda label: advance(f"measuring {label}"),

@@ -167,7 +167,8 @@ class _Events:
         self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _TABLES}
         self._made: set[str] = set()
         self._origin_ns = 0
-        self._first_ns = self._first_host_ns = _NEVER
+        self._first_ns = _NEVER
+        self._first_on_host = True, _NEVER
         self._process = self._gpu_process = 0
         self._count = self._without_time = 0
         self._without_host = False
@@ -257,7 +258,7 @@ class _Events:
                 raise self._odd(number, "a number as 'correlation'", given)
         if kind == _CALL:
             if correlation is not None:  # else it launches nothing
-                thread = self._thread(number, event, start)
+                thread = self._thread(number, event, start, launches=True)
                 call = (*span, thread, correlation, self._text(name))
                 self._row("CUPTI_ACTIVITY_KIND_RUNTIME", call)
             return
@@ -343,10 +344,13 @@ class _Events:
     def _process_id(self, pid: int) -> int:
         return (pid % _MOST_IDS) << _PROCESS_BITS
 
-    def _thread(self, number: int, event: dict[str, Any], start_ns: int) -> int:
+    def _thread(
+        self, number: int, event: dict[str, Any], start_ns: int, *, launches: bool = False
+    ) -> int:
         """Serialized id of a thread; ids that do not fit are numbered from the last that does.
 
-        The process of the first event on the host is the one that launched the GPU's work.
+        The process of the first call, without calls of the first event on the host, is the one that
+        launched the GPU's work.
         """
         given = event.get("pid"), event.get("tid")
         try:
@@ -360,8 +364,9 @@ class _Events:
             fits = tid is not None and 0 <= tid < _MOST_IDS >> 1
             found = self._process_id(pid) | (tid if tid is not None and fits else self._next_id())
             self._threads[given] = found
-        if start_ns < self._first_host_ns:
-            self._first_host_ns, self._process = start_ns, found & PROCESS_BITS
+        if (not launches, start_ns) < self._first_on_host:
+            self._first_on_host = not launches, start_ns
+            self._process = found & PROCESS_BITS
         return found
 
     def _next_id(self) -> int:

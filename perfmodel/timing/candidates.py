@@ -189,7 +189,7 @@ def _shown(options: Sequence[_Option], likely: Floats) -> tuple[Candidate, ...]:
 def _by_name(trace: Trace, work: WorkByTime) -> list[_Option]:
     """Ranges that may be the steps, in the order in which they are visited."""
     made = [_named(trace, work, one) for one in declared(trace, work)]
-    return sorted(made, key=lambda one: (-round(one.z, 1), one.count, one.name))
+    return sorted(made, key=lambda one: (-round(one.z, 1), one.count, one.median_s, one.name))
 
 
 def _named(trace: Trace, work: WorkByTime, one: Declared) -> _Named:

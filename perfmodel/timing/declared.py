@@ -58,16 +58,6 @@ class Declared:
     said: Said | None
     share: float
 
-    @property
-    def is_step(self) -> bool:
-        """Whether the name says that it is a step."""
-        return self.said is not None and self.said.level == "step"
-
-    @property
-    def is_part(self) -> bool:
-        """Whether the name says that it is something within a step."""
-        return self.said is not None and self.said.level in ("micro_batch", "phase", "layer")
-
 
 @cache
 def _names() -> tuple[tuple[re.Pattern[str], Said], ...]:
@@ -122,7 +112,8 @@ def _groups(trace: Trace, codes: Int64, counts: Int64) -> Iterator[tuple[str, li
     yield from groups.items()
     for group in list(groups.values()):
         if len(group) > 1:  # equal names repeat in a pattern
-            yield from ((trace.range_labels[c], [c]) for c in group if counts[c] >= _LEAST_REPEATS)
+            least = _LEAST_REPEATS * max(len(trace.processes), 1)
+            yield from ((trace.range_labels[c], [c]) for c in group if counts[c] >= least)
 
 
 def _declared(trace: Trace, work: WorkByTime, label: str, rows: Int64) -> Declared | None:

@@ -36,6 +36,8 @@ _LEAST_SHARE: Final = 0.1
 """Layers take at least this share of a step's GPU time: less is a loop within something else."""
 _NEARLY: Final = 0.8
 """Of loops within each other the outermost that takes this share of what the largest takes."""
+_BOUNDARY: Final = 0.05
+"""A loop of one more repetition is the layers themselves, though it may hold so much less."""
 _ALIKE: Final = 0.5
 """Each repetition has this share of the kinds of operations that any has."""
 _MOSTLY: Final = 0.7
@@ -91,9 +93,9 @@ class LevelRow:
         Median number in each parent that has any.
     median_s : float
         Median duration on the host's clock: from the beginning to the end of a range, or of what
-        launches the operations.
+        launches the operations. Of spans that a CUDA graph launches at once, the GPU's time.
     gpu_share : float or None
-        Share of the GPU's work that is launched inside; None without a GPU.
+        Share of all of the GPU's work that is launched inside; None without a GPU.
     """
 
     level: Level
@@ -121,7 +123,8 @@ def step_spans(trace: Trace, steps: Steps, found: Launched) -> Spans:
         tables += _found(trace, steps, found, _MOST_STEPS)
     spans = _together(tables)
     work = WorkByTime.of(trace, [(trace, found)].copy)
-    gpu_ns = work.each(spans.process, spans.start_ns, spans.end_ns)
+    inside_ns = work.each(spans.process, spans.start_ns, spans.end_ns)
+    gpu_ns = np.where(spans.gpu_ns > 0, spans.gpu_ns, inside_ns)
     none = np.full(len(spans), -1, np.int64)  # a part's ranges have other rows than the report's
     return _ordered(replace(spans, gpu_ns=gpu_ns, row=none))
 
@@ -131,15 +134,15 @@ def join_spans(parts: Sequence[Spans]) -> Spans:
     return parts[0] if len(parts) == 1 else _ordered(_together(parts))
 
 
-def level_rows(spans: Sequence[Spans], launched_ns: int) -> tuple[LevelRow, ...]:
+def level_rows(spans: Sequence[Spans], work_ns: int) -> tuple[LevelRow, ...]:
     """Sum the levels of a run's reports up, the outermost first.
 
     Parameters
     ----------
     spans : sequence of Spans
         One per report.
-    launched_ns : int
-        GPU work of all; 0 without a GPU.
+    work_ns : int
+        GPU time of all that was launched, in steps or not; 0 without a GPU.
     """
     rows: list[LevelRow] = []
     for level, name in _in_order(spans):
@@ -152,7 +155,9 @@ def level_rows(spans: Sequence[Spans], launched_ns: int) -> tuple[LevelRow, ...]
         )
         held = np.concatenate([np.unique(p[p >= 0], return_counts=True)[1] for p in parents])
         source = chosen[0][0].source[chosen[0][1][0]]
-        gpu_ns = sum(int(one.gpu_ns[at].sum()) for one, at in chosen)
+        gpu_ns = np.concatenate([one.gpu_ns[at] for one, at in chosen])
+        if not seconds.any():
+            seconds = gpu_ns * 1e-9
         rows.append(
             LevelRow(
                 level=LEVELS[level],
@@ -162,7 +167,7 @@ def level_rows(spans: Sequence[Spans], launched_ns: int) -> tuple[LevelRow, ...]
                 count=max(int(np.bincount(one.process[at]).max()) for one, at in chosen),
                 per_parent=float(np.median(held)) if len(held) else None,
                 median_s=float(np.median(seconds)),
-                gpu_share=gpu_ns / launched_ns if launched_ns else None,
+                gpu_share=min(float(gpu_ns.sum()) / work_ns, 1.0) if work_ns else None,
             )
         )
     return tuple(rows)
@@ -247,14 +252,24 @@ def at_level(trace: Trace, steps: Steps, level: Level, parts: Parts | None = Non
         known = dict.fromkeys(LEVELS[table.level[0]] for table in declared)
         raise SchemaError(
             f"{trace.source.name}: expected spans of level {level!r} around or inside the steps "
-            f"{steps.label!r}; got {', '.join(known) or 'none'}; --section levels lists all, "
-            f"and --batch-range makes any ranges the unit"
+            f"{steps.label!r}; got {', '.join(known) or 'none'} among the ranges; --section levels "
+            f"lists all, and --batch-range makes any ranges the unit"
         )
     spans = _together(tables)
     work = WorkByTime.of(trace, parts)
     gpu_ns = work.each(spans.process, spans.start_ns, spans.end_ns)
-    most = int(np.argmax(np.bincount(spans.label, np.maximum(gpu_ns, 1))))
-    at = spans.label == most
+    at = np.zeros(len(spans), np.bool_)
+    for p in np.unique(spans.process).tolist():  # loops without names have one in each process
+        mine = spans.process == p
+        own = int(np.argmax(np.bincount(spans.label[mine], np.maximum(gpu_ns[mine], 1))))
+        at |= mine & (spans.label == own)
+    most = int(np.argmax(np.bincount(spans.label[at])))
+    if (spans.end_ns[at] <= spans.start_ns[at]).all():
+        raise SchemaError(
+            f"{trace.source.name}: expected spans of level {level!r} that are launched one after "
+            f"the other; got {int(at.sum())} that CUDA graphs launch at once; --section levels "
+            f"has their times"
+        )
     made = Steps.numbered(
         spans.labels[most], "found" if spans.row[at][0] < 0 else "declared",
         float(gpu_ns[at].sum()) / max(work.total_ns, 1), spans.process[at], spans.thread[at],
@@ -277,6 +292,7 @@ def _table(
     start: Int64,
     end: Int64,
     row: Int64 | None = None,
+    gpu_ns: Int64 | None = None,
 ) -> Spans:
     """Spans of one label, numbered in each process."""
     order = np.lexsort((start, process))
@@ -289,7 +305,8 @@ def _table(
         np.zeros(count, np.int32),
         np.full(count, -1, np.int64),
         number.astype(np.int32), process, thread[order], start[order], end[order],
-        np.full(count, -1, np.int64) if row is None else row[order], np.zeros(count, np.int64),
+        np.full(count, -1, np.int64) if row is None else row[order],
+        np.zeros(count, np.int64) if gpu_ns is None else gpu_ns[order],
     )  # fmt: skip
 
 
@@ -316,7 +333,8 @@ def _declared(trace: Trace, steps: Steps) -> list[Spans]:
         rows = np.flatnonzero(np.isin(ranges.name, codes) & ~ranges.other_thread)
         process = trace.thread_process[ranges.thread[rows]]
         if level in _INSIDE:
-            rows = rows[steps.holding(process, ranges.start_ns[rows]) >= 0]
+            middle = (ranges.start_ns[rows] + ends[rows]) // 2  # begins before its first launch
+            rows = rows[steps.holding(process, middle) >= 0]
         else:
             rows = rows[_holds(steps, process, ranges.start_ns[rows], ends[rows])]
         if len(rows):
@@ -349,6 +367,8 @@ def _found(trace: Trace, steps: Steps, found: Launched, most: int) -> list[Spans
         if len(sequence.ops) == 0:
             continue
         mine = np.flatnonzero(steps.process == p)
+        spent = np.maximum(sequence.kernel_end_ns - sequence.kernel_start_ns, 0)
+        until = np.concatenate([[0], np.cumsum(np.where(spent > 0, spent, sequence.ops.spent_ns))])
         begin = np.searchsorted(sequence.at_ns[:-1], steps.start_ns[mine], side="left")
         end = np.searchsorted(sequence.at_ns[:-1], steps.end_ns[mine], side="right")
         searched: dict[bytes, list[tuple[Level, str, Loop]]] = {}
@@ -364,7 +384,10 @@ def _found(trace: Trace, steps: Steps, found: Launched, most: int) -> list[Spans
                 end_ns = np.maximum(sequence.at_ns[a + loop.after] - 1, start_ns)
                 thread = np.full(len(loop), steps.thread[step], np.int32)
                 process = np.full(len(loop), p, np.int32)
-                made.setdefault((level, label), []).append((process, thread, start_ns, end_ns))
+                gpu_ns = until[a + loop.after] - until[a + loop.first]
+                row = np.full(len(loop), -1, np.int64)
+                columns = process, thread, start_ns, end_ns, row, gpu_ns
+                made.setdefault((level, label), []).append(columns)
     return [
         _table(level, "found", label, *(np.concatenate(c) for c in zip(*columns, strict=True)))
         for (level, label), columns in made.items()
@@ -392,6 +415,13 @@ def inner_loops(ops: Operations) -> list[tuple[Level, str, Loop]]:
         ((loop, share) for loop, share in loops if share >= _NEARLY * largest),
         key=lambda one: (len(one[0]), -one[1]),
     )
+    more = [
+        (loop, held)
+        for loop, held in loops
+        if len(loop) == len(outermost) + 1 and held >= share - _BOUNDARY
+    ]
+    if more:  # n layers have n - 1 boundaries, which repeat as well
+        outermost, share = max(more, key=lambda one: one[1])
     if ops.updates.any() and share >= _MOSTLY:
         within = ops.updates[outermost.first[0] : outermost.after[-1]].any()
         return [] if within else [("micro_batch", "micro-batch", outermost)]
@@ -444,7 +474,8 @@ def _ordered(spans: Spans) -> Spans:
 
 
 def _parents(spans: Spans) -> Int64:
-    """Row of the shortest span of an outer level that holds the beginning of each."""
+    """Row of the shortest span of an outer level, no shorter, that holds the middle of each."""
+    middle, own = (spans.start_ns + spans.end_ns) // 2, spans.end_ns - spans.start_ns
     parent = np.full(len(spans), -1, np.int64)
     length = np.full(len(spans), np.iinfo(np.int64).max)
     for p in np.unique(spans.process).tolist():
@@ -456,10 +487,10 @@ def _parents(spans: Spans) -> Int64:
                 held = mine[(spans.level[mine] == outer) & (label == code)]
                 held = held[np.argsort(spans.start_ns[held], kind="stable")]
                 inner = mine[spans.level[mine] > outer]
-                at = np.searchsorted(spans.start_ns[held], spans.start_ns[inner], "right") - 1
+                at = np.searchsorted(spans.start_ns[held], middle[inner], "right") - 1
                 row = held[np.maximum(at, 0)]
                 took = spans.end_ns[row] - spans.start_ns[row]
-                better = (at >= 0) & (spans.start_ns[inner] <= spans.end_ns[row])
-                better &= took < length[inner]
+                better = (at >= 0) & (middle[inner] <= spans.end_ns[row])
+                better &= (took < length[inner]) & (took >= own[inner])
                 parent[inner[better]], length[inner[better]] = row[better], took[better]
     return parent

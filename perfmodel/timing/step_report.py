@@ -105,8 +105,9 @@ class StepReport:
     small : SmallKernels
     graphs : tuple of StepGraph
         One per lane.
-    lost_ns, launched_ns : int
-        GPU time launched between the first and the last step of its process: in no step, and all.
+    lost_ns, launched_ns, work_ns : int
+        GPU time launched between the first and the last step of its process: in no step, and all;
+        and all that was launched in the recording.
     rank_of : dict of int to int
         Rank by process index: MPI's; other processes with steps are counted on, by GPU.
     utc_start_ns : int or None
@@ -129,6 +130,7 @@ class StepReport:
     graphs: tuple[StepGraph, ...]
     lost_ns: int
     launched_ns: int
+    work_ns: int
     rank_of: dict[int, int]
     utc_start_ns: int | None
     pauses: tuple[Pause, ...]
@@ -268,6 +270,7 @@ def _measured(
         graphs=tuple(graphs),
         lost_ns=lost,
         launched_ns=everything,
+        work_ns=int((trace.ops.end_ns - trace.ops.start_ns)[found.op].sum()),
         rank_of=_numbered(trace.ranks, times),
         utc_start_ns=trace.utc_start_ns,
         pauses=tuple(_pauses(trace, steps, found, times)),
@@ -382,6 +385,7 @@ def _joined(
         graphs=tuple(graph for graphs in column["graphs"] for graph in graphs),
         lost_ns=sum(column["lost_ns"]),
         launched_ns=sum(column["launched_ns"]),
+        work_ns=sum(column["work_ns"]),
         rank_of=_numbered(trace.ranks, times),
         utc_start_ns=trace.utc_start_ns,
         pauses=tuple(pause for pauses in column["pauses"] for pause in pauses),

@@ -52,8 +52,8 @@ class StepTimes:
         `device` is -1 for a process without GPU operations.
     step_ns : int64
         From a step's first GPU operation to the first of the next, and at least `busy_ns`. The end
-        of the last step no operation marks: of `FEW` steps or fewer it takes until its last
-        operation ends, of more it is -1. Without a GPU the step's host time.
+        of the last step no operation marks: of `FEW` steps or fewer it takes until host and GPU
+        are done with it, of more it is -1. Without a GPU the step's host time.
     busy_ns : int64
         Union of the GPU operations, of all streams.
     compute_ns : int64
@@ -214,7 +214,9 @@ def _measure(
 def _extents(first: Int64, last: Int64, steps: Steps, lanes: Int32) -> Int64:
     """From the first operation of a step to the first of the next one; host time without any.
 
-    Of a few steps the last one counts as well, until its last operation ends.
+    Of a few steps the last one counts as well: from its first operation to the end of its last; a
+    declared one behind others from its beginning on the host, or from the end of what was launched
+    before, until host and GPU are done with it.
     """
     extent = np.full(first.shape, -1, np.int64)
     for i, (process, device) in enumerate(lanes):
@@ -228,6 +230,13 @@ def _extents(first: Int64, last: Int64, steps: Steps, lanes: Int32) -> Int64:
             extent[i, used] = last[i, used] - first[i, used]
         elif 0 < len(used) <= FEW:
             extent[i, used[-1]] = last[i, used[-1]] - first[i, used[-1]]
+            if (
+                len(used) > 1 and steps.declared
+            ):  # what the host waits for first belongs to it, as to the others
+                (at,) = mine[steps.number[mine] == used[-1]]
+                begin = max(int(steps.start_ns[at]), int(last[i, used[-2]]))
+                end = max(int(steps.end_ns[at]), int(last[i, used[-1]]))
+                extent[i, used[-1]] = max(extent[i, used[-1]], end - begin)
     return extent
 
 

@@ -252,8 +252,8 @@ def test_the_parts_of_a_batch_fill_it() -> None:
 
 def test_bars_of_the_timeline_have_names_and_times(base: Page) -> None:
     tips = [e.text for e in base.all("title") if e.above[-1] == "path"]
-    assert len(tips) == 264
-    assert sum(tip.startswith(CAUSES) for tip in tips) == 128
+    assert len(tips) == 268
+    assert sum(tip.startswith(CAUSES) for tip in tips) == 130
     assert sum("MPI_Allreduce, 1.61 MB" in tip for tip in tips) == 2
     assert all(re.search(r": \d.* from -?[\d,.]+ µs on(; |$)", tip) for tip in tips)
 

@@ -44,6 +44,7 @@ from perfmodel.timing.async_batches import AsyncBatches, time_async
 from perfmodel.timing.collectives import NCCL
 from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.samples import tabulate
+from perfmodel.timing.spans import Level
 
 Verdict = Literal["faster", "slower", "within noise", "only before", "only after", "not tested"]
 
@@ -420,12 +421,13 @@ _SOURCES: Final = {
 class CompareOptions:
     """What the user may choose.
 
-    `least` is the relative change that counts, `noise` the relative standard deviation that is
+    `level` is the level that is the unit in place of the step, `least` is the relative change that counts, `noise` the relative standard deviation that is
     assumed between launches where there are too few to estimate it, `limit` the relative slowdown
     that `Comparison.gate` allows.
     """
 
     batch_label: str | None = None
+    level: Level | None = None
     warmup: int | None = None
     by_time: bool = True
     least: float = LEAST
@@ -434,7 +436,7 @@ class CompareOptions:
 
     def measured_by(self) -> Options:
         """How every report is measured."""
-        return Options(batch_label=self.batch_label, by_time=self.by_time)
+        return Options(batch_label=self.batch_label, level=self.level, by_time=self.by_time)
 
 
 def compare_traces(

@@ -37,6 +37,7 @@ _LENGTH: Final = re.compile(r"(?<![0-9ST])(?<!L[a-z])(?<!DF)[0-9]+(?=[A-Za-z_])"
 """Length before a name within a mangled one; no number (`Li256E`), type (`DF16b`) or repetition."""
 _NUMBERS: Final = re.compile(r"[0-9]{2,}|(?<![a-wyz])[0-9]")
 """Sizes, versions and architectures, which differ within families; `im2col` keeps its digit."""
+_STAR: Final = re.compile(r"\*|\{\}")
 _LAST_NUMBERS: Final = re.compile(r"(?:(?:^|_)[0-9]+)+$")
 
 
@@ -476,7 +477,10 @@ def _registry() -> _Registry:
         file = tomllib.loads(path.read_text(encoding="utf-8"))
         for entry in file["kernel"]:
             given = {"library": file.get("library"), **entry}
-            every += (_family(pattern, given) for pattern in entry["names"])
+            given["never"] = frozenset(entry.get("never", ()))
+            patterns = given.pop("names")
+            given.pop("source", None)
+            every += (_family(pattern, given) for pattern in patterns)
     return _Registry(kinds, said, _indexed(every), common["layouts"], common["fused"])
 
 
@@ -495,16 +499,13 @@ def _indexed(families: Sequence[Family]) -> dict[Key, list[Family]]:
 
 def _family(pattern: str, entry: dict[str, Any]) -> Family:
     *spaces, function = pattern.split("::")
-    stars = re.findall(r"\*|\{\}", function)
-    texts = re.split(r"\*|\{\}", function)
-    pieces = tuple(_joined(text) if _WORD.search(text) else "" for text in texts)
-    namespaces = frozenset(_joined(space) for space in spaces)
-    return Family(
-        pattern,
-        pieces,
-        stars.index("{}") if "{}" in stars else -1,
-        namespaces,
-        sum(len(text) - text.count("_") for text in (*pieces, *namespaces)),
-        never=frozenset(entry.get("never", ())),
-        **{key: value for key, value in entry.items() if key not in ("names", "never", "source")},
-    )
+    texts = _STAR.split(function)
+    pieces = tuple([_piece(text) for text in texts])
+    namespaces = frozenset([_joined(space) for space in spaces])
+    letters = sum([len(text) - text.count("_") for text in (*pieces, *namespaces)])
+    said = _STAR.findall(function).index("{}") if "{}" in function else -1
+    return Family(pattern, pieces, said, namespaces, letters, **entry)
+
+
+def _piece(text: str) -> str:
+    return _joined(text) if _WORD.search(text) else ""
