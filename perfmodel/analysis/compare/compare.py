@@ -421,9 +421,9 @@ _SOURCES: Final = {
 class CompareOptions:
     """What the user may choose.
 
-    `level` is the level that is the unit in place of the step, `least` is the relative change that counts, `noise` the relative standard deviation that is
-    assumed between launches where there are too few to estimate it, `limit` the relative slowdown
-    that `Comparison.gate` allows.
+    `level` is the level that is the unit in place of the step, `least` the relative change that
+    counts, `noise` the relative standard deviation that is assumed between launches where there are
+    too few to estimate it, `limit` the relative slowdown that `Comparison.gate` allows.
     """
 
     batch_label: str | None = None
