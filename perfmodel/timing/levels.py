@@ -95,7 +95,8 @@ class LevelRow:
         Median duration on the host's clock: from the beginning to the end of a range, or of what
         launches the operations. Of spans that a CUDA graph launches at once, the GPU's time.
     gpu_share : float or None
-        Share of all of the GPU's work that is launched inside; None without a GPU.
+        Share of all GPU work of the processes that have steps that is launched inside; None
+        without a GPU.
     """
 
     level: Level
@@ -142,7 +143,7 @@ def level_rows(spans: Sequence[Spans], work_ns: int) -> tuple[LevelRow, ...]:
     spans : sequence of Spans
         One per report.
     work_ns : int
-        GPU time of all that was launched, in steps or not; 0 without a GPU.
+        GPU time of all that processes with steps launched, in steps or not; 0 without a GPU.
     """
     rows: list[LevelRow] = []
     for level, name in _in_order(spans):

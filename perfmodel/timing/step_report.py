@@ -107,7 +107,7 @@ class StepReport:
         One per lane.
     lost_ns, launched_ns, work_ns : int
         GPU time launched between the first and the last step of its process: in no step, and all;
-        and all that was launched in the recording.
+        and all that these processes launched in the recording.
     rank_of : dict of int to int
         Rank by process index: MPI's; other processes with steps are counted on, by GPU.
     utc_start_ns : int or None
@@ -270,7 +270,7 @@ def _measured(
         graphs=tuple(graphs),
         lost_ns=lost,
         launched_ns=everything,
-        work_ns=int((trace.ops.end_ns - trace.ops.start_ns)[found.op].sum()),
+        work_ns=_work(trace, steps, found),
         rank_of=_numbered(trace.ranks, times),
         utc_start_ns=trace.utc_start_ns,
         pauses=tuple(_pauses(trace, steps, found, times)),
@@ -526,6 +526,12 @@ def _join_kernels(parts: list[KernelTimes], count: int) -> KernelTimes:
         **join_columns(parts, ("step", "duration_ns")),
         total_ns=total,
     )
+
+
+def _work(trace: Trace, steps: Steps, found: Launched) -> int:
+    """GPU time of all that the processes that have steps launched."""
+    op = found.op[np.isin(found.process, steps.process)]
+    return int((trace.ops.end_ns[op] - trace.ops.start_ns[op]).sum())
 
 
 def _lost(trace: Trace, steps: Steps, found: Launched, step: Int64) -> tuple[int, int]:
