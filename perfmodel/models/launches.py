@@ -43,7 +43,7 @@ whose host waits in each and whose host queues them, of GEMMs, copies and NCCL o
 
 _NOISE_DF: Final = 10.0
 _BLOCKS: Final = 8
-_MEDIAN_BATCHES: Final = 6  # of so many, least and most hold the median with 97 %: 1 - 2 / 2^6
+MEDIAN_BATCHES: Final = 6  # of so many, least and most hold the median with 97 %: 1 - 2 / 2^6
 _TICK_S: Final = 32e-9  # timestamps of an H200 step by 32 ns
 _MACHINES: Final = 3.0  # variance between machines over that between launches
 _FLOOR_S: Final = {"waiting": 1e-7}  # clocks of ranks agree to about 0.1 µs
@@ -188,7 +188,7 @@ def drawn_medians(tables: Sequence[Floats], draws: int, seed: int = 213) -> Floa
 
 def within_batches(table: Floats, low: float, high: float) -> tuple[float, float]:
     """Keep an interval of the median within the batches, where these hold the median with 95 %."""
-    if np.isfinite(table).any(axis=0).sum() < _MEDIAN_BATCHES:
+    if np.isfinite(table).any(axis=0).sum() < MEDIAN_BATCHES:
         return low, high
     return max(low, float(np.nanmin(table))), min(high, float(np.nanmax(table)))
 

@@ -11,6 +11,7 @@ import numpy as np
 from perfmodel.analysis import sweeps
 from perfmodel.analysis.warnings import lacking
 from perfmodel.base.units import percent, si
+from perfmodel.models.launches import MEDIAN_BATCHES
 from perfmodel.programs.identify import read_mark
 from perfmodel.readers.trace import Trace
 from perfmodel.render import messages, operators, tables
@@ -29,8 +30,6 @@ _APART: Final = 0.05
 """Ranges whose median duration differs from the step on the GPU's clock by more are said to."""
 _SURE: Final = 0.9
 """Of answers with this probability at least 97 % are right (`python -m benchmarks.steps`)."""
-_FEW: Final = 3
-"""Batches that an interval takes at least."""
 _LONGEST: Final = 200
 """Letters of a message of Nsight Systems that are shown."""
 
@@ -177,8 +176,8 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
 
 
 def _interval(median: Estimate, count: int) -> str:
-    """The confidence interval of a median; of one or two batches it says nothing."""
-    if count < _FEW:
+    """The confidence interval of a median, of as many batches as hold it between them."""
+    if count < MEDIAN_BATCHES:
         return "(too few for an interval)"
     return f"[{si(median.low, 's', 4)}, {si(median.high, 's', 4)}]"
 
