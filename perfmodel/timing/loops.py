@@ -23,7 +23,7 @@ from perfmodel.base.arrays import Bool, Int64
 
 _GRAMS: Final = (1, 2, 4)
 """Lengths of the sequences of operations that are looked at as anchors. Longer ones add no level
-in the programs of `tests/support/structured.py`."""
+in the programs of `tests/support/structured`."""
 _IN_TURN: Final = 0.97
 """Share of the repetitions in which an anchor occurs exactly once."""
 _MOST_ANCHORS: Final = 48
