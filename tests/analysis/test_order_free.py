@@ -323,20 +323,6 @@ QUICK = (
 QUICK_TRACES = ("public/bert_h100.json", "public/host_only.json")
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_neither_rows_nor_ids_nor_the_zero_of_time_change_an_analysis(
-    name: str, tmp_path: Path
-) -> None:
-    check(name, everything, tmp_path, LATER_NS)
-
-
-@pytest.mark.parametrize("name", QUICK_TRACES)
-def test_neither_events_nor_ids_nor_the_zero_change_that_of_a_trace(
-    name: str, tmp_path: Path
-) -> None:
-    check(name, events_everything, tmp_path)
-
-
 ALL = sorted(
     str(path.relative_to(folder)).removesuffix(".xz")
     for folder, pattern in (
@@ -355,16 +341,36 @@ ALL_TRACES = sorted(
 )
 
 
+def others(every: Sequence[str], quick: Sequence[str]) -> list[Any]:
+    """All reports; those that are not quick ones are slow."""
+    rest = [pytest.param(name, marks=pytest.mark.slow) for name in every if name not in quick]
+    return [*quick, *rest]
+
+
+@pytest.mark.parametrize("name", others(ALL, QUICK))
+def test_neither_rows_nor_ids_nor_the_zero_of_time_change_an_analysis(
+    name: str, tmp_path: Path
+) -> None:
+    check(name, everything, tmp_path, LATER_NS)
+
+
+@pytest.mark.parametrize("name", others(ALL_TRACES, QUICK_TRACES))
+def test_neither_events_nor_ids_nor_the_zero_change_that_of_a_trace(
+    name: str, tmp_path: Path
+) -> None:
+    check(name, events_everything, tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", OF_TABLES)
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", QUICK)
 def test_a_report_in_another_order_says_the_same(name: str, how: str, tmp_path: Path) -> None:
     check(name, OF_TABLES[how], tmp_path, LATER_NS if how == "later" else 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", OF_EVENTS)
-@pytest.mark.parametrize("name", ALL_TRACES)
+@pytest.mark.parametrize("name", QUICK_TRACES)
 def test_a_trace_in_another_order_says_the_same(name: str, how: str, tmp_path: Path) -> None:
     check(name, OF_EVENTS[how], tmp_path)
 

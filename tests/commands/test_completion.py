@@ -66,7 +66,7 @@ try perfmodel stats ru
 try perfmodel stats my
 try perfmodel stats deep/
 try perfmodel stats de
-try perfmodel machine show h2
+try perfmodel machine show rtx80
 try perfmodel layers vgg
 try perfmodel analyze run.sqlite --batch-range batch
 try perfmodel analyze run.sqlite --counting ''
@@ -78,7 +78,7 @@ def test_bash_completes(folder: Path) -> None:
     assert [answer.split("\n")[:-1] for answer in said[:-1]] == [
         ["analyze"], ["run.sqlite"], [r"my\ report.sqlite"], ["deep/run.sqlite"],
         ["shell: default"],  # a folder: bash puts no blank behind it, we would
-        ["h200"], ["vgg16", "vgg19"], [r"batch\ \'odd\'", r"batch\ iteration"],
+        ["rtx8000"], ["vgg16", "vgg19"], [r"batch\ \'odd\'", r"batch\ iteration"],
         ["document", "full"],
     ]  # fmt: skip
 
@@ -94,7 +94,7 @@ zpty -w z 'print begun >> typed'
 wait_for 1
 zpty -w -n z $'perfmodel analyze ru\t--batch-range batch\\ i\t\a'
 wait_for 2
-zpty -w -n z $'perfmodel machine show h2\t\a'
+zpty -w -n z $'perfmodel machine show rtx80\t\a'
 wait_for 3
 zpty -d z
 cat typed
@@ -105,18 +105,18 @@ def test_zsh_completes(folder: Path) -> None:
     """In a terminal of its own; Control-G writes down what the line has become."""
     assert shell(folder, "zsh", "-f", "-c", ZSH).splitlines() == [
         "begun", r"perfmodel analyze run.sqlite --batch-range batch\ iteration ",
-        "perfmodel machine show h200 ",
+        "perfmodel machine show rtx8000 ",
     ]  # fmt: skip
 
 
 def test_fish_completes(folder: Path) -> None:
     lines = "perfmodel completion fish | source\n" + "\n".join(
         f'complete -C "perfmodel {words}"'
-        for words in ("machine show h2", "stats ru", "analyze run.sqlite --batch-range batch")
+        for words in ("machine show rtx80", "stats ru", "analyze run.sqlite --batch-range batch")
     )
     said = shell(folder, "fish", "--no-config", "-c", lines)
     assert said.splitlines() == [
-        "h200\tNVIDIA H200 SXM", "run.sqlite", "batch 'odd'", "batch iteration",
+        "rtx8000\tNVIDIA Quadro RTX 8000", "run.sqlite", "batch 'odd'", "batch iteration",
     ]  # fmt: skip
 
 

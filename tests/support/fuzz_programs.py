@@ -208,8 +208,8 @@ def counter_tables(data: bytes) -> None:
     """Read the table of counters of a PyTorch program, and give its launches to operators."""
     path = _folder() / "counters.csv"
     path.write_bytes(data)
-    for one in counted_operators(read_counters([path]).launches):
-        json.dumps(dataclasses.asdict(one))
+    for one in counted_operators(read_counters([path]).launches).items():
+        json.dumps(one)
 
 
 @functools.cache
