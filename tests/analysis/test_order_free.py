@@ -326,11 +326,8 @@ QUICK_TRACES = ("public/bert_h100.json", "public/host_only.json")
 ALL = sorted(
     str(path.relative_to(folder)).removesuffix(".xz")
     for folder, pattern in (
-        (PROFILES, "programs/*.sqlite.xz"), (PROFILES, "ladder/*_1.sqlite.xz"),
-        (PROFILES, "utilization/*.sqlite.xz"), (PROFILES, "cuda_aware/*_1.sqlite.xz"),
-        (PROFILES, "launches/p4*.sqlite.xz"), (PROFILES, "campaign/*_p4_*.sqlite.xz"),
-        (PROFILES, "ddp/*_H512_*.sqlite.xz"), (PROFILES, "*.sqlite*"),
-        (REPORTS, "cpu_2ranks*.sqlite"), (REPORTS, "public/ddp*.sqlite.xz"),
+        (PROFILES, "programs/*.sqlite.xz"), (PROFILES, "ladder/[gn]*_1.sqlite.xz"),
+        (PROFILES, "cuda_aware/*_1.sqlite.xz"), (PROFILES, "*.sqlite*"), (REPORTS, "cpu_2ranks*.sqlite"), (REPORTS, "public/ddp*.sqlite.xz"),
     )
     for path in folder.glob(pattern)
 )  # fmt: skip
