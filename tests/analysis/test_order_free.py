@@ -327,7 +327,8 @@ ALL = sorted(
     str(path.relative_to(folder)).removesuffix(".xz")
     for folder, pattern in (
         (PROFILES, "programs/*.sqlite.xz"), (PROFILES, "ladder/[gn]*_1.sqlite.xz"),
-        (PROFILES, "cuda_aware/*_1.sqlite.xz"), (PROFILES, "*.sqlite*"), (REPORTS, "cpu_2ranks*.sqlite"), (REPORTS, "public/ddp*.sqlite.xz"),
+        (PROFILES, "cuda_aware/*_1.sqlite.xz"), (PROFILES, "*.sqlite*"),
+        (REPORTS, "cpu_2ranks*.sqlite"), (REPORTS, "public/ddp*.sqlite.xz"),
     )
     for path in folder.glob(pattern)
 )  # fmt: skip
