@@ -57,9 +57,10 @@ from perfmodel.timing.cuda_graphs import first_replay
 from perfmodel.timing.cuda_graphs import notes as graph_notes
 from perfmodel.timing.point_to_point import PointToPoint, messages_of, ranges_by_rank
 from perfmodel.timing.run import Run, TimedReport
-from perfmodel.timing.samples import PathTable, PathTimes, count_warmup, median, tabulate
+from perfmodel.timing.samples import PathTable, PathTimes, median, tabulate
 from perfmodel.timing.step_graph import MOST_OPS
 from perfmodel.timing.step_report import shortened
+from perfmodel.timing.step_times import count_warmup
 from perfmodel.timing.stragglers import Skew, late_start, skew_of
 from perfmodel.workloads.work import Counts, Symbol, Workload
 

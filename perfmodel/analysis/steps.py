@@ -29,13 +29,15 @@ from perfmodel.timing.step_facts import (
     step_facts,
 )
 from perfmodel.timing.step_report import StepReport
-from perfmodel.timing.step_times import SLOW, StepTimes, counted_steps
+from perfmodel.timing.step_times import StepTimes, counted_steps
 
 _TOP_KERNELS: Final = 10
 _FEW: Final = 3
 _UNEQUAL: Final = 0.1
-"""Of at least so many steps the median one does not stand for all if long ones (as slow as a step
-of the warm-up) take this share of it more, per step of all."""
+"""Of at least so many steps the median one does not stand for all if long ones take this share of
+it more, per step of all."""
+_LONG: Final = 1.5
+"""A long step takes more than so many median ones: what a bar chart of steps shows at a glance."""
 _MOSTLY: Final = 0.5
 """A cause explains long steps if it takes this share of what they take more."""
 _BUSY: Final = {
@@ -354,7 +356,7 @@ def unequal_steps(steps: StepBreakdown | None) -> tuple[str, ...]:
     else:
         why = f"; the long ones take {si(long.longer_s, 's')} more"
     return (
-        f"{long.count} of {long.steps} steps take over {SLOW:g} times the median "
+        f"{long.count} of {long.steps} steps take over {_LONG:g} times the median "
         f"{si(long.median_s, 's')}; the mean is {si(long.mean_s, 's')}: times, shares and savings "
         f"are those of a median step{why}",
     )
@@ -372,7 +374,7 @@ def _long_steps(
             if report.times.device[lane] < 0 or len(known) < _FEW:
                 continue
             usual = float(np.median(known))
-            long = step_ns > SLOW * usual
+            long = step_ns > _LONG * usual
             longer = step_ns[long] - usual
             if longer.sum() < _UNEQUAL * usual * len(known):
                 continue

@@ -20,8 +20,9 @@ from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.launched import Parts
 from perfmodel.timing.run import Run, batch_seconds
-from perfmodel.timing.samples import Clock, PathTimes, count_warmup, tabulate
+from perfmodel.timing.samples import Clock, PathTimes, tabulate
 from perfmodel.timing.spans import Steps, named_steps
+from perfmodel.timing.step_times import count_warmup
 from perfmodel.workloads.work import Workload
 
 _CLOCKS: Final[dict[str, Clock]] = {"host": "host", "gpu": "gpu_busy"}

@@ -1,4 +1,4 @@
-"""Times per batch of every range, their medians, and the warm-up."""
+"""Times per batch of every range, and their medians."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from perfmodel.timing.range_times import Path, RangeTimes
 
 Clock = Literal["host", "gpu_projection", "gpu_busy"]
 CLOCKS: Final[tuple[Clock, ...]] = ("host", "gpu_projection", "gpu_busy")
-
-_SLOW: Final = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,30 +309,6 @@ def _totals(range_times: RangeTimes, inside: Int64, entry: Int64) -> dict[str, F
         "mpi_bytes": total(range_times.mpi_bytes),
         "gpu_ops": total(range_times.ops),
     }
-
-
-def count_warmup(batch_s: Floats) -> int:
-    """Count the leading batches that still warm up: JIT compilation, allocation, page faults.
-
-    A batch warms up while its slowest rank takes more than 1.25 times the median of the second
-    half of the run; at most half of the batches are excluded.
-
-    Parameters
-    ----------
-    batch_s : array, shape (ranks, batches)
-        Host time of every batch; NaN where a rank did not run it.
-    """
-    slowest = np.max(np.where(np.isnan(batch_s), -np.inf, batch_s), axis=0, initial=-np.inf)
-    count = len(slowest)
-    second_half = slowest[count // 2 :]
-    timed = second_half[np.isfinite(second_half)]
-    if count < 3 or len(timed) == 0:
-        return 0
-    usual = float(np.median(timed))
-    for index, seconds in enumerate(slowest[: count // 2]):
-        if seconds <= _SLOW * usual:
-            return index
-    return count // 2
 
 
 def median(values: Floats) -> float | None:

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int32, Int64, distinct_positions, distinct_rows
+from perfmodel.base.arrays import Bool, Floats, Int32, Int64, distinct_positions, distinct_rows
 from perfmodel.readers.trace import MEMCPY, MEMSET, Trace
 from perfmodel.timing.intervals import extents, lengths
 from perfmodel.timing.launched import Launched
@@ -16,8 +16,10 @@ from perfmodel.timing.spans import Steps
 
 FEW: Final = 3
 """Of so few steps all count: without the first and the last at most one would be left."""
-SLOW: Final = 1.5
-"""A leading step is warm-up if it takes longer than this many times the median of later ones."""
+_SLOW: Final = 1.25
+"""A leading step is warm-up if it takes longer than this many times the median of later ones. The
+middle steps of the shipped recordings stay within it: with 1.5 instead, four of 97 recordings get
+another warm-up, of one or two steps (docs/model.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,25 +265,37 @@ def counted_steps(reports: Sequence[StepTimes], warmup: int | None = None) -> sl
     reports : sequence of StepTimes
         One per report of the run.
     warmup : int, optional
-        Leading steps to leave out. By default one, and those that hold what later ones do not
-        (allocation, compilation, autotuning): on any lane they take longer than `SLOW` times the
-        median of the later half.
+        Leading steps to leave out; by default `count_warmup` of the lanes, and where steps end
+        with the first operation of the next at least one: its GPU began with an empty queue.
     """
     steps = max(times.step_ns.shape[1] for times in reports)
-    first = _warmup(reports, steps) if warmup is None else max(0, min(warmup, steps - 1))
+    if warmup is None:
+        lanes = np.concatenate([widened(times.step_ns, steps, -1) for times in reports])
+        first = max(count_warmup(np.where(lanes < 0, np.nan, lanes)), 1) if steps > FEW else 0
+    else:
+        first = max(0, min(warmup, steps - 1))
     ends = any((times.device >= 0).any() for times in reports) and steps > FEW
     return slice(first, steps - 1 if ends and steps - first >= 2 else steps)
 
 
-def _warmup(reports: Sequence[StepTimes], steps: int) -> int:
-    most = 0
-    for step_ns in (lane[lane >= 0] for times in reports for lane in times.step_ns):
-        if steps <= FEW or len(step_ns) < 2:
-            continue
-        slow = step_ns > SLOW * np.median(step_ns[len(step_ns) // 2 :])
-        leading = int(np.argmin(slow)) if not slow.all() else 0
-        most = max(most, 1, min(leading, len(step_ns) // 2))
-    return most
+def count_warmup(step_s: Floats) -> int:
+    """Count the leading steps that hold what later ones do not: compiling, allocating, autotuning.
+
+    A step warms up while its slowest rank takes more than `_SLOW` times the median of the second
+    half of the steps, and at most half of them do; of two it cannot be told.
+
+    Parameters
+    ----------
+    step_s : array, shape (ranks, steps)
+        Time of every step, in any unit; NaN where a rank did not run it.
+    """
+    slowest = np.max(np.where(np.isnan(step_s), -np.inf, step_s), axis=0, initial=-np.inf)
+    half = len(slowest) // 2
+    later = slowest[half:][np.isfinite(slowest[half:])]
+    if len(slowest) < 3 or len(later) == 0:
+        return 0
+    usual = slowest[:half] <= _SLOW * np.median(later)
+    return int(np.argmax(usual)) if usual.any() else half
 
 
 def median_step(reports: Sequence[StepTimes], warmup: int | None = None) -> int | None:

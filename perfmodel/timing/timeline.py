@@ -36,9 +36,8 @@ from perfmodel.timing.nsys_stats.tables import API_VERSION
 from perfmodel.timing.projection import join_launches
 from perfmodel.timing.range_times import own_rows
 from perfmodel.timing.run import Run, batch_seconds, batch_windows
-from perfmodel.timing.samples import count_warmup
 from perfmodel.timing.step_report import StepReport
-from perfmodel.timing.step_times import median_step
+from perfmodel.timing.step_times import count_warmup, median_step
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from perfmodel.render.plot.timeline import fitting
 from perfmodel.render.plot.timeline import timeline as draw
 from perfmodel.timing.host_timeline import CAUSES
 from perfmodel.timing.run import Run, batch_seconds, time_run
-from perfmodel.timing.samples import count_warmup
+from perfmodel.timing.step_times import count_warmup
 from perfmodel.timing.timeline import (
     GPU,
     IDLE,

@@ -29,7 +29,8 @@ from perfmodel.timing.cuda_graphs import first_replay
 from perfmodel.timing.kernels import COMMUNICATION
 from perfmodel.timing.range_times import Path
 from perfmodel.timing.run import Run
-from perfmodel.timing.samples import PathTimes, count_warmup, tabulate
+from perfmodel.timing.samples import PathTimes, tabulate
+from perfmodel.timing.step_times import count_warmup
 
 Group = Literal["range", "link", "kernel", "idle"]
 GROUPS: Final[tuple[Group, ...]] = ("range", "link", "kernel")
@@ -206,8 +207,8 @@ def launch_of(
     ----------
     run : Run
     warmup : int, optional
-        Leading batches to leave out; detected by default (`perfmodel.timing.samples.count_warmup`),
-        and up to the first that only replays a CUDA graph, if one does.
+        Leading batches to leave out; by default `perfmodel.timing.step_times.count_warmup`, and up
+        to the first that only replays a CUDA graph, if one does.
     async_batches : AsyncBatches, optional
         Of the run, if it is known already.
     done : bool, optional

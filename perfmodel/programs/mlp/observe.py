@@ -32,7 +32,8 @@ from perfmodel.readers.trace import KERNEL, MEMCPY, NULL, TO_HOST
 from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.cuda_graphs import kernel_seconds, only_replays, traced_as_a_whole
 from perfmodel.timing.run import Run, batch_seconds
-from perfmodel.timing.samples import count_warmup, tabulate
+from perfmodel.timing.samples import tabulate
+from perfmodel.timing.step_times import count_warmup
 
 _SUMS: Final = "nccl"
 _STEPS: Final = ("output_layer", "backward_hidden")
