@@ -305,9 +305,10 @@ def _join(
     """Join what a run took with what its workload counts."""
     symbols = {s: v for s, v in identity.values.items() if s in workload.symbols}
     counts = workload.evaluate(symbols)
-    everything, excluded, steps, host = _times(run, program, workload, options.warmup)
+    everything, window, steps, host = _times(run, program, workload, options.warmup)
+    excluded = window.start
     by_gpu, queued = program.step_clock == "gpu", host.queues and program.step_clock == "host"
-    measured = everything.after(excluded, marked_by_nccl)
+    measured = everything.within(window, marked_by_nccl)
     head = _head(run, measured)
     totals = sum((counts[label] for label in counted(measured, counts)), Counts())
     collected = _collectives(run, everything, excluded, totals, steps if by_gpu else None)
@@ -347,7 +348,7 @@ def _join(
         rates=rates,
         rates_by_clock=by_clock,
         products=() if workload.replay else product_rates(measured, counts, queued=queued),
-        copies=group_copies(run.parts, excluded, _counted(head, by_gpu=by_gpu)),
+        copies=group_copies(run.parts, window, int(np.isfinite(head.seconds["host"]).sum())),
         collectives=collected.groups,
         unattributed=unattributed(run),
         roofline=fit_roofline(run.label, rates, totals),
@@ -408,19 +409,19 @@ def _work(
 
 def _times(
     run: Run, program: Program, workload: Workload, warmup: int | None
-) -> tuple[PathTable, int, StepBreakdown | None, AsyncBatches]:
-    """Times of all ranges, the batches to exclude, the steps, and the batches on both clocks."""
+) -> tuple[PathTable, slice, StepBreakdown | None, AsyncBatches]:
+    """Times of all ranges, the batches that count, the steps, and the batches on both clocks."""
     everything = tabulate(run.range_times, run.ranks, run.batch_label)
     steps = break_down(run.steps, warmup=warmup) if run.steps else None
     host = time_async(run, everything)
     if program.step_clock == "gpu" and steps is not None:
         clocked = on_step_clock(everything, run, steps)
         _check_left(run, clocked, steps.warmup)
-        return clocked, steps.warmup, steps, host
+        return clocked, slice(steps.warmup, steps.warmup + steps.count), steps, host
     if host.queues:
         everything = until_done(run, everything, host)
     excluded = _excluded(run, everything, warmup, workload)
-    return everything, excluded, steps, host
+    return everything, slice(excluded, everything.shape[1]), steps, host
 
 
 @dataclass(frozen=True, slots=True)
@@ -628,12 +629,6 @@ def _parts(step: RankStep) -> dict[str, float | None]:
     """What a rank's step consists of, by the names of `RankRow`."""
     names = ("compute_s", "communication_s", "exposed_communication_s", "copy_s", "idle_s")
     return {name: getattr(step, name) for name in names}
-
-
-def _counted(head: PathTimes, *, by_gpu: bool) -> int:
-    """Batches of all ranks whose operations are counted: also a last step whose end is unknown."""
-    whole = head.instances > 0 if by_gpu else np.isfinite(head.seconds["host"])
-    return int(whole.sum())
 
 
 def _facts(

@@ -14,6 +14,7 @@ from perfmodel.readers.trace import NULL
 from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.host_timeline import CAUSES, DEPENDENCY
 from perfmodel.timing.idle_causes import LONGEST, IdleGaps
+from perfmodel.timing.kernels import COMMUNICATION
 from perfmodel.timing.levels import LayerTime, LevelRow, layer_times, level_rows
 from perfmodel.timing.nccl import match_kernels, nccl_groups
 from perfmodel.timing.run import Run
@@ -49,11 +50,14 @@ _BUSY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RankStep:
-    """Medians over the steps of one rank's GPU; None where the report cannot say.
+    """The median step of one rank's GPU, and its parts; None where the report cannot say.
 
     `batch_s` runs from the first GPU operation of a step to the first of the next (the host's time
-    of the step where there is no GPU); the parts are those of `timing.step_times.StepTimes`.
-    `waiting_s` is the part of `communication_s` before the last rank arrived.
+    of the step where there is no GPU). Times in it are those of `timing.step_times.StepTimes`:
+    `compute_s`, `copy_s`, `exposed_communication_s` and `idle_s` add up to it; `gpu_busy_s` and
+    `communication_s` overlap them. `waiting_s` is the part of `communication_s` before the last
+    rank arrived. Each is a median over the steps, but that the parts, whose medians need not add
+    up, are scaled to the median of the time in which any of them goes on.
     """
 
     rank: int
@@ -175,7 +179,7 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
         seconds=np.stack([seconds[i] for i in order]),
         median_s=median_s,
         ranks=tuple(rows[i] for i in order),
-        categories=_categories(reports, window),
+        categories=_categories(reports, rows, window),
         kernels=kernels[:_TOP_KERNELS],
         collectives=nccl_groups(matched, window, [r for ranks in numbered for r in ranks]),
         unattributed=sum(r.lost_ns for r in reports) / launched if launched else 0.0,
@@ -229,19 +233,30 @@ def _rank(
     if waited is not None:
         shown = waited[: len(present)][present]
         waiting = float(np.median(shown)) * 1e-9 if len(shown) else 0.0
+    parts = np.array([times.compute_ns, times.copy_ns, times.exposed_ns])[:, lane, window]
+    active_s = _median_s(np.where(present, parts.sum(axis=0), -1)) or 0.0
+    usual = np.median(parts[:, present], axis=1) if present.any() else np.zeros(3)
+    usual = usual if usual.any() or not present.any() else parts[:, present].mean(axis=1)
+    compute_s, copy_s, exposed_s = (active_s * usual / max(float(usual.sum()), 1.0)).tolist()
     return RankStep(
         rank=rank,
         gpu=int(times.device[lane]) if on_gpu else None,
         batches=int(present.sum()),
         batch_s=median(times.step_ns),
         gpu_busy_s=median(times.busy_ns) if on_gpu else None,
-        compute_s=median(times.compute_ns),
+        compute_s=compute_s,
         communication_s=median(times.communication_ns),
         waiting_s=waiting,
-        exposed_communication_s=median(times.exposed_ns),
-        copy_s=median(times.copy_ns) if on_gpu else None,
-        idle_s=median(times.idle_ns) if on_gpu else None,
+        exposed_communication_s=exposed_s,
+        copy_s=copy_s if on_gpu else None,
+        idle_s=max(median(times.step_ns) - active_s, 0.0) if on_gpu else None,
     )
+
+
+def _gpu_idle_s(times: StepTimes, lane: int, window: slice) -> float:
+    """What the GPU's busy time leaves of the median step, also while its process communicates."""
+    step_s, busy_s = (_median_s(ns[lane, window]) or 0.0 for ns in (times.step_ns, times.busy_ns))
+    return max(step_s - busy_s, 0.0)
 
 
 def _seconds(step_ns: Int64, window: slice, steps: int) -> Floats:
@@ -257,21 +272,28 @@ def _warmup_seconds(reports: Sequence[StepReport], first: int) -> float:
     return float(max(early, default=0)) * 1e-9
 
 
-def _categories(reports: Sequence[StepReport], window: slice) -> tuple[CategoryTime, ...]:
-    """Split every rank's median busy time by category, and average over the ranks with a GPU."""
+def _categories(
+    reports: Sequence[StepReport], rows: Sequence[RankStep], window: slice
+) -> tuple[CategoryTime, ...]:
+    """Split the GPU's parts of every rank's step by category, and average over the ranks."""
     names = reports[0].categories
+    sends = np.array([name == COMMUNICATION for name in names])
     seconds, own, count = (np.zeros(len(names)) for _ in range(3))
     lanes = 0
-    for report in reports:
-        times = report.times
-        for lane in np.flatnonzero(times.device >= 0).tolist():
-            busy = times.busy_ns[lane, window]
-            held = report.exclusive_ns[lane, window].sum(axis=0).astype(np.float64)
-            seconds += (_median_s(busy) or 0.0) * held / max(held.sum(), 1.0)
-            steps = max(int((busy >= 0).sum()), 1)
-            own += report.kernel_ns[lane, window].sum(axis=0) * 1e-9 / steps
-            count += report.count[lane, window].sum(axis=0) / steps
-            lanes += 1
+    for at, (report, lane) in enumerate(
+        (r, i) for r in reports for i in range(len(r.times.device))
+    ):
+        rank = rows[at]
+        if rank.gpu_busy_s is None or rank.copy_s is None:
+            continue
+        held = report.exclusive_ns[lane, window].sum(axis=0).astype(np.float64)
+        others_s = rank.compute_s + rank.copy_s if held[sends].any() else rank.gpu_busy_s
+        for group, part_s in ((~sends, others_s), (sends, max(rank.gpu_busy_s - others_s, 0.0))):
+            seconds[group] += part_s * held[group] / max(held[group].sum(), 1.0)
+        steps = max(int((report.times.busy_ns[lane, window] >= 0).sum()), 1)
+        own += report.kernel_ns[lane, window].sum(axis=0) * 1e-9 / steps
+        count += report.count[lane, window].sum(axis=0) / steps
+        lanes += 1
     total = float(seconds.sum()) or 1.0
     lanes = max(lanes, 1)
     found = [
@@ -308,7 +330,7 @@ def idle_ranges(
             mine = gaps.rows_of(lane, window)
             key = (gaps.range[mine] + 1).astype(np.int64) * len(CAUSES) + gaps.cause[mine]
             distinct, share = _shares(report, mine, window, key)
-            idle_s = _median_s(report.times.idle_ns[lane, window]) or 0.0
+            idle_s = _gpu_idle_s(report.times, lane, window)
             for code, part in zip(distinct.tolist(), share.tolist(), strict=True):
                 where = names[code // len(CAUSES) - 1], CAUSES[code % len(CAUSES)]
                 found[where] = found.get(where, 0.0) + part * idle_s
@@ -328,7 +350,7 @@ def _idle(
             rows = report.gaps.rows_of(lane, window)
             cause = report.gaps.cause[rows].astype(np.int64)
             codes, shares = _shares(report, rows, window, cause)
-            idle_s = _median_s(report.times.idle_ns[lane, window]) or 0.0
+            idle_s = _gpu_idle_s(report.times, lane, window)
             names = (*report.gaps.names, "")  # the last one is that of no range
             for i in np.argsort(-shares, kind="stable").tolist():
                 code, share = int(codes[i]), float(shares[i])

@@ -244,24 +244,25 @@ PARTS: Final = (
     Column("gpu", "GPU", "int"),
     Column("batches", "Steps", "int"),
     Column("batch_s", "Step", "si", "s", digits=4),
-    _BUSY,
     Column("compute_s", "Compute", "si", "s"),
-    Column("communication_s", "Communication", "si", "s"),
-    Column("exposed_communication_s", "exposed", "si", "s"),
-    Column("waiting_s", "waiting", "si", "s"),
     Column("copy_s", "Copies", "si", "s"),
-    Column("idle_s", "GPU idle", "si", "s"),
+    Column("exposed_communication_s", "Exposed", "si", "s"),
+    Column("idle_s", "Idle", "si", "s"),
+    _BUSY,
+    Column("communication_s", "Communication", "si", "s"),
+    Column("waiting_s", "waiting", "si", "s"),
 )
 
 
 def step_parts(run: RunAnalysis) -> Table:
     """Where a step's time goes on every rank; of many ranks the slowest."""
     note = (
-        "communication: kernels and calls; exposed: not hidden behind computing; waiting: until "
-        "the last rank, or the other end of a message, was there"
+        "a step is computing, copies beside it, communication exposed beside both, and idle time; "
+        "waiting: the part of communication until the last rank, or the other end of a message, "
+        "was there"
     )
     notes = [note] if any(rank.communication_s for rank in run.ranks) else []
-    title = "Where a step's time goes (medians over steps)"
+    title = "Where a step's time goes (a median step)"
     return Table.of(title, _slowest(run), PARTS, notes).first(SHOWN, ALL)
 
 

@@ -62,12 +62,13 @@ class StepTimes:
         Union of the kernels that do not communicate. Without a GPU: host time outside MPI calls.
     communication_ns : int64
         Union of the kernels that communicate and of the MPI calls of the process.
-    exposed_ns : int64
-        The part of `communication_ns` in which no computing kernel ran.
     copy_ns : int64
-        Union of copies and memsets.
+        The part of copies and memsets in which no computing kernel ran.
+    exposed_ns : int64
+        The part of `communication_ns` in which neither ran.
     idle_ns : int64
-        `step_ns` less `busy_ns`, at least 0; -1 where `step_ns` is.
+        What is left: `step_ns` is the sum of `compute_ns`, `copy_ns`, `exposed_ns` and this, at
+        least 0; -1 where `step_ns` is.
     """
 
     process: Int32
@@ -76,10 +77,15 @@ class StepTimes:
     busy_ns: Int64
     compute_ns: Int64
     communication_ns: Int64
-    exposed_ns: Int64
     copy_ns: Int64
+    exposed_ns: Int64
     idle_ns: Int64
     ops: StepOps
+
+    @property
+    def gpu_idle_ns(self) -> Int64:
+        """Time in which the GPU does nothing, also while its process communicates; -1 as above."""
+        return np.where(self.step_ns < 0, -1, np.maximum(self.step_ns - self.busy_ns, 0))
 
     def lane_of(self, process: Int32, device: Int32) -> Int64:
         """Return the lane of a GPU of a process, -1 where there is none."""
@@ -151,7 +157,7 @@ def join_times(parts: Sequence[StepTimes], rows: Sequence[tuple[Int64, Int64]]) 
 
 
 _BY_STEP: Final = (
-    "step_ns", "busy_ns", "compute_ns", "communication_ns", "exposed_ns", "copy_ns", "idle_ns",
+    "step_ns", "busy_ns", "compute_ns", "communication_ns", "copy_ns", "exposed_ns", "idle_ns",
 )  # fmt: skip
 
 
@@ -177,17 +183,15 @@ def _measure(
     copying = (kind == MEMCPY) | (kind == MEMSET)
     m_cell, m_start, m_end = _mpi(trace, steps, lanes, count)
 
-    def total(chosen: Bool, *, mpi: bool = False) -> Int64:
-        at = np.flatnonzero(chosen)
+    def total(chosen: Bool | None = None, *, mpi: bool = False) -> Int64:
+        at = slice(None) if chosen is None else np.flatnonzero(chosen)
         g, s, e = cell[at], start[at], end[at]
         if mpi and len(m_cell):
             g, s, e = np.append(g, m_cell), np.append(s, m_start), np.append(e, m_end)
         return lengths(g, s, e, cells).reshape(shape)
 
-    busy = lengths(cell, start, end, cells).reshape(shape)
-    compute, copies = total(computing), total(copying)
-    communication = total(sends, mpi=True)
-    exposed = total(sends | computing, mpi=True) - compute
+    busy, compute, communication = total(), total(computing), total(sends, mpi=True)
+    copied = total(computing | copying)  # each time counts for the first of what goes on
     present = np.zeros(cells, np.bool_)
     for i, (process, _) in enumerate(lanes):
         present[i * count + steps.number[steps.process == process]] = True
@@ -197,18 +201,23 @@ def _measure(
     host = lanes[:, 1] < 0
     ahead = (step_ns >= 0) & ~host[:, None]  # the next step's copies may run before this one's end
     step_ns = np.where(ahead, np.maximum(step_ns, busy), step_ns)
-    compute[host] = np.maximum(step_ns[host] - communication[host], 0)
-    idle = np.where(step_ns >= 0, np.maximum(step_ns - busy, 0), -1)
+    active = np.minimum(total(mpi=True), np.where(step_ns < 0, busy, step_ns))
+    compute[host] = copied[host] = np.maximum(step_ns[host] - communication[host], 0)
+    active[host] = step_ns[host]
+
+    def known(ns: Int64) -> Int64:
+        return np.where(present, ns, -1)
+
     return StepTimes(
         process=lanes[:, 0],
         device=lanes[:, 1],
         step_ns=step_ns,
-        busy_ns=np.where(present, busy, -1),
-        compute_ns=np.where(present, compute, -1),
-        communication_ns=np.where(present, communication, -1),
-        exposed_ns=np.where(present, exposed, -1),
-        copy_ns=np.where(present, copies, -1),
-        idle_ns=idle,
+        busy_ns=known(busy),
+        compute_ns=known(compute),
+        communication_ns=known(communication),
+        copy_ns=known(copied - compute),
+        exposed_ns=known(active - copied),
+        idle_ns=np.where(step_ns >= 0, step_ns - active, -1),
         ops=ops,
     )
 

@@ -97,7 +97,7 @@ def _slowed(trace: Trace, steps: StepReport) -> Iterator[str]:
     """Say what recording sizes costs the host, where the GPU waits for it and it is much."""
     sized = np.array([SIZES in label for label in trace.range_labels] + [False], np.bool_)
     at = trace.ranges.start_ns[sized[trace.ranges.name]]
-    lasts, idle = (times[times >= 0] for times in (steps.times.step_ns, steps.times.idle_ns))
+    lasts, idle = (times[times >= 0] for times in (steps.times.step_ns, steps.times.gpu_idle_ns))
     if not len(lasts) or not len(idle):
         return
     first, last = steps.steps.start_ns.min(), steps.steps.end_ns.max()
