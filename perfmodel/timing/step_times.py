@@ -16,10 +16,10 @@ from perfmodel.timing.spans import Steps
 
 FEW: Final = 3
 """Of so few steps all count: without the first and the last at most one would be left."""
-_SLOW: Final = 1.25
-"""A leading step is warm-up if it takes longer than this many times the median of later ones. The
-middle steps of the shipped recordings stay within it: with 1.5 instead, four of 97 recordings get
-another warm-up, of one or two steps (docs/model.md)."""
+_SLOW: Final = 1.5
+"""A leading step is warm-up if it takes longer than this many times the median of later ones. First
+steps of the shipped recordings take 5 to 400 times that; of 97 recordings four get another warm-up
+with 1.25, by one or two steps, of which two are checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
