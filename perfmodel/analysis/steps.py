@@ -106,7 +106,7 @@ class StepBreakdown:
     seconds : float64, shape (ranks, steps)
         Time of every step, warm-up included, NaN where it is unknown; rows are `ranks`.
     median_s : float
-        Largest of the ranks' medians: a step ends when the slowest rank is done.
+        Over the ranks and the steps that count.
     unattributed : float
         Share of the GPU time between the first and the last step that no step holds.
     idle : tuple of IdleCause
@@ -168,7 +168,8 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
     launched = sum(r.launched_ns for r in reports)
     idle = _idle(reports, window, numbered)
     kernels = _kernels(reports, window)
-    median_s = max(row.batch_s for row in rows)
+    counted = np.stack(seconds)[:, window]
+    median_s = float(np.nanmedian(counted)) if np.isfinite(counted).any() else 0.0
     return StepBreakdown(
         label=reports[0].steps.label,
         found_by=reports[0].steps.found_by,

@@ -18,8 +18,8 @@ FEW: Final = 3
 """Of so few steps all count: without the first and the last at most one would be left."""
 _SLOW: Final = 1.5
 """A leading step is warm-up if it takes longer than this many times the median of later ones. First
-steps of the shipped recordings take 5 to 400 times that; of 97 recordings four get another warm-up
-with 1.25, by one or two steps, of which two are checkpoints."""
+steps that compile take five times as long and more (tests/timing/test_samples.py); with 1.25
+instead, four of 97 shipped recordings get another warm-up, by one or two steps."""
 
 
 @dataclass(frozen=True, slots=True)
