@@ -291,7 +291,7 @@ def count_warmup(step_s: Floats) -> int:
     """Count the leading steps that hold what later ones do not: compiling, allocating, autotuning.
 
     A step warms up while its slowest rank takes more than `_SLOW` times the median of the second
-    half of the steps, and at most half of them do; of two it cannot be told.
+    half of the steps, and at most half of them do. Of two steps none does.
 
     Parameters
     ----------
