@@ -19,6 +19,7 @@ from perfmodel.base.arrays import Arena, Bool, Int32, Int64, keep_freed
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.gpu import Gpu
 from perfmodel.readers.checks import stamp, unchanged
+from perfmodel.readers.chunks import LeftOut
 from perfmodel.readers.codes import Codes, Ids, factorize, least
 from perfmodel.readers.nvtx import MPI_DOMAIN, Nvtx, read_nvtx
 from perfmodel.readers.operator_texts import OperatorTexts
@@ -45,7 +46,7 @@ from perfmodel.readers.trace import (
     join,
     rows,
 )
-from perfmodel.readers.window import InWindow, LeftOut
+from perfmodel.readers.window import InWindow
 
 ALL_PARTS: Final = frozenset({"nvtx", "ops", "op_details", "api", "api_names", "mpi"})
 """Parts of a report. 'op_details' are sizes, kinds and places of GPU operations, 'api_names' the

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64
 from perfmodel.base.gpu import Gpu
-
-if TYPE_CHECKING:
-    from perfmodel.readers.window import LeftOut
+from perfmodel.readers.chunks import LeftOut
 
 T = TypeVar("T")
 
