@@ -69,11 +69,30 @@ class Change:
     fused : mapping of int to float
         By range, or `COLLECTIVES`: its small kernels (all collectives) are launched at once, and
         take this part of their time.
+    shorter_ns : mapping of int to int64 array
+        By lane: how much shorter each of the host's pieces is, in the order of
+        `StepGraph.host_kind`. No piece gets shorter than nothing; the time that a call waits for
+        the GPU is no part of it, and follows from the replay.
     """
 
     free: frozenset[str] = frozenset()
     scale: Mapping[tuple[int, str], float] = field(default_factory=dict)
     fused: Mapping[int, float] = field(default_factory=dict)
+    shorter_ns: Mapping[int, Int64] = field(default_factory=dict)
+
+    def __or__(self, other: Change) -> Change:
+        """Both changes at once: factors are multiplied, and what is taken off is added."""
+        scale = {key: self.scale.get(key, 1.0) * f for key, f in other.scale.items()}
+        shorter = {
+            lane: ns + self.shorter_ns.get(lane, np.int64(0))
+            for lane, ns in other.shorter_ns.items()
+        }
+        return Change(
+            self.free | other.free,
+            {**self.scale, **scale},
+            {**self.fused, **other.fused},
+            {**self.shorter_ns, **shorter},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +377,9 @@ class Replay:
         passed = np.zeros(len(nodes.host_ns) + 1, np.int64)
         host = passed[1:]
         host[:] = nodes.host_ns
+        for lane, shorter in change.shorter_ns.items():
+            mine = host[self._first_piece[lane] : self._first_piece[lane + 1]]
+            np.maximum(mine - shorter, 0, out=mine)
         pieces = [*pairwise(self._first_piece.tolist())] if change.scale else [(0, len(host))]
         for factors, (first, end) in zip(scale, pieces, strict=False):  # or one for all lanes
             for kind in np.flatnonzero(factors != 1.0).tolist():

@@ -69,6 +69,18 @@ def test_lengths_are_scaled_by_lane() -> None:
     assert lanes.step_s(Change(scale=both)) == pytest.approx(100e-6)
 
 
+def test_pieces_of_the_host_are_shorter_by_lane() -> None:
+    """Of launch, pause, wait and work; the wait itself follows from the kernel."""
+    lanes = replay(graph(), graph())
+    shorter = np.tile([2, 0, 200, 15], STEPS) * US
+    one, both = (Change(shorter_ns=dict.fromkeys(range(n), shorter)) for n in (1, 2))
+    assert lanes.step_s(one) == pytest.approx(150e-6)
+    assert lanes.step_s(both) == pytest.approx(135e-6)  # 15 of the work; a kernel hides the rest
+    no_kernel = both | Change(free=frozenset(["kernel"]))
+    assert lanes.step_s(no_kernel) == pytest.approx(35e-6)
+    assert lanes.step_s(one | Change(shorter_ns={1: shorter})) == lanes.step_s(both)
+
+
 def test_times_are_those_of_a_usual_step() -> None:
     found = Replay([graph()], [0], [np.full(STEPS, -1)], median_s=300e-6)
     assert found.step_s(Change()) == pytest.approx(300e-6)
