@@ -321,7 +321,7 @@ def _idle(
 ) -> tuple[IdleCause, ...]:
     """Split the idle time of every rank's median step by the medians of its causes."""
     found: list[IdleCause] = []
-    for report, numbers, begins in zip(reports, numbered, _begins(reports), strict=True):
+    for report, numbers in zip(reports, numbered, strict=True):
         for lane, rank in enumerate(numbers):
             rows = report.gaps.rows_of(lane, window)
             cause = report.gaps.cause[rows].astype(np.int64)
@@ -332,7 +332,7 @@ def _idle(
                 code, share = int(codes[i]), float(shares[i])
                 if share > 0:
                     mine = rows[cause == code]
-                    longest = _longest(report.gaps, mine, begins)
+                    longest = _longest(report.gaps, mine)
                     where = report.gaps.range[mine].astype(np.int64) + 1
                     ranges, parts = _shares(report, mine, window, where)
                     most = names[int(ranges[np.argmax(parts)]) - 1]
@@ -365,7 +365,7 @@ def _long_steps(
 ) -> LongSteps | None:
     """Find steps that are much longer than the others; of ranks the one that idles longest then."""
     found = []
-    for report, numbers, begins in zip(reports, numbered, _begins(reports), strict=True):
+    for report, numbers in zip(reports, numbered, strict=True):
         for lane, rank in enumerate(numbers):
             step_ns = report.times.step_ns[lane, window]
             known = step_ns[step_ns >= 0]
@@ -386,7 +386,7 @@ def _long_steps(
             why = CAUSES[most]
             if more[most] < _MOSTLY * longer.sum():
                 why, most = _busy_longer(report.times, lane, window, long, float(longer.sum())), -1
-            gaps = _longest(report.gaps, rows[cause == most], begins)
+            gaps = _longest(report.gaps, rows[cause == most])
             found.append(
                 LongSteps(
                     rank,
@@ -440,17 +440,7 @@ def _shares(report: StepReport, rows: Int64, window: slice, key: Int64) -> tuple
     return distinct, usual / max(float(usual.sum()), 1.0)
 
 
-def _begins(reports: Sequence[StepReport]) -> list[Int64]:
-    """When the first rank began every step, in ns on the clock of each report."""
-    base = reports[0].utc_start_ns or 0
-    shifts = [(r.utc_start_ns or base) - base for r in reports]
-    first = np.full(max(int(r.steps.number.max()) for r in reports) + 1, np.iinfo(np.int64).max)
-    for report, shift in zip(reports, shifts, strict=True):
-        np.minimum.at(first, report.steps.number, report.steps.start_ns + shift)
-    return [first - shift for shift in shifts]
-
-
-def _longest(gaps: IdleGaps, rows: Int64, begins: Int64) -> tuple[Gap, ...]:
+def _longest(gaps: IdleGaps, rows: Int64) -> tuple[Gap, ...]:
     names = (*gaps.names, "")
     rows = rows[gaps.start_ns[rows] != NULL]
     if len(rows) > LONGEST:  # few are sorted, in time linear in all
@@ -462,7 +452,7 @@ def _longest(gaps: IdleGaps, rows: Int64, begins: Int64) -> tuple[Gap, ...]:
             start_s=float(gaps.start_ns[i]) * 1e-9,
             seconds=float(gaps.idle_ns[i]) * 1e-9,
             step=int(gaps.step[i]),
-            in_step_s=float(gaps.start_ns[i] - begins[gaps.step[i]]) * 1e-9,
+            in_step_s=float(gaps.into_ns[i]) * 1e-9,
             call=names[gaps.call[i]],
             range=names[gaps.range[i]],
         )

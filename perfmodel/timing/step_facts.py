@@ -51,9 +51,9 @@ class KernelTime:
 class Gap:
     """A time in which a GPU idled: when in its report, how long, and what the host did.
 
-    `in_step_s` counts from the moment in which the first rank began `step`, as timelines do. `call`
-    is the CUDA or MPI call that the cause was seen in, or that ended the gap, and `range` the range
-    that the host was in; '' where there is none.
+    `in_step_s` counts from the first operation of `step` on that GPU, where the step's time begins,
+    and is less than the step's time. `call` is the CUDA or MPI call that the cause was seen in, or
+    that ended the gap, and `range` the range that the host was in; '' where there is none.
     """
 
     start_s: float

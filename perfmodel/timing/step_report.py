@@ -37,7 +37,7 @@ LaunchedThere = Literal[
 ]
 
 _NONE: Final[Any] = np.empty(0, np.int64)
-_NO_GAPS: Final = IdleGaps((), *[_NONE] * 8)
+_NO_GAPS: Final = IdleGaps((), *[_NONE] * 9)
 
 
 @dataclass(frozen=True, slots=True)
