@@ -121,8 +121,8 @@ class _Nodes:
         Index into `PATH_KINDS`.
     group : int32, shape (k,)
         What of `Change.fused` an operation is, -1 for nothing.
-    launched_ns, latency_ns : int64, shape (k,)
-        The call's start, and from it to the operation's.
+    latency_ns : int64, shape (k,)
+        From the call's start to the operation's.
     before : int32, gap_ns : int64, shape (k,)
         Operation before it on its stream, -1 for none, and when it began after that one's end.
     overlaps : bool, shape (k,)
@@ -145,7 +145,6 @@ class _Nodes:
     call: Int32
     kind: Int8
     group: Int32
-    launched_ns: Int64
     latency_ns: Int64
     before: Int32
     gap_ns: Int64
@@ -212,13 +211,18 @@ class Replay:
         self._op_lane = np.repeat(numbers, np.diff(self._first_op))
         wait_lane = np.repeat(numbers, np.diff(self._first_wait))
         self._collective = np.concatenate([np.empty(0, np.int64), *collectives])
+        start, end = nodes.start_ns, nodes.end_ns
         together = np.flatnonzero(self._collective >= 0)
         number = self._collective[together]
-        arrived = np.zeros(number.max(initial=-1) + 1, np.int64)
-        np.maximum.at(arrived, number, nodes.start_ns[together])
-        self._length_ns = nodes.end_ns - nodes.start_ns
-        self._length_ns[together] = np.maximum(nodes.end_ns[together] - arrived[number], 0)
-        self._order = _recorded_order(nodes, together)
+        arrived = np.full(number.max(initial=-1) + 1, np.iinfo(np.int64).min)
+        np.maximum.at(arrived, number, start[together])
+        waited = end[together] > arrived[number]  # the others had left before the last one came
+        waiting = together[waited]
+        self._length_ns = end - start
+        self._length_ns[waiting] = end[waiting] - arrived[number[waited]]
+        self._waits_for_all = np.zeros(len(start), np.bool_)
+        self._waits_for_all[waiting] = True
+        self._order = _recorded_order(nodes, waiting)
         # where in `_Times.base` a launch, and a wait, begins
         launch_base = np.searchsorted(nodes.wait, nodes.call) + self._op_lane
         self._launch_base = launch_base.astype(np.int32)
@@ -228,7 +232,7 @@ class Replay:
             for first, end in pairwise(self._first_op.tolist())
         ]
         none = np.empty(0, np.int64)  # what is not asked again is large
-        self._nodes = replace(nodes, start_ns=none, end_ns=none, launched_ns=none, wait_end_ns=none)
+        self._nodes = replace(nodes, start_ns=none, end_ns=none, wait_end_ns=none)
         del nodes, launch_base
         self._levels = self._by_level() if len(graphs) >= _MANY_LANES else None
         if self._levels is not None:
@@ -282,7 +286,7 @@ class Replay:
         nodes = self._nodes
         waits = Waits(
             self._launch_base, nodes.before, nodes.other, nodes.overlaps, nodes.lag_ns,
-            self._collective, self._wait_base, nodes.wait_op, nodes.tail_ns,
+            self._collective, self._waits_for_all, self._wait_base, nodes.wait_op, nodes.tail_ns,
         )  # fmt: skip
         try:
             return Levels(waits, self._order, len(nodes.begin_ns) + len(nodes.wait))
@@ -461,22 +465,17 @@ class Replay:
         return source
 
 
-def _recorded_order(nodes: _Nodes, together: Int64) -> Int64:
-    """Order the nodes in time: starts of operations, ends of collectives, waits.
+def _recorded_order(nodes: _Nodes, waiting: Int64) -> Int64:
+    """Order the nodes in time: starts of operations, ends of those that wait for ranks, calls.
 
     They are numbered in this order; the ends of other operations follow from their starts, and
-    the host's pieces from the waits. An operation does not begin before its call, whatever clocks
-    say; of nodes of one moment collectives end first, then calls;
-    a collective of no length ends after all.
+    the host's pieces from the waits. Of nodes of one moment collectives end first, then calls.
     """
     count = len(nodes.start_ns)
-    start = np.maximum(nodes.start_ns, nodes.launched_ns)
-    end = np.maximum(nodes.end_ns, start)[together]
     waits = np.arange(len(nodes.wait))
-    number = np.concatenate([np.arange(count), count + together, 2 * count + waits])
-    lasts = end > start[together]
-    first = np.concatenate([np.full(count, 2), np.where(lasts, 0, 3), np.ones_like(waits)])
-    time = np.concatenate([start, end, nodes.wait_end_ns])
+    number = np.concatenate([np.arange(count), count + waiting, 2 * count + waits])
+    first = np.repeat([2, 0, 1], [count, len(waiting), len(waits)])
+    time = np.concatenate([nodes.start_ns, nodes.end_ns[waiting], nodes.wait_end_ns])
     order: Int64 = number[np.lexsort((number, first, time))]
     return order
 
@@ -553,12 +552,14 @@ def _join(
 
 def _prepare(graph: StepGraph, shift_ns: int) -> _Nodes:
     """Find what every node waits for, and by how much it begins later than that."""
-    start, end = graph.op_start_ns + shift_ns, graph.op_end_ns + shift_ns
     edges = graph.host_edge_ns + shift_ns
     host_start, host_end = edges[:-1], edges[1:]
     launched = host_start[graph.op_call]
-    latency = np.clip(start - launched, 0, _LATENCY_NS)
-    order = np.argsort(graph.op_stream, kind="stable")
+    # an operation does not begin before its call, whatever clocks say
+    start = np.maximum(graph.op_start_ns + shift_ns, launched)
+    end = np.maximum(graph.op_end_ns + shift_ns, start)
+    latency = np.minimum(start - launched, _LATENCY_NS)
+    order = np.lexsort((start, graph.op_stream))
     same = graph.op_stream[order[1:]] == graph.op_stream[order[:-1]]
     before = np.full(len(start), -1, np.int64)
     before[order[1:][same]] = order[:-1][same]
@@ -590,7 +591,6 @@ def _prepare(graph: StepGraph, shift_ns: int) -> _Nodes:
         call=graph.op_call.astype(np.int32),
         kind=_PATH_OF[graph.op_kind],
         group=group.astype(np.int32),
-        launched_ns=launched,
         latency_ns=latency + np.where(by_stream, 0, late),
         before=before.astype(np.int32),
         gap_ns=gap + np.where(by_stream, late, 0),
