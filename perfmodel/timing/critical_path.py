@@ -18,14 +18,24 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Floats, Int8, Int32, Int64
-from perfmodel.timing.host_timeline import CAUSES, LAUNCH, PAGEABLE, SYNC
+from perfmodel.timing.host_timeline import (
+    CAUSES,
+    COMMUNICATION,
+    DEPENDENCY,
+    HOST,
+    LAUNCH,
+    PAGEABLE,
+    SYNC,
+)
 from perfmodel.timing.replay_levels import Levels, Waits
 from perfmodel.timing.step_graph import (
     COMMUNICATION_OP,
     COPY_OP,
     KERNEL_OP,
+    MPI_OP,
     PAGEABLE_OP,
     READ_OP,
+    STEP_OP,
     StepGraph,
 )
 
@@ -33,10 +43,9 @@ PATH_KINDS: Final = (*CAUSES, "kernel", "copy", "exposed_communication")
 """What a critical path consists of: the host's `CAUSES`, and operations of the GPU."""
 
 _KERNEL, _COPY, _COMMUNICATION = (PATH_KINDS.index(k) for k in PATH_KINDS[len(CAUSES) :])
-_PATH_OF: Final = np.zeros(5, np.int8)
+_PATH_OF: Final = np.zeros(7, np.int8)
 _PATH_OF[[KERNEL_OP, COPY_OP, COMMUNICATION_OP]] = _KERNEL, _COPY, _COMMUNICATION
-_PATH_OF[[PAGEABLE_OP, READ_OP]] = PAGEABLE, SYNC
-_DEPENDENCY: Final = CAUSES.index("dependency")
+_PATH_OF[[PAGEABLE_OP, READ_OP, STEP_OP, MPI_OP]] = PAGEABLE, SYNC, HOST, COMMUNICATION
 _WAITS_NS: Final = 200_000
 _BASE_NS: Final = 5_000
 _NEAR_NS: Final = 10_000
@@ -258,6 +267,20 @@ class Replay:
                   if len(heads))  # fmt: skip
         return max((float(ns) * 1e-9 for ns in passed), default=0.0)
 
+    def node_times(self, change: Change) -> list[tuple[Int64, Int64, Int64]]:
+        """When every operation begins and ends, and every piece of the host ends, by lane.
+
+        In ns, on the clock of all lanes, not scaled; in the order of `StepGraph`.
+        """
+        times, passed = self._run(change), self._passed(change, self._scales(change))
+        start, end, base = (np.array(t, np.int64) for t in (times.start, times.end, times.base))
+        found = []
+        for lane, (first, last) in enumerate(pairwise(self._first_op.tolist())):
+            pieces = np.arange(*self._first_piece[lane : lane + 2])
+            moved = np.searchsorted(self._nodes.wait, pieces, side="right") + lane
+            found.append((start[first:last], end[first:last], base[moved] + passed[pieces + 1]))
+        return found
+
     def critical_path(self, change: Change) -> dict[str, float]:
         """Seconds of the longest chain of a step by kind, the mean over steps but the first."""
         times, passed = self._run(change), self._passed(change, self._scales(change))
@@ -272,10 +295,10 @@ class Replay:
 
     def _path_of_one(self, times: _Times, passed: Int64) -> dict[str, float]:
         """Seconds of the longest chain by kind where no lane has two steps."""
-        if len(times.end) == 0:
+        if not any(len(heads) for heads in self._heads):
             return {}
         last = int(np.argmax(np.array(times.end, np.int64)))
-        since = times.start[int(self._heads[self._op_lane[last]][0])]
+        since = min(times.start[int(heads[0])] for heads in self._heads if len(heads))
         spent = self._spent_ns(times, passed, last, since)
         spent[self._nodes.kind[last]] += times.end[last] - times.start[last]
         seconds = spent * 1e-9 * self._scale
@@ -434,9 +457,9 @@ class Replay:
             overlaps = bool(nodes.overlaps[op])
             since = times.start[before] if overlaps else times.end[before]
             if since + times.lengths.gap[op] > now:
-                now, found = since + times.lengths.gap[op], (_DEPENDENCY, since, before, overlaps)
+                now, found = since + times.lengths.gap[op], (DEPENDENCY, since, before, overlaps)
         if other >= 0 and times.end[other] + int(nodes.lag_ns[op]) > now:
-            found = _DEPENDENCY, times.end[other], other, False
+            found = DEPENDENCY, times.end[other], other, False
         return found
 
     def _along_host(self, times: _Times, passed: Int64, op: int, until: int, spent: Floats) -> int:
@@ -496,7 +519,7 @@ def _numbers(values: Int64 | Int32 | Bool, *, grows: bool = False) -> Numbers:
 
 
 def _heads(step: Int32, start: Int64) -> Int64:
-    """First operation of every step, in order of the steps."""
+    """First operation of every step, in order of the steps; -1 is none."""
     order = np.lexsort((start, step))
     heads: Int64 = order[np.diff(step[order], prepend=-1) != 0]
     return heads
@@ -561,6 +584,7 @@ def _prepare(graph: StepGraph, shift_ns: int) -> _Nodes:
     latency = np.minimum(start - launched, _LATENCY_NS)
     order = np.lexsort((start, graph.op_stream))
     same = graph.op_stream[order[1:]] == graph.op_stream[order[:-1]]
+    same &= graph.op_kind[order[1:]] != MPI_OP
     before = np.full(len(start), -1, np.int64)
     before[order[1:][same]] = order[:-1][same]
     overlaps = (before >= 0) & (end[before] > start)
@@ -569,12 +593,20 @@ def _prepare(graph: StepGraph, shift_ns: int) -> _Nodes:
     gap = np.where(overlaps, slack, np.minimum(slack, _GAP_NS))
     queued = np.where(before >= 0, waited + gap, np.iinfo(np.int64).min)
     late = start - np.maximum(launched + latency, queued)
-    other, lag = _others(start, end, graph.op_stream, late)
+    other, lag = _others(start, end, graph, late)
     late = np.where(other >= 0, 0, late)
     by_stream = queued > launched + latency  # what held the operation up keeps all of the time
     wait, wait_op, tail = _waits(graph, host_start, host_end, end)
     host_ns = host_end - host_start
     host_ns[wait] = np.minimum(host_ns[wait], _BASE_NS)
+    ops = np.flatnonzero(graph.op_waiter >= 0)
+    host_ns[graph.op_waiter[ops][end[ops] == host_end[graph.op_waiter[ops]]]] = 0
+    wait, wait_op, tail = (
+        np.append(mine, more)
+        for mine, more in ((wait, graph.op_waiter[ops]), (wait_op, ops), (tail, 0 * ops))
+    )
+    order = np.argsort(wait, kind="stable")
+    wait, wait_op, tail = wait[order], wait_op[order], tail[order]
     group = np.where(graph.op_kind == COMMUNICATION_OP, COLLECTIVES, graph.op_small)
     return _Nodes(
         begin_ns=host_start[:1] if len(host_start) else np.zeros(1, np.int64),
@@ -615,14 +647,18 @@ def _launching(graph: StepGraph, group: Int64) -> Int64:
     return launches
 
 
-def _others(start: Int64, end: Int64, stream: Int32, late: Int64) -> tuple[Int64, Int64]:
+def _others(
+    start: Int64, end: Int64, graph: StepGraph, late: Int64
+) -> tuple[Int64, Int64]:
     """Operation of another stream whose end let one begin that nothing else held up.
 
     It ended just before; or, where an operation was much later than all else explains, it was
     launched before that one, and ended in the later half of that time.
     """
     other, lag = np.full(len(start), -1, np.int64), np.zeros(len(start), np.int64)
+    stream = graph.op_stream
     order = np.argsort(end, kind="stable")
+    order = order[graph.op_kind[order] != MPI_OP]
     ended, whose = end[order], stream[order]
     rest = np.flatnonzero(late > 0)
     back = np.searchsorted(ended, start[rest], side="right") - 1
@@ -649,6 +685,7 @@ def _waits(
     full = graph.host_call & (graph.host_kind == LAUNCH) & (host_end - host_start > _WAITS_NS)
     rest = np.flatnonzero(waiting | full)
     order = np.argsort(end, kind="stable")
+    order = order[graph.op_kind[order] != MPI_OP]
     ended, called = end[order], graph.op_call[order]
     back = np.searchsorted(ended, host_end[rest], side="right") - 1
     op = np.full(len(host_start), -1, np.int64)

@@ -9,7 +9,15 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64, distinct_positions
-from perfmodel.readers.trace import MEMCPY, NULL, PAGEABLE_MEMORY, TO_GPU, TO_HOST, Trace
+from perfmodel.readers.trace import (
+    MEMCPY,
+    NO_NAME,
+    NULL,
+    PAGEABLE_MEMORY,
+    TO_GPU,
+    TO_HOST,
+    Trace,
+)
 from perfmodel.timing.launched import BLOCKING, Launched
 from perfmodel.timing.spans import Steps
 from perfmodel.timing.step_times import StepTimes, widened
@@ -41,6 +49,7 @@ _READ_GPU_NS: Final = 100_000
 computed only to be read."""
 _SHORTEST_NS: Final = 100_000
 _LONGEST_NS: Final = 500_000
+STEP: Final = -2
 _BLOCK: Final = 1 << 14
 """Pieces that are summed up at a time: what is made of them is in a CPU's cache."""
 
@@ -63,7 +72,8 @@ class HostTimeline:
     draining : bool, shape (calls,)
         Whether a call returns only when the GPU has nothing left to do.
     rows : int32, shape (calls,)
-        Row of `ApiCalls`; -1 for MPI calls.
+        Row of `ApiCalls`; -1 for MPI calls, `STEP` for the beginning of a step, which takes no time
+        and stands among the calls where there is no GPU.
     """
 
     start_ns: Int64
@@ -103,14 +113,31 @@ def host_timeline(
 
     The threads are those that launch on the lane's GPU and those that the steps were found on.
     Other threads, such as those that look after NCCL's operations, hold nothing up. `kinds` are
-    those of `call_kinds`.
+    those of `call_kinds`. Without a GPU the time between calls is the host's own work.
     """
     on_lane = np.zeros(len(trace.ops), np.bool_)
     on_lane[times.ops.op[times.ops.lane == lane]] = True
     launching = found.thread[on_lane[found.op]]
     own = steps.thread[(steps.process == times.process[lane]) & (steps.thread >= 0)]
     threads = distinct_positions(launching[launching >= 0], len(trace.threads))
-    return _timeline(trace, kinds, np.union1d(own, threads).astype(np.int32))
+    begins = None
+    if times.device[lane] < 0:
+        mine = steps.process == times.process[lane]
+        begins = np.unique(np.append(steps.start_ns[mine], steps.end_ns[mine].max(initial=0)))
+    return _timeline(trace, kinds, np.union1d(own, threads).astype(np.int32), begins)
+
+
+def other_timelines(
+    trace: Trace, steps: Steps, times: StepTimes, lane: int, kinds: tuple[Int8, Bool]
+) -> list[HostTimeline]:
+    """Timelines of the other threads of a process without a GPU that call MPI, thread by thread."""
+    if times.device[lane] >= 0:
+        return []
+    process, thread = times.process[lane], distinct_positions(trace.mpi.thread, len(trace.threads))
+    mine = thread[trace.thread_process[thread] == process]
+    others = np.setdiff1d(mine, steps.thread[steps.process == process])
+    none = np.empty(0, np.int64)
+    return [_timeline(trace, kinds, others[i : i + 1], none) for i in range(len(others))]
 
 
 def call_kinds(trace: Trace, found: Launched) -> tuple[Int8, Bool]:
@@ -187,29 +214,38 @@ def _next_call(trace: Trace, order: Int64, place: Int32, calls: Int64) -> Int64:
     return np.where(goes_on, after, -1)
 
 
-def _timeline(trace: Trace, kinds: tuple[Int8, Bool], threads: Int32) -> HostTimeline:
+def _timeline(
+    trace: Trace, kinds: tuple[Int8, Bool], threads: Int32, begins_ns: Int64 | None
+) -> HostTimeline:
+    """Put the calls of some threads in a row; `begins_ns` are those of steps without a GPU."""
     api, mpi, kind, drains = trace.api, trace.mpi, *kinds
+    begins = np.empty(0, np.int64) if begins_ns is None else begins_ns
     used = np.zeros(len(trace.threads), np.bool_)
     used[threads] = True
+    first = np.full(len(begins), threads[0] if len(threads) else -1, np.int32)
     start, end, thread = (
-        np.concatenate([getattr(api, name), getattr(mpi, name)])
-        for name in ("start_ns", "end_ns", "thread")
+        np.concatenate([getattr(api, name), getattr(mpi, name), more])
+        for name, more in (("start_ns", begins), ("end_ns", begins), ("thread", first))
     )
-    done = np.append(api.end_ns >= api.start_ns, mpi.end_ns != NULL)
+    done = np.concatenate([api.end_ns >= api.start_ns, mpi.end_ns != NULL, begins >= 0])
     order = np.flatnonzero(used.take(thread) & done)
-    order = order[np.argsort(start[order], kind="stable")]
+    counts = len(api), len(mpi), len(begins)
+    order = order[np.lexsort((order < sum(counts[:2]), start[order]))]  # steps begin first
     start, end = start[order], end[order]
     reached = np.maximum.accumulate(end)
     start[1:] = np.maximum(start[1:], reached[:-1])
     np.maximum(end, start, out=end)
-    others = len(mpi)
-    what = np.append(kind, np.full(others, COMMUNICATION, np.int8))[order]
+    others = np.repeat(np.array([-1, STEP], np.int32), counts[1:])
+    what = np.append(kind, np.where(others == STEP, HOST, COMMUNICATION).astype(np.int8))[order]
+    parts = _with_pauses(start, end, what)
+    if begins_ns is not None:
+        parts[2][1::2] = HOST
     return HostTimeline(
-        *_with_pauses(start, end, what),
-        np.concatenate([api.name, mpi.name])[order],
+        *parts,
+        np.concatenate([api.name, mpi.name, np.full(counts[2], NO_NAME, np.int32)])[order],
         thread[order],
-        np.append(drains, np.zeros(others, np.bool_))[order],
-        np.append(np.arange(len(api), dtype=np.int32), np.full(others, -1, np.int32))[order],
+        np.append(drains, np.zeros(len(others), np.bool_))[order],
+        np.append(np.arange(counts[0], dtype=np.int32), others)[order],
     )
 
 

@@ -14,7 +14,7 @@ from perfmodel.timing.critical_path import COLLECTIVES, PATH_KINDS, Change, Repl
 from perfmodel.timing.host_timeline import ALLOCATION, CAUSES, HOST, LAUNCH, PAGEABLE, SYNC
 from perfmodel.timing.nccl import PASSES, MatchedKernels, NcclKernels
 from perfmodel.timing.small_kernels import MANY
-from perfmodel.timing.step_graph import KERNEL_OP
+from perfmodel.timing.step_graph import KERNEL_OP, Exchanges, StepGraph, with_exchanges
 from perfmodel.timing.step_report import StepReport
 
 _WORTH: Final = 0.005
@@ -301,6 +301,7 @@ def step_facts(
     kernels: tuple[KernelTime, ...],
     median_s: float,
     long: LongSteps | None = None,
+    exchanges: Exchanges | None = None,
 ) -> StepFacts:
     """Replay the steps of a run, and find its small kernels and its late ranks.
 
@@ -317,8 +318,10 @@ def step_facts(
     median_s : float
         Median step of the slowest rank, of all steps that count.
     long : LongSteps, optional
+    exchanges : Exchanges, optional
+        Of MPI.
     """
-    replay = _replay(reports, matched, median_s)
+    replay = replay_of(reports, matched, exchanges, median_s)
     step = replay.step_s(Change())
     lanes = [rank for ranks in numbered for rank in ranks]
     spent = _spent(reports, window)
@@ -363,8 +366,24 @@ def step_facts(
     )
 
 
-def _replay(reports: Sequence[StepReport], matched: MatchedKernels, median_s: float) -> Replay:
-    """Join the lanes of all reports by the collectives that they share."""
+def replay_of(
+    reports: Sequence[StepReport],
+    matched: MatchedKernels,
+    exchanges: Exchanges | None = None,
+    median_s: float = 0.0,
+) -> Replay:
+    """Join the lanes of all reports by the collectives and messages that they share.
+
+    The lanes of `reports` come first, one report after the other, and then other threads of
+    processes without a GPU that call MPI.
+    """
+    return Replay(*graphs_of(reports, matched, exchanges), median_s)
+
+
+def graphs_of(
+    reports: Sequence[StepReport], matched: MatchedKernels, exchanges: Exchanges | None = None
+) -> tuple[list[StepGraph], list[int], list[Int64]]:
+    """Return what `Replay` needs: the graphs, their shifts, and the exchange of every operation."""
     kernels = matched.kernels
     own = np.concatenate([r.nccl.start_ns for r in reports])
     graphs = [graph for report in reports for graph in report.graphs]
@@ -376,7 +395,10 @@ def _replay(reports: Sequence[StepReport], matched: MatchedKernels, median_s: fl
             np.array([number.get(t, -1) for t in graph.op_start_ns.tolist()], np.int64)
         )
         shifts.append(int(matched.start_ns[mine[0]] - own[mine[0]]) if len(mine) else 0)
-    return Replay(graphs, shifts, collectives, median_s)
+    if exchanges is None:
+        return graphs, shifts, collectives
+    shifts = [s or int(by) for s, by in zip(shifts, exchanges.shift_ns, strict=True)]
+    return with_exchanges(graphs, shifts, collectives, exchanges)
 
 
 def _spent(reports: Sequence[StepReport], window: slice) -> dict[str, float]:

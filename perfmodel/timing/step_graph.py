@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64
 from perfmodel.readers.trace import MEMCPY, MEMSET, PAGEABLE_MEMORY, TO_GPU, TO_HOST, Trace
-from perfmodel.timing.host_timeline import SYNC, HostTimeline
+from perfmodel.timing.host_timeline import STEP, SYNC, HostTimeline
 from perfmodel.timing.launched import Launched
 from perfmodel.timing.spans import Steps
 from perfmodel.timing.step_times import StepTimes
@@ -19,6 +20,8 @@ COPY_OP: Final = 1
 COMMUNICATION_OP: Final = 2
 PAGEABLE_OP: Final = 3
 READ_OP: Final = 4
+STEP_OP: Final = 5
+MPI_OP: Final = 6
 MOST_OPS: Final = 16_000
 """Operations of a lane that are kept: those of its last whole steps, or of a part of one step."""
 _MOST_STEPS: Final = 10
@@ -45,10 +48,15 @@ class StepGraph:
     op_call : int32, shape (k,)
         Position of the launching call among the host's pieces.
     op_kind : int8, shape (k,)
-        `KERNEL_OP`, `COPY_OP`, `COMMUNICATION_OP`, `PAGEABLE_OP` (a copy from pageable memory) or
-        `READ_OP` (a copy to the host that waits for it, or a kernel whose result is only read).
+        `KERNEL_OP`, `COPY_OP`, `COMMUNICATION_OP`, `PAGEABLE_OP` (a copy from pageable memory),
+        `READ_OP` (a copy to the host that waits for it, or a kernel whose result is only read),
+        `STEP_OP` (the beginning of a step without a GPU) or `MPI_OP` (see `with_exchanges`).
     op_small : int32, shape (k,)
         Number of the range whose small kernel it is, -1 if it is none.
+    op_waiter : int32, shape (k,)
+        Position of the call of MPI that waits for an `MPI_OP`, -1 for none and for others.
+    others : tuple of StepGraph
+        Other threads of a process without a GPU that call MPI.
     """
 
     host_edge_ns: Int64
@@ -62,6 +70,109 @@ class StepGraph:
     op_call: Int32
     op_kind: Int8
     op_small: Int32
+    op_waiter: Int32
+    others: tuple[StepGraph, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanges:
+    """Exchanges of MPI, one row for each lane that takes part; times on the lanes' own clocks.
+
+    Attributes
+    ----------
+    lane, instance : int64, shape (n,)
+        Rows of one instance are one exchange: those that wait do so until all have come.
+    post_ns, end_ns : int64, shape (n,)
+        When the lane came to it, and when the call ended that completed it.
+    waits : bool, shape (n,)
+        Whether this lane needs the others: the root of a broadcast does not.
+    shift_ns : int64, shape (lanes,)
+        What puts the times of each lane on one clock.
+    """
+
+    lane: Int64
+    instance: Int64
+    post_ns: Int64
+    end_ns: Int64
+    waits: Bool
+    shift_ns: Int64
+
+
+def with_exchanges(
+    graphs: Sequence[StepGraph],
+    shift_ns: Sequence[int],
+    together: Sequence[Int64],
+    found: Exchanges,
+) -> tuple[list[StepGraph], list[int], list[Int64]]:
+    """Add MPI's exchanges to the graphs: what a lane posts, and the call that waits for all.
+
+    What is posted is an operation that begins with the call that posts it. It ends after the last
+    lane has posted its own, with the call that completes it; where that call came later still, so
+    long after the last lane as the call took.
+
+    Parameters
+    ----------
+    graphs : sequence of StepGraph
+        Of the lanes; those of their other threads are put behind them.
+    shift_ns : sequence of int
+    together : sequence of int64 arrays
+        Number of the collective of every operation, -1 for others.
+    found : Exchanges
+
+    Returns
+    -------
+    list of StepGraph, list of int, list of int64 arrays
+        The same with all threads and the exchanges.
+    """
+    owner = [*range(len(graphs)), *(i for i, g in enumerate(graphs) for _ in g.others)]
+    graphs = [*graphs, *(other for graph in graphs for other in graph.others)]
+    shifts = [shift_ns[i] for i in owner]
+    known = [*together, *(np.full(len(g.op_call), -1) for g in graphs[len(together) :])]
+    places = [_places(graph, found, lane) for graph, lane in zip(graphs, owner, strict=True)]
+    whose = np.repeat(np.arange(len(graphs)), [len(rows) for rows, _, _ in places])
+    row, call, waiter = (np.concatenate(columns) for columns in zip(*places, strict=True))
+    shift = np.array(shifts, np.int64)[whose]
+    distinct, number = np.unique(found.instance[row], return_inverse=True)
+    arrived = np.full(len(distinct), np.iinfo(np.int64).min)
+    np.maximum.at(arrived, number, found.post_ns[row] + shift)
+    needed = arrived[number] - shift  # on the lane's own clock
+    alone = np.bincount(number, minlength=len(distinct))[number] < 2
+    waits = found.waits[row] & (found.end_ns[row] > needed) & (waiter >= 0) & ~alone
+    waiter = np.where(waits, waiter, -1)
+    number += 1 + max((int(numbers.max(initial=-1)) for numbers in known), default=-1)
+    joined = []
+    for i, graph in enumerate(graphs):
+        mine = whose == i
+        post, waited = found.post_ns[row[mine]], waiter[mine]
+        last = graph.host_edge_ns[:-1].copy()  # the rest of a call is the transfer
+        np.maximum.at(last, waited[waited >= 0], needed[mine][waited >= 0])
+        end = np.where(waited >= 0, needed[mine] + (graph.host_edge_ns[1:] - last)[waited], post)
+        none = np.full(len(post), -1, np.int32)
+        columns = {
+            "op_start_ns": post, "op_end_ns": end, "op_stream": none, "op_step": none,
+            "op_call": call[mine], "op_kind": none + 1 + MPI_OP, "op_small": none,
+            "op_waiter": waited,
+        }  # fmt: skip
+        order = np.argsort(np.append(graph.op_call, call[mine]), kind="stable")
+        joined.append(replace(graph, **{
+            name: np.append(getattr(graph, name), values)[order].astype(getattr(graph, name).dtype)
+            for name, values in columns.items()
+        }))  # fmt: skip
+        known[i] = np.append(known[i], number[mine])[order]
+    return joined, shifts, known
+
+
+def _places(graph: StepGraph, found: Exchanges, lane: int) -> tuple[Int64, Int64, Int64]:
+    """Rows of a lane's exchanges, with the calls that post and (or -1) complete them."""
+    row = np.flatnonzero(found.lane == lane)
+    starts, ends = graph.host_edge_ns[:-1][::2], graph.host_edge_ns[1:][::2]
+    if len(starts) == 0:
+        return row[:0], row[:0], row[:0]
+    call = np.minimum(np.searchsorted(starts, found.post_ns[row]), len(starts) - 1)
+    done = np.minimum(np.searchsorted(ends, found.end_ns[row]), len(ends) - 1)
+    known = starts[call] == found.post_ns[row]
+    waiter = np.where((ends[done] == found.end_ns[row]) & (done >= call), 2 * done, -1)
+    return row[known], 2 * call[known], waiter[known]
 
 
 def last_steps(graph: StepGraph, most: int) -> StepGraph:
@@ -76,7 +187,7 @@ def last_steps(graph: StepGraph, most: int) -> StepGraph:
     rows = np.flatnonzero(graph.op_step >= numbers[-kept])
     begin = int(graph.op_call[rows].min())
     host = {name: getattr(graph, name)[begin:].copy() for name in _HOST}
-    ops = {name: getattr(graph, name)[rows] for name in StepGraph.__slots__ if name not in _HOST}
+    ops = {name: getattr(graph, name)[rows] for name in StepGraph.__slots__ if name[:2] == "op"}
     return replace(graph, **host, **{**ops, "op_call": ops["op_call"] - begin})
 
 
@@ -92,12 +203,16 @@ def step_graph(
     lane: int,
     communicates: Bool,
     small: Int64,
+    others: Sequence[HostTimeline] = (),
 ) -> StepGraph:
     """Collect one lane's last steps, or the last part of one that holds more than `MOST_OPS`.
 
     Operations whose launch is not on the timeline are left out. `small` is the range's number of
-    every small kernel by `GpuOps` row, -1 for other operations.
+    every small kernel by `GpuOps` row, -1 for other operations. `others` are the timelines of other
+    threads, see `other_timelines`.
     """
+    if times.device[lane] < 0:
+        return _without_gpu(steps, times, line, lane, others)
     ops = trace.ops
     mine = np.flatnonzero(times.ops.lane == lane)
     op, number = times.ops.op[mine], steps.number[times.ops.step[mine]].astype(np.int64)
@@ -129,5 +244,35 @@ def step_graph(
         np.append(line.start_ns[host], line.end_ns[host[-1:]]),
         line.kind[host], host % 2 == 0, line.drains(host), ops.start_ns[op], ops.end_ns[op],
         ops.stream[op], number.astype(np.int32), (at - begin).astype(np.int32), kind,
-        small[op].astype(np.int32),
+        small[op].astype(np.int32), np.full(len(op), -1, np.int32),
+    )  # fmt: skip
+
+
+def _without_gpu(
+    steps: Steps, times: StepTimes, line: HostTimeline, lane: int, others: Sequence[HostTimeline]
+) -> StepGraph:
+    """Return the last steps of a process without a GPU: calls of MPI, and the work between them."""
+    mine = np.flatnonzero(steps.process == times.process[lane])
+    mine = mine[np.argsort(steps.start_ns[mine], kind="stable")]
+    number = np.append(steps.number[mine], steps.number[mine[-1:]] + 1)
+    begins = 2 * np.flatnonzero(line.rows == STEP)
+    kept = (begins >= begins[-1] - MOST_OPS) & (np.arange(len(begins))[::-1] <= _MOST_STEPS)
+    kept[-2:] = True
+    begins = begins[kept]
+    graph = _chain(line, int(begins[0]), begins, number[kept].astype(np.int32))
+    since, none = graph.host_edge_ns[0], np.empty(0, np.int64)
+    found = ((one, 2 * int(np.searchsorted(one.start_ns[::2], since))) for one in others)
+    chains = (_chain(one, at, none, none.astype(np.int32)) for one, at in found if at < len(one))
+    return replace(graph, others=tuple(chains))
+
+
+def _chain(line: HostTimeline, first: int, begins: Int64, step: Int32) -> StepGraph:
+    """Graph of one thread's calls, from a piece on, with the steps that begin at some pieces."""
+    host, count = np.arange(first, len(line)), len(begins)
+    none = np.full(count, -1, np.int32)
+    return StepGraph(
+        np.append(line.start_ns[host], line.end_ns[host[-1:]]), line.kind[host], host % 2 == 0,
+        line.drains(host), line.start_ns[begins], line.start_ns[begins],
+        np.zeros(count, np.int32), step, (begins - first).astype(np.int32),
+        np.full(count, STEP_OP, np.int8), none, none,
     )  # fmt: skip

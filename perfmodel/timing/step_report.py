@@ -14,7 +14,13 @@ from perfmodel.base.kernels import PRODUCTS
 from perfmodel.readers.codes import sums
 from perfmodel.readers.trace import KERNEL, NO_NAME, Trace, join_columns
 from perfmodel.timing.by_process import Part, by_process
-from perfmodel.timing.host_timeline import HostTimes, call_kinds, host_timeline, host_times
+from perfmodel.timing.host_timeline import (
+    HostTimes,
+    call_kinds,
+    host_timeline,
+    host_times,
+    other_timelines,
+)
 from perfmodel.timing.idle_causes import IdleGaps, idle_gaps
 from perfmodel.timing.intervals import extents, union
 from perfmodel.timing.kernels import COMMUNICATION, categorize
@@ -253,7 +259,8 @@ def _measured(
         line = host_timeline(trace, steps, found, times, lane, kinds)
         gaps.append(idle_gaps(trace, steps, found, times, lane, line, nesting, names_of_gaps))
         hosts.append(host_times(line, steps, times, lane))
-        graphs.append(step_graph(trace, steps, found, times, line, lane, sends, small_of))
+        others = other_timelines(trace, steps, times, lane, kinds)
+        graphs.append(step_graph(trace, steps, found, times, line, lane, sends, small_of, others))
     lost, everything = _lost(trace, steps, found, step)
     return StepReport(
         steps=steps,
