@@ -596,17 +596,16 @@ def _prepare(graph: StepGraph, shift_ns: int) -> _Nodes:
     other, lag = _others(start, end, graph, late)
     late = np.where(other >= 0, 0, late)
     by_stream = queued > launched + latency  # what held the operation up keeps all of the time
-    wait, wait_op, tail = _waits(graph, host_start, host_end, end)
+    wait, wait_op = _waits(graph, host_start, host_end, end)
     host_ns = host_end - host_start
     host_ns[wait] = np.minimum(host_ns[wait], _BASE_NS)
     ops = np.flatnonzero(graph.op_waiter >= 0)
-    host_ns[graph.op_waiter[ops][end[ops] == host_end[graph.op_waiter[ops]]]] = 0
-    wait, wait_op, tail = (
-        np.append(mine, more)
-        for mine, more in ((wait, graph.op_waiter[ops]), (wait_op, ops), (tail, 0 * ops))
-    )
+    held = end[ops] == host_end[graph.op_waiter[ops]]  # an exchange ended the call
+    host_ns[graph.op_waiter[ops][held]] = 0
+    wait, wait_op = np.append(wait, graph.op_waiter[ops]), np.append(wait_op, ops)
     order = np.argsort(wait, kind="stable")
-    wait, wait_op, tail = wait[order], wait_op[order], tail[order]
+    wait, wait_op = wait[order], wait_op[order]
+    tail = np.where(graph.op_waiter[wait_op] < 0, host_end[wait] - end[wait_op], 0)
     group = np.where(graph.op_kind == COMMUNICATION_OP, COLLECTIVES, graph.op_small)
     return _Nodes(
         begin_ns=host_start[:1] if len(host_start) else np.zeros(1, np.int64),
@@ -647,9 +646,7 @@ def _launching(graph: StepGraph, group: Int64) -> Int64:
     return launches
 
 
-def _others(
-    start: Int64, end: Int64, graph: StepGraph, late: Int64
-) -> tuple[Int64, Int64]:
+def _others(start: Int64, end: Int64, graph: StepGraph, late: Int64) -> tuple[Int64, Int64]:
     """Operation of another stream whose end let one begin that nothing else held up.
 
     It ended just before; or, where an operation was much later than all else explains, it was
@@ -673,10 +670,8 @@ def _others(
     return other, lag
 
 
-def _waits(
-    graph: StepGraph, host_start: Int64, host_end: Int64, end: Int64
-) -> tuple[Int64, Int64, Int64]:
-    """Calls that waited for an operation, which one, and when they returned after its end.
+def _waits(graph: StepGraph, host_start: Int64, host_end: Int64, end: Int64) -> tuple[Int64, Int64]:
+    """Calls that waited for an operation of the GPU, and which one.
 
     Blocking calls wait, and launches that take long: the queue has no room. A call waited for the
     last operation launched until then that ended before it returned, if it ended during the call.
@@ -696,4 +691,4 @@ def _waits(
         op[rest[launched]] = order[back[launched]]
         rest, back = rest[~launched], back[~launched] - 1
     wait = np.flatnonzero(op >= 0)
-    return wait, op[wait], host_end[wait] - end[op[wait]]
+    return wait, op[wait]

@@ -140,7 +140,8 @@ class IdleGaps:
         none = np.full(len(rows), -1, np.int32)
         columns = {
             "lane": rows[:, 0], "step": rows[:, 1], "start_ns": np.full(len(rows), NULL),
-            "into_ns": np.full(len(rows), NULL), "idle_ns": total, "cause": rows[:, 3], "call": none, "range": rows[:, 2], "op": none,
+            "into_ns": np.full(len(rows), NULL), "idle_ns": total, "cause": rows[:, 3],
+            "call": none, "range": rows[:, 2], "op": none,
         }  # fmt: skip
         lane = np.concatenate([self.lane[at], columns["lane"]])
         order = np.argsort(lane, kind="stable")

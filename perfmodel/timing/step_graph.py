@@ -50,7 +50,7 @@ class StepGraph:
     op_kind : int8, shape (k,)
         `KERNEL_OP`, `COPY_OP`, `COMMUNICATION_OP`, `PAGEABLE_OP` (a copy from pageable memory),
         `READ_OP` (a copy to the host that waits for it, or a kernel whose result is only read),
-        `STEP_OP` (the beginning of a step without a GPU) or `MPI_OP` (see `with_exchanges`).
+        `STEP_OP` (the beginning of a step without a GPU) or `MPI_OP` (see `timing.run_graph`).
     op_small : int32, shape (k,)
         Number of the range whose small kernel it is, -1 if it is none.
     op_waiter : int32, shape (k,)
@@ -72,107 +72,6 @@ class StepGraph:
     op_small: Int32
     op_waiter: Int32
     others: tuple[StepGraph, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Exchanges:
-    """Exchanges of MPI, one row for each lane that takes part; times on the lanes' own clocks.
-
-    Attributes
-    ----------
-    lane, instance : int64, shape (n,)
-        Rows of one instance are one exchange: those that wait do so until all have come.
-    post_ns, end_ns : int64, shape (n,)
-        When the lane came to it, and when the call ended that completed it.
-    waits : bool, shape (n,)
-        Whether this lane needs the others: the root of a broadcast does not.
-    shift_ns : int64, shape (lanes,)
-        What puts the times of each lane on one clock.
-    """
-
-    lane: Int64
-    instance: Int64
-    post_ns: Int64
-    end_ns: Int64
-    waits: Bool
-    shift_ns: Int64
-
-
-def with_exchanges(
-    graphs: Sequence[StepGraph],
-    shift_ns: Sequence[int],
-    together: Sequence[Int64],
-    found: Exchanges,
-) -> tuple[list[StepGraph], list[int], list[Int64]]:
-    """Add MPI's exchanges to the graphs: what a lane posts, and the call that waits for all.
-
-    What is posted is an operation that begins with the call that posts it. It ends after the last
-    lane has posted its own, with the call that completes it; where that call came later still, so
-    long after the last lane as the call took.
-
-    Parameters
-    ----------
-    graphs : sequence of StepGraph
-        Of the lanes; those of their other threads are put behind them.
-    shift_ns : sequence of int
-    together : sequence of int64 arrays
-        Number of the collective of every operation, -1 for others.
-    found : Exchanges
-
-    Returns
-    -------
-    list of StepGraph, list of int, list of int64 arrays
-        The same with all threads and the exchanges.
-    """
-    owner = [*range(len(graphs)), *(i for i, g in enumerate(graphs) for _ in g.others)]
-    graphs = [*graphs, *(other for graph in graphs for other in graph.others)]
-    shifts = [shift_ns[i] for i in owner]
-    known = [*together, *(np.full(len(g.op_call), -1) for g in graphs[len(together) :])]
-    places = [_places(graph, found, lane) for graph, lane in zip(graphs, owner, strict=True)]
-    whose = np.repeat(np.arange(len(graphs)), [len(rows) for rows, _, _ in places])
-    row, call, waiter = (np.concatenate(columns) for columns in zip(*places, strict=True))
-    shift = np.array(shifts, np.int64)[whose]
-    distinct, number = np.unique(found.instance[row], return_inverse=True)
-    arrived = np.full(len(distinct), np.iinfo(np.int64).min)
-    np.maximum.at(arrived, number, found.post_ns[row] + shift)
-    needed = arrived[number] - shift  # on the lane's own clock
-    alone = np.bincount(number, minlength=len(distinct))[number] < 2
-    waits = found.waits[row] & (found.end_ns[row] > needed) & (waiter >= 0) & ~alone
-    waiter = np.where(waits, waiter, -1)
-    number += 1 + max((int(numbers.max(initial=-1)) for numbers in known), default=-1)
-    joined = []
-    for i, graph in enumerate(graphs):
-        mine = whose == i
-        post, waited = found.post_ns[row[mine]], waiter[mine]
-        last = graph.host_edge_ns[:-1].copy()  # the rest of a call is the transfer
-        np.maximum.at(last, waited[waited >= 0], needed[mine][waited >= 0])
-        end = np.where(waited >= 0, needed[mine] + (graph.host_edge_ns[1:] - last)[waited], post)
-        none = np.full(len(post), -1, np.int32)
-        columns = {
-            "op_start_ns": post, "op_end_ns": end, "op_stream": none, "op_step": none,
-            "op_call": call[mine], "op_kind": none + 1 + MPI_OP, "op_small": none,
-            "op_waiter": waited,
-        }  # fmt: skip
-        order = np.argsort(np.append(graph.op_call, call[mine]), kind="stable")
-        joined.append(replace(graph, **{
-            name: np.append(getattr(graph, name), values)[order].astype(getattr(graph, name).dtype)
-            for name, values in columns.items()
-        }))  # fmt: skip
-        known[i] = np.append(known[i], number[mine])[order]
-    return joined, shifts, known
-
-
-def _places(graph: StepGraph, found: Exchanges, lane: int) -> tuple[Int64, Int64, Int64]:
-    """Rows of a lane's exchanges, with the calls that post and (or -1) complete them."""
-    row = np.flatnonzero(found.lane == lane)
-    starts, ends = graph.host_edge_ns[:-1][::2], graph.host_edge_ns[1:][::2]
-    if len(starts) == 0:
-        return row[:0], row[:0], row[:0]
-    call = np.minimum(np.searchsorted(starts, found.post_ns[row]), len(starts) - 1)
-    done = np.minimum(np.searchsorted(ends, found.end_ns[row]), len(ends) - 1)
-    known = starts[call] == found.post_ns[row]
-    waiter = np.where((ends[done] == found.end_ns[row]) & (done >= call), 2 * done, -1)
-    return row[known], 2 * call[known], waiter[known]
 
 
 def last_steps(graph: StepGraph, most: int) -> StepGraph:
