@@ -90,7 +90,7 @@ def _members(found: Exchanges) -> tuple[Int64, Int64, Bool]:
     """
     rows = np.flatnonzero(found.by_mpi & (found.instance >= 0))
     rules = np.array([rule_of(name) for name in found.names] or [""])[found.name[rows]]
-    rules[found.way[rows] != COLLECTIVE] = "together"
+    rules = np.where(found.way[rows] == COLLECTIVE, rules, "")  # a message, which both wait for
     group, peer, rank = found.instance[rows], found.peer[rows], found.rank[rows]
     waits = np.isin(rules, ("together", "")) | (rules == "to_root") & (peer == rank)
     whom = np.where((rules == "from_root") & (peer != NULL), peer, found.cause_rank[rows])
