@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from analysis.test_order_free import ALL, ALL_TRACES, QUICK, QUICK_TRACES, others, source_of
+
 from perfmodel.analysis.runs import time_runs
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
