@@ -200,8 +200,8 @@ def _small_kernels(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator
             "many_small_kernels",
             f"{small.count:.0f} small kernels{where}",
             small.saving_s,
-            f"kernels under 10 µs, {si(small.gpu_s, 's')} of GPU time per step, which the host "
-            f"takes {si(small.host_s, 's')} to launch{_slowed(facts)}",
+            f"kernels under {si(small.under_s, 's', 2)}, {si(small.gpu_s, 's')} of GPU time per "
+            f"step, which the host takes {si(small.host_s, 's')} to launch{_slowed(facts)}",
             actions.advise("fuse_small", where=where),
         )
 

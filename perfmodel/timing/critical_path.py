@@ -22,6 +22,7 @@ from perfmodel.timing.host_timeline import (
     CAUSES,
     COMMUNICATION,
     DEPENDENCY,
+    FULL,
     HOST,
     LAUNCH,
     PAGEABLE,
@@ -46,14 +47,15 @@ _KERNEL, _COPY, _COMMUNICATION = (PATH_KINDS.index(k) for k in PATH_KINDS[len(CA
 _PATH_OF: Final = np.zeros(7, np.int8)
 _PATH_OF[[KERNEL_OP, COPY_OP, COMMUNICATION_OP]] = _KERNEL, _COPY, _COMMUNICATION
 _PATH_OF[[PAGEABLE_OP, READ_OP, STEP_OP, MPI_OP]] = PAGEABLE, SYNC, HOST, COMMUNICATION
-_WAITS_NS: Final = 200_000
-_BASE_NS: Final = 5_000
-_NEAR_NS: Final = 10_000
+_NEAR: Final = 2
+"""An operation that begins so many quick launches after another one's end waited for it."""
 _LOOK_BACK: Final = 8
-_LATENCY_NS: Final = 5_000
-"""From the start of a launch to that of its operation on an idle GPU, at least."""
-_GAP_NS: Final = 1_000
-"""Between operations of one stream, at least, where the second was queued."""
+_LATENCY: Final = 1
+"""From the start of a launch to that of its operation on an idle GPU, at least, in quick launches:
+it begins when the call returns. A call that finds nothing to wait for takes as long."""
+_OF_GAP: Final = 4
+"""Between operations of one stream, where the second was queued, at least this part of a quick
+launch: 1 µs on H200s, where quick launches take 4."""
 
 _LONGEST_NS: Final = 2.0**62
 _MANY: Final = 300_000
@@ -581,7 +583,7 @@ def _prepare(graph: StepGraph, shift_ns: int) -> _Nodes:
     # an operation does not begin before its call, whatever clocks say
     start = np.maximum(graph.op_start_ns + shift_ns, launched)
     end = np.maximum(graph.op_end_ns + shift_ns, start)
-    latency = np.minimum(start - launched, _LATENCY_NS)
+    latency = np.minimum(start - launched, _LATENCY * graph.launch_ns)
     order = np.lexsort((start, graph.op_stream))
     same = graph.op_stream[order[1:]] == graph.op_stream[order[:-1]]
     same &= graph.op_kind[order[1:]] != MPI_OP
@@ -590,7 +592,7 @@ def _prepare(graph: StepGraph, shift_ns: int) -> _Nodes:
     overlaps = (before >= 0) & (end[before] > start)
     waited = np.where(overlaps, start[before], end[before])
     slack = start - np.where(before >= 0, waited, 0)
-    gap = np.where(overlaps, slack, np.minimum(slack, _GAP_NS))
+    gap = np.where(overlaps, slack, np.minimum(slack, graph.launch_ns // _OF_GAP))
     queued = np.where(before >= 0, waited + gap, np.iinfo(np.int64).min)
     late = start - np.maximum(launched + latency, queued)
     other, lag = _others(start, end, graph, late)
@@ -598,7 +600,7 @@ def _prepare(graph: StepGraph, shift_ns: int) -> _Nodes:
     by_stream = queued > launched + latency  # what held the operation up keeps all of the time
     wait, wait_op = _waits(graph, host_start, host_end, end)
     host_ns = host_end - host_start
-    host_ns[wait] = np.minimum(host_ns[wait], _BASE_NS)
+    host_ns[wait] = np.minimum(host_ns[wait], _LATENCY * graph.launch_ns)
     ops = np.flatnonzero(graph.op_waiter >= 0)
     held = end[ops] == host_end[graph.op_waiter[ops]]  # an exchange ended the call
     host_ns[graph.op_waiter[ops][held]] = 0
@@ -653,7 +655,7 @@ def _others(start: Int64, end: Int64, graph: StepGraph, late: Int64) -> tuple[In
     launched before that one, and ended in the later half of that time.
     """
     other, lag = np.full(len(start), -1, np.int64), np.zeros(len(start), np.int64)
-    stream = graph.op_stream
+    stream, near_ns = graph.op_stream, _NEAR * graph.launch_ns
     order = np.argsort(end, kind="stable")
     order = order[graph.op_kind[order] != MPI_OP]
     ended, whose = end[order], stream[order]
@@ -661,9 +663,9 @@ def _others(start: Int64, end: Int64, graph: StepGraph, late: Int64) -> tuple[In
     back = np.searchsorted(ended, start[rest], side="right") - 1
     for _ in range(_LOOK_BACK):
         since = start[rest] - ended[back]
-        near = (back >= 0) & (since <= np.maximum(late[rest] // 2, _NEAR_NS))
+        near = (back >= 0) & (since <= np.maximum(late[rest] // 2, near_ns))
         rest, back, since = rest[near], back[near], since[near]
-        found = (whose[back] != stream[rest]) & ((since <= _NEAR_NS) | (order[back] < rest))
+        found = (whose[back] != stream[rest]) & ((since <= near_ns) | (order[back] < rest))
         other[rest[found]] = order[back[found]]
         lag[rest[found]] = since[found]
         rest, back = rest[~found], back[~found] - 1
@@ -677,7 +679,11 @@ def _waits(graph: StepGraph, host_start: Int64, host_end: Int64, end: Int64) -> 
     last operation launched until then that ended before it returned, if it ended during the call.
     """
     waiting = graph.host_call & graph.host_drains
-    full = graph.host_call & (graph.host_kind == LAUNCH) & (host_end - host_start > _WAITS_NS)
+    full = (
+        graph.host_call
+        & (graph.host_kind == LAUNCH)
+        & (host_end - host_start > FULL * graph.launch_ns)
+    )
     rest = np.flatnonzero(waiting | full)
     order = np.argsort(end, kind="stable")
     order = order[graph.op_kind[order] != MPI_OP]

@@ -23,9 +23,11 @@ from perfmodel.timing.step_report import StepReport
 _WORTH: Final = 0.005
 """Kinds that take less than this share of a step cannot save more, and are not replayed."""
 _SMALL_MESSAGES: Final = 20
-_EQUAL_STEPS, _INTERRUPTIONS, _SLICE_NS, _ALIKE = 3, 3, 1_000_000, 0.1
-"""Kernels are compared in so many equal steps; so many that take longer by more than a short time
-slice and by about as much each (quartiles this share of the median apart) were interrupted."""
+_EQUAL_STEPS, _INTERRUPTIONS, _SLICE, _ALIKE = 3, 3, 10, 0.1
+"""Kernels are compared in so many equal steps; so many that take longer by more than so many median
+kernels and by about as much each (quartiles this share of the median apart) were interrupted. A
+time slice is 2.5 ms on an H200, whatever the program does: beside kernels that take so long, too,
+it is not seen."""
 _BY_CHANCE: Final = 0.5
 """Interruptions come by chance: of the places in a step where kernels are ever interrupted, less
 than this share is in a step that has any, on average."""
@@ -111,13 +113,17 @@ class PathPart:
 
 @dataclass(frozen=True, slots=True)
 class SmallRange:
-    """A range that launches many small kernels in a step; `saving_s` where they are fused."""
+    """A range that launches many kernels that take less than `under_s` in a step.
+
+    `saving_s` is what a step takes less where they are fused.
+    """
 
     range: str
     count: float
     gpu_s: float
     host_s: float
     saving_s: float
+    under_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,6 +450,7 @@ def _small(
                 float(small.gpu_ns[rows].sum()) * 1e-9 / steps,
                 float(small.host_ns[rows].sum()) * 1e-9 / steps,
                 max(saved, 0.0),
+                float(small.under_ns[rows[0]]) * 1e-9,
             )
     return tuple(sorted(found.values(), key=lambda s: -s.saving_s))
 
@@ -467,7 +474,8 @@ def _interrupted(reports: Sequence[StepReport], ranks: Sequence[int]) -> Iterato
         kernel = (graph.op_kind[rows].reshape(took.shape) == KERNEL_OP).all(axis=0)
         least = took.min(axis=0)
         more = took - least
-        cut = (more > np.maximum(least, _SLICE_NS)) & kernel
+        usual = np.median(took[:, kernel]) if kernel.any() else 0.0
+        cut = (more > np.maximum(least, _SLICE * usual)) & kernel
         longer, places = more[cut], cut.any(axis=0)
         if len(longer) < _INTERRUPTIONS:
             continue

@@ -10,7 +10,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64
 from perfmodel.readers.trace import MEMCPY, MEMSET, PAGEABLE_MEMORY, TO_GPU, TO_HOST, Trace
-from perfmodel.timing.host_timeline import STEP, SYNC, HostTimeline
+from perfmodel.timing.host_timeline import STEP, SYNC, HostTimeline, step_begins
 from perfmodel.timing.launched import Launched
 from perfmodel.timing.spans import Steps
 from perfmodel.timing.step_times import StepTimes
@@ -55,6 +55,8 @@ class StepGraph:
         Number of the range whose small kernel it is, -1 if it is none.
     op_waiter : int32, shape (k,)
         Position of the call of MPI that waits for an `MPI_OP`, -1 for none and for others.
+    launch_ns : int
+        Duration of a quick launch, see `perfmodel.timing.host_timeline.quick_launches`.
     others : tuple of StepGraph
         Other threads of a process without a GPU that call MPI.
     """
@@ -71,6 +73,7 @@ class StepGraph:
     op_kind: Int8
     op_small: Int32
     op_waiter: Int32
+    launch_ns: int = 0
     others: tuple[StepGraph, ...] = ()
 
 
@@ -143,7 +146,7 @@ def step_graph(
         np.append(line.start_ns[host], line.end_ns[host[-1:]]),
         line.kind[host], host % 2 == 0, line.drains(host), ops.start_ns[op], ops.end_ns[op],
         ops.stream[op], number.astype(np.int32), (at - begin).astype(np.int32), kind,
-        small[op].astype(np.int32), np.full(len(op), -1, np.int32),
+        small[op].astype(np.int32), np.full(len(op), -1, np.int32), line.launch_ns,
     )  # fmt: skip
 
 
@@ -151,9 +154,7 @@ def _without_gpu(
     steps: Steps, times: StepTimes, line: HostTimeline, lane: int, others: Sequence[HostTimeline]
 ) -> StepGraph:
     """Return the last steps of a process without a GPU: calls of MPI, and the work between them."""
-    mine = np.flatnonzero(steps.process == times.process[lane])
-    mine = mine[np.argsort(steps.start_ns[mine], kind="stable")]
-    number = np.append(steps.number[mine], steps.number[mine[-1:]] + 1)
+    _, number = step_begins(steps, int(times.process[lane]))
     begins = 2 * np.flatnonzero(line.rows == STEP)
     kept = (begins >= begins[-1] - MOST_OPS) & (np.arange(len(begins))[::-1] <= _MOST_STEPS)
     kept[-2:] = True

@@ -20,6 +20,7 @@ from perfmodel.timing.host_timeline import (
     host_timeline,
     host_times,
     other_timelines,
+    quick_launches,
 )
 from perfmodel.timing.idle_causes import IdleGaps, idle_gaps
 from perfmodel.timing.intervals import extents, union
@@ -252,11 +253,12 @@ def _measured(
     product = np.isin(code, [i for i, name in enumerate(names) if name in PRODUCTS])
     exclusive, own, count = _by_category(trace, steps, times, code, names)
     nesting = nest(trace.ranges, len(trace.threads), last_ns=last_ns)
-    small, small_of = small_kernels(trace, steps, found, times, nesting, code, names)
-    kinds = call_kinds(trace, found)
+    quick = quick_launches(trace, found)
+    small, small_of = small_kernels(trace, steps, found, times, nesting, code, names, quick)
+    kinds = call_kinds(trace, found, quick)
     gaps, hosts, graphs = [], [], []
     for lane in range(len(times.process)):
-        line = host_timeline(trace, steps, found, times, lane, kinds)
+        line = host_timeline(trace, steps, found, times, lane, kinds, quick)
         gaps.append(idle_gaps(trace, steps, found, times, lane, line, nesting, names_of_gaps))
         hosts.append(host_times(line, steps, times, lane))
         others = other_timelines(trace, steps, times, lane, kinds)

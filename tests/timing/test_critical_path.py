@@ -41,6 +41,7 @@ def graph(
         op_kind=np.full(STEPS, op_kind, np.int8),
         op_small=np.full(STEPS, -1, np.int32),
         op_waiter=np.full(STEPS, -1, np.int32),
+        launch_ns=4 * US,
     )
 
 
@@ -124,6 +125,7 @@ def test_what_waits_for_another_stream_may_begin_some_time_after_it() -> None:
         op_kind=np.full(calls, KERNEL_OP, np.int8),
         op_small=np.full(calls, -1, np.int32),
         op_waiter=np.full(calls, -1, np.int32),
+        launch_ns=4 * US,
     )
     found = Replay([queued], [0], [np.full(calls, -1)])
     assert found.step_s(Change()) == pytest.approx(1100e-6)
@@ -176,6 +178,7 @@ def random_lane(rng: np.random.Generator, lane: int) -> tuple[StepGraph, np.ndar
         op_kind=np.where(together >= 0, COMMUNICATION_OP, KERNEL_OP).astype(np.int8),
         op_small=rng.integers(-1, 2, count).astype(np.int32),
         op_waiter=np.full(count, -1, np.int32),
+        launch_ns=4 * US,
     ), together
 
 
