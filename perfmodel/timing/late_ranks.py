@@ -167,7 +167,7 @@ def late_ranks(
         return (), ()
     count, ranks = stop - first, len(found.ranks)
     waits = np.flatnonzero(inside & (found.cause_rank >= 0))
-    waits = waits[np.argsort(found.completion_ns[waits], kind="stable")]
+    waits = waits[np.argsort((found.begin_ns + found.wait_ns)[waits], kind="stable")]
     blame = _blame(found, waits)
     place = {rank: i for i, rank in enumerate(found.ranks)}
     caused = np.zeros((ranks, ranks))
@@ -225,13 +225,13 @@ def late_rank(ranks: Sequence[LateRank], least: float = _MOST) -> LateRank | Non
 
 
 def _blame(found: Exchanges, waits: Int64) -> list[dict[int, float]]:
-    """For every wait, by its end, the ns by the rank that it leads back to."""
+    """For every wait, by the moment at which it ended, the ns by the rank that it leads back to."""
     since = _met(found, waits)
     ends: dict[int, list[int]] = {}
     shares: dict[int, list[dict[int, float]]] = {}
     blame = []
-    columns = (found.rank, found.cause_rank, found.begin_ns, found.wait_ns, found.completion_ns)
-    for met, (rank, peer, begin, waited, end) in zip(
+    columns = (found.rank, found.cause_rank, found.begin_ns, found.wait_ns)
+    for met, (rank, peer, begin, waited) in zip(
         since.tolist(), zip(*(c[waits].tolist() for c in columns), strict=True), strict=True
     ):
         mine: dict[int, float] = {}
@@ -244,7 +244,7 @@ def _blame(found: Exchanges, waits: Int64) -> list[dict[int, float]]:
             mine = {origin: ns * waited / total for origin, ns in mine.items()}
             total = waited
         mine[peer] = mine.get(peer, 0.0) + waited - total
-        ends.setdefault(rank, []).append(end)
+        ends.setdefault(rank, []).append(begin + waited)
         shares.setdefault(rank, []).append(mine)
         blame.append(mine)
     return blame

@@ -25,7 +25,7 @@ from support.build_training import Training, analyzed, training_report
 from support.document_report import document_report
 
 CSVS = {
-    "categories", "collectives", "copies", "findings", "gaps", "idle", "kernels", "points",
+    "categories", "collectives", "copies", "findings", "gaps", "idle", "kernels", "late_ranks", "points",
     "ranges", "ranks", "rates", "runs", "skew", "stragglers",
 }  # fmt: skip
 PICTURES = {
