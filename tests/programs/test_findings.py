@@ -335,8 +335,8 @@ def test_a_rank_that_computes_longer_is_named_where_no_range_says_it() -> None:
     times = tuple(RangeOfRank(rank, "step", "step", 0.12, rank * 1e-6, 0.0) for rank in (0, 1))
     waits, pairs = (late(1, 0.0, 60e-3, 9), late(0, 60e-3, 0.0)), (Pair(1, 0, 1.0, 8.0, 60e-3),)
     facts = replace(
-        QUIET, ranks=2, messages=PointToPoint(pairs, waits, (), 0), late=waits, ranges_by_rank=times,
-        compute_s={0: 60e-3, 1: 119e-3},
+        QUIET, ranks=2, messages=PointToPoint(pairs, waits, (), 0), late=waits,
+        ranges_by_rank=times, compute_s={0: 60e-3, 1: 119e-3},
     )  # fmt: skip
     (found,) = late_messages(facts, Actions())
     assert found.saving_s == pytest.approx(59e-3)

@@ -145,7 +145,7 @@ def test_a_call_that_completes_several_exchanges_waits_once(tmp_path: Path) -> N
 
 
 def test_a_rank_that_is_late_since_it_waited_is_not_the_cause(tmp_path: Path) -> None:
-    """Rank 2 sends at 9 ms to rank 1, which so comes last to a reduction, with rank 0 since 2 ms."""
+    """Rank 2 sends at 9 ms to rank 1, which so comes last to a reduction, rank 0 at 2 ms."""
 
     def step(thread: Thread, rank: int, at: int) -> None:
         if rank == 1:
