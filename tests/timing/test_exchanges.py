@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import BASE, PROFILES, PROGRAMS
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.program import Options
@@ -178,7 +179,8 @@ def test_a_step_that_one_rank_has_more_changes_no_count(tmp_path: Path) -> None:
             thread.range(f"step {i}", at, at + 19 * MS)
             thread.mpi("MPI_Allreduce", at + (5 if rank == 1 else 2) * MS, at + 6 * MS, 64,
                        commHandle=thread.world)  # fmt: skip
-        thread.mpi("MPI_Allreduce", 5 * MS, 6 * MS, 64) if rank else None
+        if rank:
+            thread.mpi("MPI_Allreduce", 5 * MS, 6 * MS, 64)  # as many as rank 0 has
     run = analyze_reports([builder.write(tmp_path / "r.sqlite")], Options()).fitted
     assert {group.count for group in run.collectives} == {1.0}
 
@@ -283,3 +285,92 @@ def test_what_is_not_matched_is_not_known(tmp_path: Path) -> None:
     assert (found.wait_ns == NULL).all()
     assert (found.instance == -1).all()
     assert any("differ in number" in w for w in found.warnings)
+
+
+# --- kernels
+
+
+def kernels(path: Path, name: str, late_ns: int, steps: int = 8) -> RunAnalysis:
+    """Two GPUs, 20 exchanges in each step of 10 ms; rank 1 comes `late_ns` later to all of them."""
+    builder = ReportBuilder("2025.3.2", world_size=2)
+    builder.gpu(0)
+    builder.gpu(1)
+    for rank in (0, 1):
+        thread = builder.thread(100 * (rank + 1), rank=rank)
+        for i in range(steps):
+            at = 10 * MS * (i + 1)
+            thread.range(f"step {i}", at, at + 10 * MS - 10)
+            for n in range(20):
+                call = at + n * 450_000
+                begin, end = call + 10_000 + rank * late_ns, call + 60_000
+                thread.kernel("gemm", (call, call + 4_000), (end, call + 400_000), device=rank)
+                thread.kernel(
+                    name, (call + 5_000, call + 6_000), (begin, end), device=rank, stream=9
+                )
+    return analyze_reports([builder.write(path / "r.sqlite")], Options()).fitted
+
+
+def test_a_rank_that_is_last_by_what_changes_nothing_is_not_blamed(tmp_path: Path) -> None:
+    run = kernels(tmp_path, "ncclDevKernel_AllGather_RING_LL", 2_000)
+    assert (run.late[0].rank, run.late[0].share_last) == (1, 1.0)
+    assert run.late[0].late_s == pytest.approx(20 * 2e-6)
+    assert not [f for f in run.findings if f.kind == "straggler"]
+
+
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)", "nccl"),
+        ("void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)", "deepep"),
+    ],
+)
+def test_kernels_of_all_libraries_are_the_same_in_all_tables(
+    name: str, library: str, tmp_path: Path
+) -> None:
+    run = kernels(tmp_path, name, 30_000)
+    (group,) = run.collectives
+    assert (group.library, group.count, group.ranks) == (library, 20.0, 2)
+    assert group.waiting_s == pytest.approx(15e-6)  # the mean of 30 µs and none
+    assert group.transfer_s == pytest.approx(20e-6)
+    assert group.seconds == pytest.approx(35e-6)
+    waiting = {r.rank: r.waiting_s for r in run.ranks}
+    assert waiting == pytest.approx({0: 20 * 30e-6, 1: 0.0})
+    found = exchanges_of(run.measured)
+    by_step = found.seconds_by_step(run.batch.warmup + run.batch.count, waiting=True)
+    assert by_step[0, run.batch.warmup :] == pytest.approx(20 * 30e-6)
+    assert run.steps is not None
+    late_s = [arrival.late_s for arrival in run.steps.facts.arrivals]
+    assert late_s == pytest.approx([30e-6] * len(late_s))
+
+
+REPORTS = [
+    *(PROGRAMS / f"{name}.sqlite.xz" for name in (
+        "halo", "gpt_straggler8", "pipeline", "pipeline_shared", "gpt_fsdp8", "jax_two_gpus",
+    )),
+    BASE, PROFILES / "ladder" / "nccl_1.sqlite.xz",
+    PROFILES / "ddp" / "ddp_p2_H512_B3000.sqlite.xz",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.name.partition(".")[0])
+def test_recordings_keep_the_rules(path: Path) -> None:
+    """Waiting is a part of communication, nobody waits for itself, and all tables agree."""
+    run = analyze_reports([path], Options()).fitted
+    found = exchanges_of(run.measured)
+    assert (found.cause_rank != found.rank).all()
+    known = found.wait_ns != NULL
+    assert known.any()
+    assert (found.wait_ns[known] >= 0).all()
+    assert (found.wait_ns <= found.spent_ns)[known].all()
+    assert (found.cause_rank[~known | (found.wait_ns == 0)] == -1).all()
+    window = slice(run.batch.warmup, run.batch.warmup + run.batch.count)
+    waited = found.seconds_by_step(window.stop, waiting=True)[:, window]
+    for steps in run.measured.steps:
+        spent = steps.times.communication_ns[:, window] * 1e-9
+        assert (waited[:, : spent.shape[1]] <= spent + 1e-9).all()
+    for row in run.ranks:
+        assert (row.waiting_s or 0.0) <= (row.communication_s or row.collectives_s or 0.0)
+    for group in run.collectives:
+        if group.library != "mpi" and group.waiting_s is not None:
+            assert group.waiting_s + (group.transfer_s or 0.0) == pytest.approx(group.seconds)
+    assert sum(row.caused_s for row in run.late) <= sum(row.waiting_s for row in run.late) + 1e-9
