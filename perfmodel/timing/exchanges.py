@@ -266,14 +266,17 @@ def match(
 
 
 def _last_of_call(found: Exchanges, needed: Int64, known: Bool) -> Bool:
-    """Which exchange is the last one that a call waits for, of all that it completes."""
+    """Which exchange is the last one that a call waits for, of all that it completes.
+
+    Of a message that it sends and one that it receives at once, the one that it receives.
+    """
     chosen = np.zeros(len(found), np.bool_)
     rows = np.flatnonzero(known)
     if len(rows):
         _, call = distinct_rows(
             *(c[rows] for c in (found.rank, found.begin_ns, found.completion_ns))
         )
-        order = np.lexsort((-rows, needed[rows], call))
+        order = np.lexsort((-rows, found.way[rows], needed[rows], call))
         final = np.append(call[order][1:] != call[order][:-1], True)
         chosen[rows[order[final]]] = True
     return chosen

@@ -8,14 +8,13 @@ applications", ICPP 2010).
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Floats, Int64
+from perfmodel.base.arrays import Bool, Floats, Int64, distinct_rows
 from perfmodel.base.units import si
 from perfmodel.readers.trace import NULL
 from perfmodel.timing.exchanges import COLLECTIVE, Exchanges
@@ -167,20 +166,24 @@ def late_ranks(
         return (), ()
     count, ranks = stop - first, len(found.ranks)
     waits = np.flatnonzero(inside & (found.cause_rank >= 0))
-    waits = waits[np.argsort(found.completion_ns[waits], kind="stable")]
-    blame = _blame(found, waits)
-    place = {rank: i for i, rank in enumerate(found.ranks)}
-    caused = np.zeros((ranks, ranks))
-    by_step = np.zeros((count, ranks))
+    waits = waits[np.argsort((found.begin_ns + found.wait_ns)[waits], kind="stable")]
+    rank, peer = (np.searchsorted(found.ranks, c[waits]) for c in (found.rank, found.cause_rank))
+    step, waited = found.held_step[waits] - first, found.wait_ns[waits].astype(np.float64)
+    passed_on = _passed_on(found, waits)
+    direct = np.setdiff1d(np.arange(len(waits)), np.fromiter(passed_on, np.int64, len(passed_on)))
+    caused, by_step = np.zeros((ranks, ranks)), np.zeros((count, ranks))
+    np.add.at(caused, (rank[direct], peer[direct]), waited[direct])
+    np.add.at(by_step, (step[direct], peer[direct]), waited[direct])
     passed: dict[tuple[int, int, int], float] = {}
-    for row, shares in zip(waits.tolist(), blame, strict=True):
-        rank, peer = int(found.rank[row]), int(found.cause_rank[row])
-        for origin, ns in shares.items():
-            if origin != rank:
-                caused[place[rank], place[origin]] += ns
-                by_step[found.held_step[row] - first, place[origin]] += ns
-                if origin != peer:
-                    passed[rank, peer, origin] = passed.get((rank, peer, origin), 0.0) + ns
+    for i, shares in passed_on.items():
+        for whom, ns in shares.items():
+            origin = found.ranks.index(whom)
+            if origin != rank[i]:
+                caused[rank[i], origin] += ns
+                by_step[step[i], origin] += ns
+                if origin != peer[i]:
+                    key = found.ranks[rank[i]], found.ranks[peer[i]], whom
+                    passed[key] = passed.get(key, 0.0) + ns
     waiting = found.seconds_by_step(stop, waiting=True)[:, first:].sum(axis=1) / count
     seconds = caused * 1e-9 / count
     total = by_step.sum(axis=1)
@@ -224,75 +227,68 @@ def late_rank(ranks: Sequence[LateRank], least: float = _MOST) -> LateRank | Non
     return worst if sure else None
 
 
-def _blame(found: Exchanges, waits: Int64) -> list[dict[int, float]]:
-    """For every wait, by its end, the ns by the rank that it leads back to."""
+def _passed_on(found: Exchanges, waits: Int64) -> dict[int, dict[int, float]]:
+    """Of waits for a rank that waited itself, in the order of their ends, the ns by their origins.
+
+    Between the last moment at which both ranks were in an exchange with each other and the end of
+    the wait: in most runs there is no such wait.
+    """
+    rank, peer = found.rank[waits], found.cause_rank[waits]
+    begin, over = found.begin_ns[waits], (found.begin_ns + found.wait_ns)[waits]
+    own = np.lexsort((over, rank))
+    low = int(begin.min(initial=0))
+    span = int(over.max(initial=0)) - low + 2
+
+    def until(moment: Int64) -> Int64:
+        """How many of its waits, as `own` has them, a peer has behind it at a moment."""
+        key = np.maximum(moment - low, 0) + peer * span
+        return np.searchsorted(over[own] - low + rank[own] * span, key, side="right")
+
     since = _met(found, waits)
-    ends: dict[int, list[int]] = {}
-    shares: dict[int, list[dict[int, float]]] = {}
-    blame = []
-    columns = (found.rank, found.cause_rank, found.begin_ns, found.wait_ns, found.completion_ns)
-    for met, (rank, peer, begin, waited, end) in zip(
-        since.tolist(), zip(*(c[waits].tolist() for c in columns), strict=True), strict=True
-    ):
+    start, stop = until(since), until(over)
+    result: dict[int, dict[int, float]] = {}
+    for i in np.flatnonzero(start < stop).tolist():
         mine: dict[int, float] = {}
-        own = ends.get(peer, [])
-        for i in range(bisect_right(own, met), bisect_right(own, begin + waited)):
-            for origin, ns in shares[peer][i].items():
+        for n in own[start[i] : stop[i]].tolist():
+            for origin, ns in result.get(n, {int(peer[n]): float(over[n] - begin[n])}).items():
                 mine[origin] = mine.get(origin, 0.0) + ns
-        total = sum(mine.values())
-        if total > waited:
-            mine = {origin: ns * waited / total for origin, ns in mine.items()}
-            total = waited
-        mine[peer] = mine.get(peer, 0.0) + waited - total
-        ends.setdefault(rank, []).append(end)
-        shares.setdefault(rank, []).append(mine)
-        blame.append(mine)
-    return blame
+        waited, total = float(over[i] - begin[i]), sum(mine.values())
+        scale = min(waited / total, 1.0)
+        mine = {origin: ns * scale for origin, ns in mine.items()}
+        mine[int(peer[i])] = mine.get(int(peer[i]), 0.0) + waited - total * scale
+        result[i] = mine
+    return result
 
 
 def _met(found: Exchanges, waits: Int64) -> Int64:
-    """When each waiting rank and the one that it waits for last met before, in ns.
+    """When each waiting rank and the one that it waits for were last in an exchange before, in ns.
 
-    Both ends of a message, or all ranks of a collective, were there then; without such a moment
-    when the waiting began.
+    Both had come to it then; without such a moment when the waiting began.
     """
-    result = found.begin_ns[waits].copy()
-    met: dict[tuple[int, int], list[int]] = {}
+    rank, peer, begin = found.rank[waits], found.cause_rank[waits], found.begin_ns[waits]
     matched = np.flatnonzero(found.instance >= 0)
+    came = np.full(int(found.instance.max(initial=-1)) + 1, NULL)
+    np.maximum.at(came, found.instance[matched], found.post_ns[matched])
+    met = np.full(len(waits), NULL)
+    rows = matched[found.way[matched] == COLLECTIVE]
+    _, group = distinct_rows(found.communicator[rows], np.where(found.by_mpi, -1, found.name)[rows])
+    for one in np.split(rows[np.argsort(group)], np.cumsum(np.bincount(group))[:-1]):
+        both = np.flatnonzero(np.isin(rank, found.rank[one]) & np.isin(peer, found.rank[one]))
+        times = np.append(NULL, np.unique(came[found.instance[one]]))
+        before = times[np.searchsorted(times, begin[both]) - 1]
+        met[both] = np.maximum(met[both], before)
     messages = matched[found.way[matched] != COLLECTIVE]
-    pairs = messages[np.argsort(found.instance[messages], kind="stable")].reshape(-1, 2)
-    here, there = found.rank[pairs[:, 0]], found.rank[pairs[:, 1]]
-    both = found.post_ns[pairs].max(axis=1)
-    for a, b, at in zip(here.tolist(), there.tolist(), both.tolist(), strict=True):
-        met.setdefault((min(a, b), max(a, b)), []).append(at)
-    collectives = matched[found.way[matched] == COLLECTIVE]
-    last = np.full(int(found.instance.max(initial=-1)) + 1, NULL)
-    np.maximum.at(last, found.instance[collectives], found.post_ns[collectives])
-    own: dict[int, list[int]] = {}
-    for rank in np.unique(found.rank[collectives]).tolist():
-        mine = found.instance[collectives[found.rank[collectives] == rank]]
-        own[rank] = np.unique(last[mine]).tolist()
-    for times in met.values():
-        times.sort()
-    for n, (rank, peer, begin) in enumerate(
-        zip(
-            *(c[waits].tolist() for c in (found.rank, found.cause_rank, found.begin_ns)),
-            strict=True,
-        )
-    ):
-        times, latest = met.get((min(rank, peer), max(rank, peer)), []), NULL
-        if (at := bisect_left(times, begin)) > 0:
-            latest = times[at - 1]
-        mine, others = own.get(rank, []), own.get(peer, [])
-        at = bisect_left(mine, begin)
-        while at > 0 and mine[at - 1] > latest:  # the last collective of both
-            there_too = bisect_left(others, mine[at - 1])
-            if there_too < len(others) and others[there_too] == mine[at - 1]:
-                latest = mine[at - 1]
-            at -= 1
-        if latest != NULL:
-            result[n] = latest
-    return result
+    ends = messages[np.argsort(found.instance[messages], kind="stable")].reshape(-1, 2)
+    ranks = np.concatenate([found.rank[ends], np.column_stack([rank, peer])])
+    _, pair = distinct_rows(ranks.min(axis=1), ranks.max(axis=1))
+    moment = np.concatenate([came[found.instance[ends[:, 0]]], begin])
+    low, span = int(moment.min(initial=0)), int(np.ptp(moment)) + 1 if len(moment) else 1
+    key = pair * span + moment - low
+    times = np.append(-1, np.sort(key[: len(ends)]))
+    before = times[np.searchsorted(times, key[len(ends) :]) - 1]
+    same = (before >= 0) & (before // span == pair[len(ends) :])
+    met = np.where(same, np.maximum(met, before % span + low), met)
+    return np.where(met == NULL, begin, met)
 
 
 def late_start(found: Exchanges, batch_s: Floats, warmup: int) -> str | None:
