@@ -23,7 +23,7 @@ from perfmodel.timing.step_report import StepReport
 _WORTH: Final = 0.005
 """Kinds that take less than this share of a step cannot save more, and are not replayed."""
 _SMALL_MESSAGES: Final = 20
-_EQUAL_STEPS, _INTERRUPTIONS, _SLICE, _ALIKE = 3, 3, 10, 0.1
+_EQUAL_STEPS, _INTERRUPTIONS, _SLICE, _ALIKE = 3, 3, 3, 0.1
 """Kernels are compared in so many equal steps; so many that take longer by more than so many median
 kernels and by about as much each (quartiles this share of the median apart) were interrupted. A
 time slice is 2.5 ms on an H200, whatever the program does: beside kernels that take so long, too,

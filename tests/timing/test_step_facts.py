@@ -26,7 +26,7 @@ def test_ranges_with_many_small_kernels_are_found_among_a_million() -> None:
     count[8:10] = 2 * MANY
     lane, step = (place == 8).astype(np.int64), np.where(place == 9, 5, 1)
     names = tuple(f"range {i}" for i in range(number))
-    small = SmallKernels(names, lane, step, place, count, ones, 100 * ones, 200 * ones)
+    small = SmallKernels(names, lane, step, place, count, ones, 100 * ones, 200 * ones, 9 * ones)
     reports: Any = [SimpleNamespace(small=small)]
     replay: Any = None  # of a step that takes no time nothing is replayed
     began = time.process_time()
