@@ -11,13 +11,13 @@ import numpy as np
 from perfmodel.base.arrays import Bool, Floats, Int64, distinct_positions
 from perfmodel.base.units import si
 from perfmodel.readers.trace import NULL
-from perfmodel.timing.collectives import CollectiveGroup
+from perfmodel.timing.exchanges import Exchanges
 from perfmodel.timing.host_timeline import CAUSES, DEPENDENCY
 from perfmodel.timing.idle_causes import LONGEST, IdleGaps
 from perfmodel.timing.kernels import COMMUNICATION
 from perfmodel.timing.levels import LayerTime, LevelRow, layer_times, level_rows
-from perfmodel.timing.nccl import match_kernels, nccl_groups
 from perfmodel.timing.run import Run
+from perfmodel.timing.run_exchanges import kernels_of, lane_ranks
 from perfmodel.timing.samples import PathTable
 from perfmodel.timing.spans import Candidate, FoundBy
 from perfmodel.timing.step_facts import (
@@ -55,9 +55,9 @@ class RankStep:
     `batch_s` runs from the first GPU operation of a step to the first of the next (the host's time
     of the step where there is no GPU). Times in it are those of `timing.step_times.StepTimes`:
     `compute_s`, `copy_s`, `exposed_communication_s` and `idle_s` add up to it; `gpu_busy_s` and
-    `communication_s` overlap them. `waiting_s` is the part of `communication_s` before the last
-    rank arrived. Each is a median over the steps, but that the parts, whose medians need not add
-    up, are scaled to the median of the time in which any of them goes on.
+    `communication_s` overlap them. `waiting_s` is the part of `communication_s` before the ranks
+    came that it needed. Each is a median over the steps, but that the parts, whose medians need not
+    add up, are scaled to the median of the time in which any of them goes on.
     """
 
     rank: int
@@ -132,7 +132,6 @@ class StepBreakdown:
     ranks: tuple[RankStep, ...]
     categories: tuple[CategoryTime, ...]
     kernels: tuple[KernelTime, ...]
-    collectives: tuple[CollectiveGroup, ...]
     unattributed: float
     idle: tuple[IdleCause, ...]
     facts: StepFacts
@@ -141,28 +140,30 @@ class StepBreakdown:
     candidates: tuple[Candidate, ...]
 
 
-def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> StepBreakdown:
+def break_down(
+    reports: Sequence[StepReport], found: Exchanges, *, warmup: int | None = None
+) -> StepBreakdown:
     """Sum the steps of a run up.
 
     Parameters
     ----------
     reports : sequence of StepReport
         One per report of the run.
+    found : Exchanges
+        Of the run; its kernels come first.
     warmup : int, optional
         Leading steps to leave out; see `perfmodel.timing.step_times.counted_steps`.
     """
-    lanes = [len(r.times.process) for r in reports]
-    matched = match_kernels([r.nccl for r in reports], lanes, [r.utc_start_ns for r in reports])
     steps = max(r.times.step_ns.shape[1] for r in reports)
     window = counted_steps([r.times for r in reports], warmup)
-    waiting = matched.waiting_by_step(sum(lanes), steps)
+    waiting = _waiting_by_step(found, window)
     rows: list[RankStep] = []
     seconds: list[Floats] = []
     numbered = lane_ranks(reports)
     for report, numbers in zip(reports, numbered, strict=True):
         for lane, rank in enumerate(numbers):
-            waited = None if waiting is None else waiting[len(rows), window]
-            rows.append(_rank(report.times, lane, rank, window, waited, len(matched.kernels) > 0))
+            waited = None if waiting is None else waiting[found.ranks.index(rank)]
+            rows.append(_rank(report.times, lane, rank, window, waited))
             seconds.append(_seconds(report.times.step_ns[lane], window, steps))
     order = sorted(range(len(rows)), key=lambda i: (rows[i].rank, rows[i].gpu or 0))
     launched = sum(r.launched_ns for r in reports)
@@ -182,7 +183,6 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
         ranks=tuple(rows[i] for i in order),
         categories=_categories(reports, rows, window),
         kernels=kernels[:_TOP_KERNELS],
-        collectives=nccl_groups(matched, window, [r for ranks in numbered for r in ranks]),
         unattributed=sum(r.lost_ns for r in reports) / launched if launched else 0.0,
         idle=idle,
         levels=level_rows([r.spans for r in reports], sum(r.work_ns for r in reports)),
@@ -190,7 +190,8 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
         candidates=reports[0].steps.candidates,
         facts=step_facts(
             reports,
-            matched,
+            kernels_of(reports),
+            found,
             window,
             numbered,
             idle,
@@ -201,19 +202,13 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
     )
 
 
-def lane_ranks(reports: Sequence[StepReport]) -> list[list[int]]:
-    """Rank of every lane: its process's, or counted where a process drives several GPUs."""
-    known = [[r.rank_of.get(int(p), NULL) for p in r.times.process] for r in reports]
-    flat = [rank for ranks in known for rank in ranks]
-    if NULL not in flat and len(set(flat)) == len(flat):
-        return known
-    lanes = sorted(
-        (i, int(r.times.device[j]), int(r.times.process[j]), j)
-        for i, r in enumerate(reports)
-        for j in range(len(r.times.process))
-    )
-    number = {(i, j): n for n, (i, _, _, j) in enumerate(lanes)}
-    return [[number[i, j] for j in range(len(r.times.process))] for i, r in enumerate(reports)]
+def _waiting_by_step(found: Exchanges, window: slice) -> Floats | None:
+    """Waiting of every rank and step that counts, in s; None where it is not known."""
+    inside = (found.step >= window.start) & (found.step < window.stop)
+    known, mpi = found.wait_ns != NULL, found.by_mpi
+    if not (inside & known).any() or (inside & ~mpi & ~known).any():
+        return None
+    return found.seconds_by_step(window.stop, waiting=True)[:, window]
 
 
 def _median_s(values: Int64) -> float | None:
@@ -221,19 +216,16 @@ def _median_s(values: Int64) -> float | None:
     return float(np.median(known)) * 1e-9 if len(known) else None
 
 
-def _rank(
-    times: StepTimes, lane: int, rank: int, window: slice, waited: Int64 | None, nccl: bool
-) -> RankStep:
+def _rank(times: StepTimes, lane: int, rank: int, window: slice, waited: Floats | None) -> RankStep:
     on_gpu = bool(times.device[lane] >= 0)
     present = times.busy_ns[lane, window] >= 0
 
     def median(column: Int64) -> float:
         return _median_s(column[lane, window]) or 0.0
 
-    waiting = None if nccl or median(times.communication_ns) else 0.0
-    if waited is not None:
-        shown = waited[: len(present)][present]
-        waiting = float(np.median(shown)) * 1e-9 if len(shown) else 0.0
+    waiting = None if median(times.communication_ns) else 0.0
+    if waited is not None and present.any():
+        waiting = float(np.median(waited[: len(present)][present]))
     parts = np.array([times.compute_ns, times.copy_ns, times.exposed_ns])[:, lane, window]
     active_s = _median_s(np.where(present, parts.sum(axis=0), -1)) or 0.0
     usual = np.median(parts[:, present], axis=1) if present.any() else np.zeros(3)
@@ -346,7 +338,7 @@ def _idle(
 ) -> tuple[IdleCause, ...]:
     """Split the idle time of every rank's median step by the medians of its causes."""
     found: list[IdleCause] = []
-    for report, numbers, begins in zip(reports, numbered, _begins(reports), strict=True):
+    for report, numbers in zip(reports, numbered, strict=True):
         for lane, rank in enumerate(numbers):
             rows = report.gaps.rows_of(lane, window)
             cause = report.gaps.cause[rows].astype(np.int64)
@@ -357,7 +349,7 @@ def _idle(
                 code, share = int(codes[i]), float(shares[i])
                 if share > 0:
                     mine = rows[cause == code]
-                    longest = _longest(report.gaps, mine, begins)
+                    longest = _longest(report.gaps, mine)
                     where = report.gaps.range[mine].astype(np.int64) + 1
                     ranges, parts = _shares(report, mine, window, where)
                     most = names[int(ranges[np.argmax(parts)]) - 1]
@@ -390,7 +382,7 @@ def _long_steps(
 ) -> LongSteps | None:
     """Find steps that are much longer than the others; of ranks the one that idles longest then."""
     found = []
-    for report, numbers, begins in zip(reports, numbered, _begins(reports), strict=True):
+    for report, numbers in zip(reports, numbered, strict=True):
         for lane, rank in enumerate(numbers):
             step_ns = report.times.step_ns[lane, window]
             known = step_ns[step_ns >= 0]
@@ -411,7 +403,7 @@ def _long_steps(
             why = CAUSES[most]
             if more[most] < _MOSTLY * longer.sum():
                 why, most = _busy_longer(report.times, lane, window, long, float(longer.sum())), -1
-            gaps = _longest(report.gaps, rows[cause == most], begins)
+            gaps = _longest(report.gaps, rows[cause == most])
             found.append(
                 LongSteps(
                     rank,
@@ -465,17 +457,7 @@ def _shares(report: StepReport, rows: Int64, window: slice, key: Int64) -> tuple
     return distinct, usual / max(float(usual.sum()), 1.0)
 
 
-def _begins(reports: Sequence[StepReport]) -> list[Int64]:
-    """When the first rank began every step, in ns on the clock of each report."""
-    base = reports[0].utc_start_ns or 0
-    shifts = [(r.utc_start_ns or base) - base for r in reports]
-    first = np.full(max(int(r.steps.number.max()) for r in reports) + 1, np.iinfo(np.int64).max)
-    for report, shift in zip(reports, shifts, strict=True):
-        np.minimum.at(first, report.steps.number, report.steps.start_ns + shift)
-    return [first - shift for shift in shifts]
-
-
-def _longest(gaps: IdleGaps, rows: Int64, begins: Int64) -> tuple[Gap, ...]:
+def _longest(gaps: IdleGaps, rows: Int64) -> tuple[Gap, ...]:
     names = (*gaps.names, "")
     rows = rows[gaps.start_ns[rows] != NULL]
     if len(rows) > LONGEST:  # few are sorted, in time linear in all
@@ -487,7 +469,7 @@ def _longest(gaps: IdleGaps, rows: Int64, begins: Int64) -> tuple[Gap, ...]:
             start_s=float(gaps.start_ns[i]) * 1e-9,
             seconds=float(gaps.idle_ns[i]) * 1e-9,
             step=int(gaps.step[i]),
-            in_step_s=float(gaps.start_ns[i] - begins[gaps.step[i]]) * 1e-9,
+            in_step_s=float(gaps.into_ns[i]) * 1e-9,
             call=names[gaps.call[i]],
             range=names[gaps.range[i]],
         )

@@ -202,7 +202,7 @@ def test_the_longest_gaps_are_where_the_tables_say(program_run: Run) -> None:
     for cause in idle_causes(program_run.steps):
         for gap in cause.gaps:
             window = window_of(program_run, range(gap.step, gap.step + 1))
-            start = window.start_ns + round(gap.in_step_s * 1e9)
+            start = round(gap.start_s * 1e9)
             lanes = [ln for ln in select(program_run, window)
                      if ln.kind == IDLE and ln.rank == cause.rank]  # fmt: skip
             (bar,) = [b for ln in lanes for b in ln.bars if b.start_ns == start]
