@@ -63,7 +63,7 @@ def _analysis(document: Mapping[str, Any]) -> Iterator[Said]:
         for name in ("gpu_busy_s", "batch_s"):
             if rank.get(name) is not None:
                 yield f"{name} of rank {number}", "analyze: ranks", rank[name]
-        if rank.get("idle_s") is not None:
+        if rank.get("idle_s") is not None and batch["found_by"] != "mark":  # timed on the host
             yield f"idle of rank {number}", "analyze: ranks", rank["batch_s"] - rank["gpu_busy_s"]
             parts = ("compute_s", "copy_s", "exposed_communication_s", "idle_s")
             yield f"batch_s of rank {number}", "analyze: parts", sum(rank[p] or 0 for p in parts)
@@ -71,7 +71,8 @@ def _analysis(document: Mapping[str, Any]) -> Iterator[Said]:
     for cause in document.get("idle", ()):
         idle[cause["rank"]] += cause["seconds"]
     for number, seconds in idle.items():
-        yield f"idle of rank {number}", "analyze: causes", seconds
+        if batch["found_by"] != "mark":
+            yield f"idle of rank {number}", "analyze: causes", seconds
     busy = [rank["gpu_busy_s"] for rank in ranks if rank.get("gpu_busy_s") is not None]
     categories = (document.get("kernels") or {}).get("categories", ())
     if busy and categories:
