@@ -271,8 +271,6 @@ def _findings(run: RunAnalysis) -> Iterator[str]:
         return
     yield "Findings, ranked by potential saving per step (savings overlap):"
     for i, f in enumerate(run.findings, 1):
-        share = 100 * (run.batch.share(f) or 0.0)
-        saving = "" if f.saving_s is None else f" — up to {si(f.saving_s, 's')} ({share:.0f} %)"
-        yield f" {i}. {f.title}{saving}"
+        yield f" {i}. {f.title}{f.saving and f' — up to {f.saving}'}"
         yield f"    {f.evidence}"
         yield f"    -> {f.action}"

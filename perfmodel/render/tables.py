@@ -546,8 +546,7 @@ def findings(run: RunAnalysis) -> Table:
     """Findings, largest saving first."""
     columns = (
         Column("saving_s", "Saves up to", "si", "s"),
-        Column("share", "of batch", "percent", digits=0,
-               of=run.batch.share),
+        Column("share", "of step", "percent", digits=0),
         Column("title", "Finding"),
         Column("evidence", "Evidence"),
         Column("action", "What to do"),

@@ -12,15 +12,12 @@ from hypothesis import strategies as st
 
 from benchmarks.common.folders import ROOT
 from perfmodel.machines.machine import Machine
-from perfmodel.programs.findings import (
-    Actions,
-    Facts,
-    Finding,
-    GemmTime,
-    late_messages,
-    ranked,
-)
-from perfmodel.programs.mlp.program import advise
+from perfmodel.programs import findings
+from perfmodel.programs.actions import Actions
+from perfmodel.programs.facts import Facts, GemmTime
+from perfmodel.programs.findings import Finding
+from perfmodel.programs.findings.ranks import late_messages
+from perfmodel.programs.mlp.program import actions_of, facts_of
 from perfmodel.timing.collectives import CollectiveGroup, Waiting
 from perfmodel.timing.copies import CopyGroup
 from perfmodel.timing.point_to_point import PointToPoint, RangeOfRank, RankWaiting
@@ -63,7 +60,7 @@ def reduce(size: int | None = 1_600_000, **changes: Any) -> CollectiveGroup:
 
 
 def find(facts: Facts) -> tuple[Finding, ...]:
-    return ranked(facts, advise(facts))
+    return findings.find(facts_of(facts), actions_of(facts.config))
 
 
 def only(facts: Facts, title: str) -> Finding:
@@ -127,6 +124,7 @@ def test_gradients_through_the_host() -> None:
     """500 µs spent; 1.6 MB over 450 GB/s each way take 2 (p-1)/p n / 450e9 = 3.56 µs."""
     facts = replace(QUIET, host_s=STAGED, collectives=[reduce()])
     found = only(facts, "gradients are reduced through the host")
+    assert found.kind == "host_reduction"
     assert found.saving_s == pytest.approx(500e-6 - 1.6e6 / 450e9)
     assert "NCCL" in found.action
 
@@ -297,17 +295,16 @@ def test_a_rank_for_which_the_others_poll_is_named() -> None:
         for rank in range(3)
     ) + tuple(RangeOfRank(rank, "step", "step", 1e-3, 0.0, 0.0) for rank in range(3))
     silent = tuple(RankWaiting(rank, 0.0, 0.0, 0.0) for rank in range(3))
-    facts = replace(
-        QUIET, ranks=3, messages=PointToPoint((), silent, (), 0, ()), ranges_by_rank=times
-    )
-    (found,) = late_messages(facts, Actions())
+    messages = PointToPoint((), silent, (), 0, ())
+    facts = replace(QUIET, ranks=3, ranges_by_rank=times)
+    (found,) = late_messages(facts, Actions(), messages)
     assert (found.kind, found.saving_s) == ("waiting_mpi", pytest.approx(0.4e-3))
     assert found.title == "rank 1 takes longer in 'work' than the others"
-    assert not list(late_messages(replace(facts, ranks=2), Actions()))
+    assert not list(late_messages(replace(facts, ranks=2), Actions(), messages))
     longer = tuple(
         replace(r, more_s=0.4e-3) if (r.range, r.rank) == ("step", 1) else r for r in times
     )
-    assert not list(late_messages(replace(facts, ranges_by_rank=longer), Actions()))
+    assert not list(late_messages(replace(facts, ranges_by_rank=longer), Actions(), messages))
 
 
 def test_a_rank_that_computes_longer_is_named_where_no_range_says_it() -> None:
@@ -315,11 +312,11 @@ def test_a_rank_that_computes_longer_is_named_where_no_range_says_it() -> None:
     times = tuple(RangeOfRank(rank, "step", "step", 0.12, rank * 1e-6, 0.0) for rank in (0, 1))
     waits = (RankWaiting(1, 0.0, 60e-3, 60e-3), RankWaiting(0, 60e-3, 0.0, 0.0))
     facts = replace(
-        QUIET, ranks=2, messages=PointToPoint((), waits, (), 0, ()), ranges_by_rank=times,
-        compute_s={0: 60e-3, 1: 119e-3},
+        QUIET, ranks=2, ranges_by_rank=times, compute_s={0: 60e-3, 1: 119e-3},
     )  # fmt: skip
-    (found,) = late_messages(facts, Actions())
+    messages = PointToPoint((), waits, (), 0, ())
+    (found,) = late_messages(facts, Actions(), messages)
     assert found.saving_s == pytest.approx(59e-3)
     assert "it computes 119 ms per batch, 59.0 ms more" in found.evidence
-    (unknown,) = late_messages(replace(facts, compute_s={}), Actions())
+    (unknown,) = late_messages(replace(facts, compute_s={}), Actions(), messages)
     assert unknown.saving_s == pytest.approx(60e-3)

@@ -11,7 +11,7 @@ from test_findings import QUIET, STAGED, copy, only, reduce, titles
 
 from benchmarks.common.folders import PROFILES
 from perfmodel.analysis.analyze import analyze
-from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime
+from perfmodel.programs.facts import DeviceReduce, Facts, GemmTime
 from perfmodel.programs.mlp.program import actions_of
 from perfmodel.programs.program import Options
 from perfmodel.readers import read

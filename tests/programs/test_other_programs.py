@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.common.folders import PROGRAMS
 from perfmodel.analysis.analyze import analyze_reports
-from perfmodel.programs.findings import OperatorRow
+from perfmodel.programs.facts import OperatorRow
 from perfmodel.programs.program import Options
 from perfmodel.render.operators import work_document, work_lines
 from perfmodel.render.tables import sweep_text

@@ -216,7 +216,7 @@ def test_it_says_what_the_analysis_says(base: Page) -> None:
     ]
     assert "up to 1.67 ms (69 %)" not in base.words  # no number twice
     assert "The GPU waits for the host: in the summary." in base.words
-    assert "saves at most 1.67 ms a batch (69 %)" in base.words
+    assert "saves at most 1.67 ms (69 %) of a step" in base.words
     assert cells(base, "Reports")[1][:2] == [BASE.name, "2025.3.2.0"]
     formulas = cells(base, "FLOPs and bytes per rank and batch")
     assert ["forward GEMM 1", "FLOPs", "2 · B' · D · H", "1.20 GFLOP"] in formulas

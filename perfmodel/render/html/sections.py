@@ -31,7 +31,6 @@ from perfmodel.render.html.blocks import (
     Notice,
     Words,
     grid,
-    percent,
 )
 from perfmodel.render.html.strip import strips
 from perfmodel.render.machines import TITLES
@@ -345,11 +344,7 @@ def findings(run: RunAnalysis, summed: str) -> Iterator[Block]:
     for f in run.findings:
         if f.title == summed:
             continue
-        share = run.batch.share(f)
-        saving = (
-            "" if f.saving_s is None else f"up to {si(f.saving_s, 's')} ({percent(share or 0.0)})"
-        )
-        yield Advice(f.title, saving, share, f.evidence, f.action)
+        yield Advice(f.title, f.saving and f"up to {f.saving}", f.share, f.evidence, f.action)
     if not run.findings:
         yield Words("", ("Nothing was found that is worth one percent of a batch.",))
     said = warnings(run)
