@@ -241,9 +241,11 @@ def answer(
     try:
         case = training(values, {**config, **settings}, images=images, test_images=test_images)
     except WorkloadError as error:
+        of_others = path is not None and values.keys().isdisjoint("DHCB")
         if measured is None:
-            raise
-        warnings.append(str(error))
+            raise (_no_memory(path) if path is not None and of_others else error) from error
+        if not of_others:
+            warnings.append(str(error))
     if case is not None and config.get("backend") == "numpy":
         raise WorkloadError(
             f"{path}: expected a run on a GPU; got one on the CPU (numpy), which allocates "
@@ -260,6 +262,13 @@ def answer(
         case, listed, footprint(listed) if listed else None, measured,
         gpus[0] if gpus else None, tuple(warnings),
     )  # fmt: skip
+
+
+def _no_memory(path: Path) -> WorkloadError:
+    return WorkloadError(
+        f"{path.name}: expected a report with memory usage; got one without {MEMORY_TABLE}; "
+        f"collect with {COLLECT_MEMORY}"
+    )
 
 
 def _inferred(path: Path, given: Mapping[str, int]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from perfmodel.commands import _options
 from perfmodel.commands._output import Progress, distinct, emit_model, read_reports, warn
 
 
-@click.command()
+@click.command(cls=_options.Grouped)
 @_options.reports
 @_options.symbols
 @_options.WORKLOAD

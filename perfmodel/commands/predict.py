@@ -13,7 +13,7 @@ from perfmodel.commands._output import Progress, distinct, emit, read_reports, w
 from perfmodel.programs import model_of_sizes, program_of_sizes
 
 
-@click.command()
+@click.command(cls=_options.Grouped)
 @click.option(
     "--model", "path", required=True, type=_options.JSON, help="A model of perfmodel calibrate."
 )

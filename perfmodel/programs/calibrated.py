@@ -236,15 +236,13 @@ def model_of(program: Program, run: Run) -> Calibrated:
 
 
 def not_modelled(run: Run) -> UnknownPartsError:
-    """Say why nothing is known of the parts of a run's batches, and how to calibrate with it."""
+    """Say why nothing is known of the parts of a run's steps, and how to calibrate with it."""
     config = next((c for t in run.traces if (c := read_mark(t))), {})
-    if not config:
-        return UnknownPartsError(
-            f"{run.label}: expected a configuration mark, which says how the batch ran; got none",
-            "profile with python -m trainer, or calibrate with --workload and the sizes",
-        )
+    what = f"program {run.program!r}"
+    if "workload" in config:
+        what = f"workload {printable(str(config['workload']))!r}"
     return UnknownPartsError(
-        f"{run.label}: expected a run of the trainer's MLP; got one of the workload "
-        f"{printable(str(config.get('workload')))!r}, by its configuration mark",
-        "perfmodel calibrate takes it with its formulas, --workload FILE.toml",
+        f"{run.label}: expected a program whose steps are modelled part by part; got {what}",
+        "describe its ranges by formulas (docs/workloads.md), and give --workload FILE.toml with "
+        "the sizes",
     )

@@ -14,6 +14,7 @@ from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.base.kernels import kernel
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
+from perfmodel.models.launches import MEDIAN_BATCHES
 from perfmodel.timing.collectives import NCCL
 from perfmodel.timing.range_times import Path
 from perfmodel.timing.step_facts import Gap, IdleCause
@@ -210,11 +211,17 @@ def _between(low: float, high: float, unit: str, digits: int = 3) -> str:
     return f"{value if last.endswith(f' {prefixed}') else first} to {last}"
 
 
-def another_batch(run: RunAnalysis) -> str:
-    """Where the median batch of another launch lies, and how that is known."""
+def interval_of_batch(run: RunAnalysis) -> str:
+    """Where the median step lies with 95 %: of this run, or of the next one if that is known.
+
+    Of several runs of one configuration, their interval; of one, that of its steps; of too few
+    steps, that of the next run as runs usually differ.
+    """
     found = run.batch.median
-    how = f"from {found.launches} launches" if found.launches > 1 else "as launches usually differ"
-    return f"{_between(found.launch_low, found.launch_high, 's', 4)}, {how}"
+    if found.launches == 1 and run.batch.count >= MEDIAN_BATCHES:
+        return _between(found.low, found.high, "s", 4)
+    how = f"from {found.launches} runs" if found.launches > 1 else "as runs usually differ"
+    return f"next run: {_between(found.launch_low, found.launch_high, 's', 4)}, {how}"
 
 
 def other_clocks(run: RunAnalysis, name: str, rate: Rate | None) -> str:
@@ -330,7 +337,7 @@ def layers(run: RunAnalysis) -> Table:
 def candidates(run: RunAnalysis) -> Table:
     """What may be the step, the likeliest first."""
     found = run.steps.candidates if run.steps else ()
-    decide = "an NVTX range around each step, or --batch-range NAME, decides"
+    decide = "a range around each step, or --batch-range NAME, decides"
     return Table.of("Candidates for the step", found, CANDIDATES, [decide] if found else [])
 
 
@@ -527,7 +534,7 @@ def outliers(run: RunAnalysis) -> Table:
         Column("measure", "Slower in"),
         Column("seconds", "Per step", "si", "s"),
         Column("usual_s", "The others", "si", "s"),
-        Column("excess", "Slower by", "percent"),
+        Column("excess", "Slower by", "more"),
         Column("host", "Host", of=lambda one: run.hosts.get(one.ranks[0])),
         Column("ranks", "Ranks", of=lambda one: _listed(one.ranks)),
     )

@@ -115,4 +115,4 @@ def test_a_gpu_of_its_own_is_not_called_shared(name: str) -> None:
 def test_one_or_two_steps_have_no_interval() -> None:
     (said,) = [s for s in what_ran(analyzed("gpt_ddp8")) if s.startswith("batches")]
     assert said.startswith("batches    2 per rank, median ")
-    assert " ms (too few for an interval); " in said
+    assert " ms [next run: " in said

@@ -11,7 +11,7 @@ from perfmodel.programs.identify import Identity
 from perfmodel.programs.program import Options, Program, RecordedOperators
 from perfmodel.programs.pytorch.ranges import SIZES, is_pytorch, own_ranges
 from perfmodel.readers import read
-from perfmodel.readers.trace import Trace
+from perfmodel.readers.trace import TORCH_PROFILER, Trace
 from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.run import Run
 from perfmodel.timing.step_report import StepReport, report_steps
@@ -96,6 +96,11 @@ ACTIONS: Final = Actions(texts={
         "CUDA graphs",
 })  # fmt: skip
 """What to call in PyTorch against each loss."""
+
+
+_BY_NSYS: Final = "nsys profile --pytorch=autograd-shapes-nvtx"
+_HOW: Final = {TORCH_PROFILER: "record_shapes=True of torch.profiler"}
+"""How to record the sizes of operators, by what recorded a report."""
 
 
 class PyTorchOperators(RecordedOperators):
@@ -189,8 +194,7 @@ class PyTorchProgram(Program):
         return known, [
             *said,
             f"{run.label}: FLOPs are unknown: the operators' sizes were not recorded; record them "
-            f"with nsys profile --pytorch=autograd-shapes-nvtx (torch.profiler: with "
-            f"record_shapes=True), or give a known network by "
+            f"with {_HOW.get(run.traces[0].product_version, _BY_NSYS)}, or give a known network by "
             f"--workload layers:NAME (docs/pytorch.md)",
         ]
 

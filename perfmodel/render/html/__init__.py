@@ -171,13 +171,10 @@ def _tiles(run: RunAnalysis) -> Iterator[Tile]:
     yield Tile(
         "Median batch",
         si(seconds.value, "s", 4),
-        f"95 %, this run: {si(seconds.low, 's', 4)} to {si(seconds.high, 's', 4)}; {batch.count} "
-        f"batches on {len(run.ranks)} rank{'s' * (len(run.ranks) != 1)}; another launch: "
-        f"{tables.another_batch(run)}",
+        f"95 %: {tables.interval_of_batch(run)}; {batch.count} batches on {len(run.ranks)} "
+        f"rank{'s' * (len(run.ranks) != 1)}",
     )
-    if head.gpu_busy_s is None or seconds.value <= 0:
-        yield Tile("GPU busy", "–", "no GPU operation was recorded in a batch")
-    else:
+    if head.gpu_busy_s is not None and seconds.value > 0:
         share = min(head.gpu_busy_s / seconds.value, 1.0)
         note, lost = f"{si(head.gpu_busy_s, 's')} of a batch", lacking(run.unattributed)
         if lost:
@@ -195,12 +192,10 @@ def _tiles(run: RunAnalysis) -> Iterator[Tile]:
             note = f"MFU: {percent(used.of_step)} of {operators.peak_of(used)}"
         achieved = si(run.work.flops / seconds.value, "FLOP/s")
         yield Tile("Achieved in a batch", achieved, note, used.of_step if used else None)
-    else:
-        yield Tile("Achieved in a batch", "–", "the FLOPs of a batch are not known")
-    yield _of_roof(run)
+    yield from _of_roof(run)
 
 
-def _of_roof(run: RunAnalysis) -> Tile:
+def _of_roof(run: RunAnalysis) -> Iterator[Tile]:
     """How far a batch, or its operators, are from the roof."""
     roof = run.roofline or machine_roof(run)
     name = "Of its effective roof" if run.roofline else "Of the machine's roof"
@@ -208,15 +203,15 @@ def _of_roof(run: RunAnalysis) -> Tile:
         point = run.points[0]
         height = float(roof.smooth(point.intensity_flops_per_byte))
         share = point.flops_per_s / height
-        return Tile(name, percent(share), f"smooth: {si(height, 'FLOP/s')}", min(share, 1.0))
+        yield Tile(name, percent(share), f"smooth: {si(height, 'FLOP/s')}", min(share, 1.0))
+        return
     whole = (
         next((row for row in run.work.phases if row.phase == "step"), None) if run.work else None
     )
     if whole is not None and whole.of_ceiling is not None:
         share = whole.of_ceiling
         note = "least time of all operators by peak and bandwidth over the time they take"
-        return Tile("Of the operators' ceilings", percent(share), note, min(share, 1.0))
-    return Tile("Of its effective roof", "–", "no roofline could be fitted")
+        yield Tile("Of the operators' ceilings", percent(share), note, min(share, 1.0))
 
 
 def _rates(run: RunAnalysis) -> Grid:
@@ -393,7 +388,7 @@ def page(analysis: Analysis, model: Model | None = None) -> str:
             facts=list(_facts(run)),
             lead=summary,
             warnings=sections.warnings(run),
-            sections=list(_sections(analysis, asked, summary.first)),
+            sections=[s for s in _sections(analysis, asked, summary.first) if s.blocks],
             clocks=CLOCKS,
             version=perfmodel.__version__,
             style=style,
@@ -435,7 +430,7 @@ def _sections(analysis: Analysis, asked: Asked, first: FirstStep | None) -> Iter
     roof = _ROOF if run.roofline is not None else ""
     yield section("roofline", "Roofline", roof, _roofline(analysis))
     yield section("model", "Model", _MODEL, sections.model(run, asked.prediction))
-    yield section("whatif", "What if", _WHAT_IF, sections.what_if(asked.what_if))
+    yield section("whatif", "What if", _WHAT_IF, sections.what_if(run, asked.what_if))
     found = sections.findings(run, first.title if first else "")
     yield section("findings", "Findings and warnings", _FINDINGS, found)
     yield section("machine", "Configuration and machine", "", sections.machine(run))
@@ -463,7 +458,7 @@ _ROOF: Final = (
 _MODEL: Final = (
     "FLOPs and bytes by formula, rates fitted to the median times, and what they predict together."
 )
-_WHAT_IF: Final = "What each change would save of this batch. Savings overlap; they do not add up."
+_WHAT_IF: Final = "What each change would save of a step. Savings overlap; they do not add up."
 _FINDINGS: Final = "Ranked by potential saving per step. Savings overlap; they do not add up."
 
 

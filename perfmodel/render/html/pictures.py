@@ -161,7 +161,8 @@ def roofline(analysis: Analysis) -> Iterator[Block]:
         yield _operators(run, pair)
         return
     if run.roofline is None and (machine_roof(run) is None or not run.points):
-        yield Notice("No roofline can be drawn.", " ".join(_roofless(run)))
+        if said := " ".join(_roofless(run)):
+            yield Notice("No roofline can be drawn.", said)
         return
     from perfmodel.render.plot import quiet, svg_text
     from perfmodel.render.plot.roofline import FEW, LISTED
@@ -208,7 +209,9 @@ def _operators(run: RunAnalysis, axes: Axes) -> Picture:
 
 
 def _roofless(run: RunAnalysis) -> Iterator[str]:
-    """Say what is missing for a roofline, and what to do."""
+    """Say what is missing for a roofline, and what to do; nothing of programs without formulas."""
+    if not run.workload.ranges and run.program.calibrated is None:
+        return
     if not run.workload.ranges:
         yield (
             "FLOPs and bytes are unknown: give D, H, C and B as flags, or describe the program in "

@@ -166,12 +166,7 @@ def model(run: RunAnalysis, said: Prediction | str) -> Iterator[Block]:
     said : Prediction or str
         What a calibrated model predicts for this very run, or why there is none.
     """
-    if not run.workload.ranges and run.work and run.work.flops:
-        yield Notice(
-            "FLOPs and bytes are counted by operator: there is no model of other sizes or ranks.",
-            "for one write the formulas of your program into a TOML file and name it with "
-            "--workload (docs/workloads.md)",
-        )
+    if not run.workload.ranges and run.program.calibrated is None:
         return
     if not run.workload.ranges:
         yield Notice(
@@ -314,16 +309,12 @@ def _beside(run: RunAnalysis, said: Prediction) -> str:
 # --- changes and findings ---
 
 
-_INSTEAD: Final = (
-    "the changes are those of perfmodel's own trainer, which says in its report how it ran; for "
-    "another program the findings below say what to change and what that saves at most"
-)
-
-
-def what_if(said: WhatIf | str) -> Iterator[Block]:
-    """Yield the changes ranked, or why there are none."""
+def what_if(run: RunAnalysis, said: WhatIf | str) -> Iterator[Block]:
+    """Yield the changes ranked; where they are not known, what parts of a step cost at most."""
     if isinstance(said, str):
-        yield Notice("The changes of the ladder cannot be ranked.", f"{said}; {_INSTEAD}")
+        bounds = whatif.bounds_table(run)
+        if bounds.rows:
+            yield grid(bounds)
         return
     for warning in said.warnings:
         yield Notice("Take the predictions with care.", warning)
@@ -353,9 +344,9 @@ def findings(run: RunAnalysis, summed: str) -> Iterator[Block]:
 
 
 def warnings(run: RunAnalysis) -> tuple[str, ...]:
-    """What was not collected or does not fit, and what Nsight Systems says of its collection."""
-    nsys = dict.fromkeys(d for t in run.traces for d in summary.complaints(t))
-    return (*run.warnings, *(f"Nsight Systems says: {text}" for text in nsys))
+    """What was not collected or does not fit, and what the recorder says of its collection."""
+    said = "; ".join(summary.complaints(run.traces))
+    return (*run.warnings, *([f"{run.traces[0].recorder} says: {said}"] if said else []))
 
 
 # --- where a page comes from ---
@@ -365,14 +356,9 @@ def machine(run: RunAnalysis) -> Iterator[Block]:
     """Yield what ran, on which GPUs, and their ceilings."""
     if run.identity.config:
         yield grid(_configuration(run.identity.config), closed=True)
-    else:
-        yield Notice(
-            "The report has no configuration mark: what ran is known from its messages and flags.",
-            "perfmodel's trainer leaves one; docs/trainer.md says what it holds",
-        )
     if run.gpus:
         yield grid(_gpus(run), closed=True)
-    else:
+    elif any(rank.gpu is not None for rank in run.ranks):
         yield Notice("The report describes no GPU.", run.traces[0].how_to_record)
     if run.machine is not None:
         yield _ceilings(run.machine, run.precision)
@@ -395,13 +381,11 @@ def provenance(runs: Sequence[RunAnalysis]) -> Iterator[Block]:
     }
     columns = (
         Column("report", "Report", of="source.name"),
-        Column("nsys", "Nsight Systems", of="product_version"),
+        Column("nsys", "Recorded with", of="recorder"),
         Column("schema", "Schema", of="schema_version"),
         Column("ranks", "Ranks", of=lambda t: ", ".join(map(str, sorted(ranks_of(t).values())))),
         Column("recorded", "Recorded (UTC)", of=_recorded),
-        Column(
-            "ranges", "NVTX ranges", "int", of=rows(lambda t: len(t.ranges) - made.get(id(t), 0))
-        ),
+        Column("ranges", "Ranges", "int", of=rows(lambda t: len(t.ranges) - made.get(id(t), 0))),
         Column("ops", "GPU operations", "int", of=rows(lambda t: t.op_count)),
         Column("mpi", "MPI calls", "int", of=rows(lambda t: len(distinct_calls(t.mpi)))),
     )
