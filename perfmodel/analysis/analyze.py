@@ -494,8 +494,8 @@ def _check_left(run: Run, everything: PathTable, excluded: int) -> None:
     batch_s = head_of(run, everything).seconds["host"]
     if np.isnan(batch_s[:, excluded:]).all():
         raise SchemaError(
-            f"{run.label}: no finished batch is left: found {batch_s.shape[1]} "
-            f"{run.batch_label!r} ranges, {excluded} excluded as warm-up; profile more batches or "
+            f"{run.label}: no finished step is left: found {batch_s.shape[1]} "
+            f"{run.batch_label!r} ranges, {excluded} excluded as warm-up; profile more steps or "
             f"lower --warmup"
         )
 

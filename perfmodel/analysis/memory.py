@@ -13,6 +13,7 @@ from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import PerfmodelError, WorkloadError
 from perfmodel.base.gpu import Gpu
+from perfmodel.programs import BATCH_RANGE
 from perfmodel.programs.identify import from_mark, read_mark
 from perfmodel.programs.mlp.identify import is_trainers
 from perfmodel.programs.mlp.memory import (
@@ -241,7 +242,7 @@ def answer(
     try:
         case = training(values, {**config, **settings}, images=images, test_images=test_images)
     except WorkloadError as error:
-        of_others = path is not None and values.keys().isdisjoint("DHCB")
+        of_others = trace is not None and BATCH_RANGE not in trace.range_labels and not given
         if measured is None:
             raise (_no_memory(path) if path is not None and of_others else error) from error
         if not of_others:

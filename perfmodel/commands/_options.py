@@ -448,7 +448,7 @@ LEVEL = click.option(
     "--level", type=click.Choice(["epoch", "micro_batch", "phase", "layer"]),
     help="Level that is the unit, in place of the step; --section levels lists what there is.",
 )  # fmt: skip
-WARMUP = click.option("--warmup", type=click.IntRange(0), help="Leading batches to exclude.")
+WARMUP = click.option("--warmup", type=click.IntRange(0), help="Leading steps to exclude.")
 ATTRIBUTE = click.option(
     "--attribute", type=click.Choice(["thread", "time"]), default="time", show_default=True,
     help="Attribute GPU work to ranges of its own thread, or also by time within the process.",

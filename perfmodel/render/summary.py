@@ -158,18 +158,18 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
     long = found.facts.long if found else None
     mean = f", mean {si(batch.mean_s, 's', 4)}" if long else ""
     yield (
-        f"batches    {_each(run)}, median {si(batch.median.value, 's', 4)} "
+        f"steps      {_each(run)}, median {si(batch.median.value, 's', 4)} "
         f"[{tables.interval_of_batch(run)}]{mean}; {_left_out(batch, found)}"
     )
     if found is not None:
-        yield f"steps      {_how_found(found)}"
+        yield f"found by   {_how_found(found)}"
     lost = run.unattributed
     if lost["gpu_ops"]:
         outside = lost["without_launch"] + lost["outside_ranges"]
         strays = lost["without_launch"] + lost["outside_ranges_during_batches"]
         yield (
             f"GPU work   {lost['gpu_ops']} operations, {outside} of them "
-            f"({percent(outside / lost['gpu_ops'], 1)}) in no range, {strays} while the batches ran"
+            f"({percent(outside / lost['gpu_ops'], 1)}) in no range, {strays} while the steps ran"
         )
     if said := complaints(run.traces):
         who = "recording" if run.traces[0].product_version == TORCH_PROFILER else "nsys says"
@@ -179,13 +179,13 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
 def _left_out(batch: BatchSummary, steps: StepBreakdown | None) -> str:
     """Say which batches do not count; by the GPU's clock the last one has no end."""
     warm = (
-        f"{batch.warmup} warm-up batch{'es' * (batch.warmup > 1)} ({si(batch.warmup_s, 's')})"
+        f"{batch.warmup} warm-up step{'s' * (batch.warmup > 1)} ({si(batch.warmup_s, 's')})"
         if batch.warmup
         else ""
     )
     if steps is None or steps.seconds.shape[1] <= steps.warmup + steps.count:
-        return f"{warm} excluded" if warm else "no warm-up batch found"
-    return f"{warm} and the last excluded" if warm else "no warm-up batch found; the last excluded"
+        return f"{warm} excluded" if warm else "no warm-up step found"
+    return f"{warm} and the last excluded" if warm else "no warm-up step found; the last excluded"
 
 
 def _each(run: RunAnalysis) -> str:
@@ -200,7 +200,7 @@ def _how_found(steps: StepBreakdown) -> str:
     share = f"{percent(steps.confidence)} of the work is inside"
     unsure = _unsure(steps)
     if steps.found_by == "found":
-        return f"found in the sequence of operations; {share}{unsure}"
+        return f"what repeats in the sequence of operations; {share}{unsure}"
     if steps.found_by == "whole":
         return (
             f"nothing repeats: the whole recording is one step{unsure}; name one with --batch-range"
@@ -277,9 +277,9 @@ def _findings(run: RunAnalysis) -> Iterator[str]:
     if not run.findings:
         unknown = lacking(run.unattributed) and not any(r.gpu_busy_s for r in run.ranks)
         yield (
-            "Findings: none, since no GPU operation belongs to a batch: see the warnings."
+            "Findings: none, since no GPU operation belongs to a step: see the warnings."
             if unknown
-            else "Findings: nothing worth one percent of a batch."
+            else "Findings: nothing worth one percent of a step."
         )
         return
     yield "Findings, ranked by potential saving per step (savings overlap):"

@@ -89,7 +89,7 @@ def ranges(run: RunAnalysis) -> Table:
 def ranges_text(run: RunAnalysis, most: int = SHOWN_RANGES) -> Table:
     """The tree of the longest ranges with the columns a terminal has room for."""
     shown = longest(run.ranges, most)
-    some = [Column("occurs", "In batches")] if any(r.occurs for r in shown) else []
+    some = [Column("occurs", "In steps")] if any(r.occurs for r in shown) else []
     known = {"range", "host_s", "gpu_projection_s", "gpu_busy_s", "share", "measured"}
     rest = [c for c in RANGES_TEXT[1:] if run.workload.ranges or c.key in known]
     notes = _range_notes(run, shown)
@@ -120,9 +120,9 @@ def _tree(
     run: RunAnalysis, rows: Sequence[RangeRow], columns: Sequence[Column], notes: Sequence[str] = ()
 ) -> Table:
     top = min((len(r.path) for r in rows), default=0)
-    plural = ["es" * (run.batch.count != 1), "s" * (len(run.ranks) != 1)]
-    size = f"{run.batch.count} batch{plural[0]}, {len(run.ranks)} rank{plural[1]}"
-    title = f"Where a median batch goes ({size})"
+    plural = ["s" * (run.batch.count != 1), "s" * (len(run.ranks) != 1)]
+    size = f"{run.batch.count} step{plural[0]}, {len(run.ranks)} rank{plural[1]}"
+    title = f"Where a median step goes ({size})"
     return Table.of(title, rows, columns, notes, [len(r.path) - top for r in rows])
 
 
@@ -445,7 +445,7 @@ def gap_text(gap: Gap) -> str:
 COPIES: Final = (
     Column("direction", "Copies"),
     Column("memory", "Host memory"),
-    Column("count", "Per batch", "float", digits=1),
+    Column("count", "Per step", "float", digits=1),
     Column("bytes", "Bytes", "si", "B"),
     Column("seconds", "On the engine", "si", "s"),
     Column("bytes_per_s", "Rate", "si", "B/s"),
@@ -455,13 +455,13 @@ COPIES: Final = (
 
 def copies(run: RunAnalysis) -> Table:
     """Copies per rank and batch by direction and memory kind."""
-    return Table.of("Copies per rank and batch", run.copies, COPIES)
+    return Table.of("Copies per rank and step", run.copies, COPIES)
 
 
 COLLECTIVES: Final = (
     Column("name", "Collective"),
     Column("bytes", "Size", "si", "B"),
-    Column("count", "Per batch", "float", digits=1),
+    Column("count", "Per step", "float", digits=1),
     Column("seconds", "Median", "si", "s"),
     Column("transfer_s", "Transfer", "si", "s"),
     Column("waiting_s", "Waiting", "si", "s"),
@@ -504,8 +504,8 @@ def _shortened(table: Table) -> Table:
 RANKS: Final = (
     Column("rank", "Rank", "int"),
     Column("gpu", "GPU", "int"),
-    Column("batches", "Batches", "int"),
-    Column("batch_s", "Median batch", "si", "s", digits=4),
+    Column("batches", "Steps", "int"),
+    Column("batch_s", "Median step", "si", "s", digits=4),
     Column("gpu_busy_s", "GPU busy", "si", "s"),
     Column("collectives_s", "In collectives", "si", "s"),
     Column("waiting_s", "of it waiting", "si", "s"),
@@ -517,13 +517,13 @@ RANKS_ALL: Final = (*RANKS, *(c for c in PARTS if c.key not in {r.key for r in R
 
 def ranks(run: RunAnalysis) -> Table:
     """Every rank's median batch, what it consists of, and its time in collectives."""
-    return Table.of("Ranks (medians over batches)", run.ranks, RANKS_ALL)
+    return Table.of("Ranks (medians over steps)", run.ranks, RANKS_ALL)
 
 
 def ranks_text(run: RunAnalysis) -> Table:
     """The same for the terminal: of many ranks the slowest."""
     which = "Ranks" if len(run.ranks) <= SHOWN else "The slowest ranks"
-    return Table.of(f"{which} (medians over batches)", _slowest(run), RANKS).first(SHOWN, ALL)
+    return Table.of(f"{which} (medians over steps)", _slowest(run), RANKS).first(SHOWN, ALL)
 
 
 def outliers(run: RunAnalysis) -> Table:
@@ -592,8 +592,8 @@ STRAGGLERS: Final = (
     Column("p50_s", "Late by p50", "si", "s"),
     Column("p95_s", "p95", "si", "s"),
     Column("max_s", "Largest", "si", "s"),
-    Column("per_batch_s", "Per batch", "si", "s"),
-    Column("busy_s", "Batch without waiting", "si", "s"),
+    Column("per_batch_s", "Per step", "si", "s"),
+    Column("busy_s", "Step without waiting", "si", "s"),
 )
 
 
@@ -651,7 +651,7 @@ def last_arrivals(run: RunAnalysis) -> Table:
 
 
 def _skew_notes(skew: Skew, reports: int) -> Iterator[str]:
-    yield "late by: after the middle rank, when it was the last; per batch: all of that together"
+    yield "late by: after the middle rank, when it was the last; per step: all of that together"
     if skew.imbalance is not None and skew.imbalance_s is not None:
         yield (
             f"imbalance: without waiting the slowest rank takes {si(skew.imbalance_s, 's')} longer "
@@ -723,7 +723,7 @@ def sweep(analysis: Analysis) -> Table:
     columns = (
         Column("run", "Run"),
         *(Column(s, s, "int") for s in symbols),
-        Column("batch_s", "Batch", "si", "s", digits=4),
+        Column("batch_s", "Step", "si", "s", digits=4),
         Column("intensity_flops_per_byte", "Intensity", "si", "FLOP/B", digits=4),
         Column("flops_per_s", "Achieved", "si", "FLOP/s"),
         *(Column(f"{name}_{keys[unit]}", name, "si", unit) for name, unit in units.items()),

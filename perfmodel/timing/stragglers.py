@@ -149,8 +149,8 @@ def late_start(matched: Matched, ranks: Sequence[int], batch_s: Floats, warmup: 
                 last = ranks[int(one.members[int(start[:, at].argmax())])]
                 most = float(waited[at])
                 said = (
-                    f"rank {ranks[i]} waits {si(most, 's')} in {c.name[int(rows[at])]} of batch "
-                    f"{int(c.batch[rows[at]])} for rank {last}, which comes late; batches of the "
+                    f"rank {ranks[i]} waits {si(most, 's')} in {c.name[int(rows[at])]} of step "
+                    f"{int(c.batch[rows[at]])} for rank {last}, which comes late; steps of the "
                     f"warm-up are in no median"
                 )
     return said

@@ -101,7 +101,7 @@ def test_the_gpu_waits_for_the_host() -> None:
         assert said in found.evidence
     without = only(replace(facts, synchronizations=0.0, gpu_ops=1.0), "the GPU waits")
     assert "synchronizing" not in without.evidence
-    assert "1 GPU operation per batch" in without.evidence
+    assert "1 GPU operation per step" in without.evidence
 
 
 def test_busy_is_a_lower_bound_where_batches_lack_operations() -> None:
@@ -198,7 +198,7 @@ def test_several_small_all_reduces() -> None:
     facts = replace(QUIET, collectives=[reduce(), small, reduce(40, seconds=5e-6)])
     found = only(facts, "reduced in several messages")
     assert found.saving_s == pytest.approx(2 * 10e-6 + 5e-6)
-    assert "4 all-reduces per batch, 2 of them under 64 KB" in found.evidence
+    assert "4 all-reduces per step, 2 of them under 64 KB" in found.evidence
     for groups in ([reduce()], [reduce(), reduce(1 << 20)], [reduce(None, count=4.0)]):
         assert titles(replace(QUIET, collectives=groups)) == []
 
@@ -277,7 +277,7 @@ def test_a_saving_is_never_negative_nor_more_than_the_batch(
     [
         "ranks ... share GPU", "the GPU waits for the host",
         "gradients are reduced through the host", "copies use pageable memory",
-        "the inputs are copied in every batch", "ranks wait for each other",
+        "the inputs are copied in every step", "ranks wait for each other",
         "the gradients are reduced in several messages", "of its ceiling",
     ],
 )  # fmt: skip

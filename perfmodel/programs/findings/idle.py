@@ -64,7 +64,7 @@ def idle_gpu(facts: Facts, actions: Actions, busy_s: float) -> Iterator[Finding]
             f" and {facts.synchronizations:.0f} synchronizing calls "
             f"({si(facts.synchronize_s, 's')} inside them)"
         )
-    evidence += " per batch"
+    evidence += " per step"
     action = actions.launch_less(synchronizes=facts.synchronizations > 0)
     if facts.lacking:
         evidence += f"; {facts.lacking} operations of the run are in no range, and not counted"
@@ -94,7 +94,7 @@ def pageable_copies(
             "pageable_copy",
             f"{group.direction} copies use pageable memory",
             spent - group.bytes / rate,
-            f"{group.count:.0f} copies, {si(group.bytes, 'B')} per batch at "
+            f"{group.count:.0f} copies, {si(group.bytes, 'B')} per step at "
             f"{si(group.bytes_per_s, 'B/s')} on the copy engine, "
             f"{share_of_step(facts, spent)} on the host; {source}",
             actions.pin(group.direction),
@@ -254,7 +254,7 @@ def copied_inputs(facts: Facts, actions: Actions, copy: Spent) -> Iterator[Findi
     """Copies of a step's inputs, in a range of their own, for which the host waits."""
     yield Finding(
         "input_copy",
-        "the inputs are copied in every batch",
+        "the inputs are copied in every step",
         copy.seconds,
         f"{copy.label} takes {share_of_step(facts, copy.seconds)}",
         actions.keep_inputs(),

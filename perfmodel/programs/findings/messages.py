@@ -54,7 +54,7 @@ def many_reductions(
         "exposed_communication",
         "the gradients are reduced in several messages",
         saved,
-        f"{count:.0f} all-reduces per batch, {len(small)} of them under 64 KB, which together "
+        f"{count:.0f} all-reduces per step, {len(small)} of them under 64 KB, which together "
         f"take {si(saved, 's')}",
         f"keep the gradients in one flat buffer: one copy and one all-reduce{actions.flag('flat')}",
     )

@@ -275,7 +275,7 @@ def _computes_more(facts: Facts, rank: int) -> _Longer | None:
     does, is_there = ("is", " outside MPI") if facts.host_ranks else ("computes", "")
     return _Longer(
         f"{does} {more} longer{is_there} than the median of the others",
-        f"{does} {spent}{is_there} per batch, {more} more than the other ranks' median",
+        f"{does} {spent}{is_there} per step, {more} more than the other ranks' median",
         more_s,
     )
 
@@ -309,7 +309,7 @@ def late_messages(facts: Facts, actions: Actions, messages: PointToPoint) -> Ite
         "waiting_mpi",
         f"ranks wait for messages of rank {late.rank}",
         min(late.most_s, most.more_s) if most else late.most_s,
-        f"{said}{si(late.caused_s, 's')} of all ranks' waiting per batch leads back to rank "
+        f"{said}{si(late.caused_s, 's')} of all ranks' waiting per step leads back to rank "
         f"{late.rank}, up to {si(late.most_s, 's')} of one rank{passed}",
         actions.advise("help_rank", rank=late.rank),
     )

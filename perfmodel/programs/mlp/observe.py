@@ -11,7 +11,7 @@ import numpy as np
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import ModelError
 from perfmodel.models.terms import AHEAD, BETWEEN, DERIVED, Observation
-from perfmodel.programs.calibrated import not_modelled
+from perfmodel.programs.calibrated import UnknownPartsError, not_modelled
 from perfmodel.programs.identify import read_mark
 from perfmodel.programs.mlp.case import MLP, Case, mlp_case
 from perfmodel.programs.mlp.identify import identify
@@ -92,6 +92,11 @@ def observe(run: Run) -> Observation:
         batch is left after the warm-up.
     """
     config = next((c for t in run.traces if (c := read_mark(t))), {})
+    if not config and run.program == MLP:
+        raise UnknownPartsError(
+            f"{run.label}: expected a configuration mark, which says how the step ran; got none",
+            "profile with python -m trainer, or calibrate with --workload and the sizes",
+        )
     if not config or config.get("workload", MLP) != MLP:
         raise not_modelled(run)
     identity, _ = identify(run, {})

@@ -154,9 +154,9 @@ def _inside(run: RunAnalysis, row: RangeRow, *, queued: bool) -> list[tuple[Rang
 def _sentence(run: RunAnalysis, found: Sequence[Part]) -> str:
     """Name what takes most of a batch, and why the GPU idles; the tiles have the numbers."""
     named = [p for p in found if p.what == "range"]
-    said = "No range inside the batches says what takes their time"
+    said = "No range inside the steps says what takes their time"
     if named:
-        said = f"The largest part of a median batch is {max(named, key=lambda p: p.seconds).name}"
+        said = f"The largest part of a median step is {max(named, key=lambda p: p.seconds).name}"
     causes: dict[str, float] = {}
     for one in run.steps.idle if run.steps else ():
         causes[one.cause] = causes.get(one.cause, 0.0) + one.seconds
@@ -169,14 +169,14 @@ def _tiles(run: RunAnalysis) -> Iterator[Tile]:
     batch, head = run.batch, head_of(run)
     seconds = batch.median
     yield Tile(
-        "Median batch",
+        "Median step",
         si(seconds.value, "s", 4),
-        f"95 %: {tables.interval_of_batch(run)}; {batch.count} batches on {len(run.ranks)} "
+        f"95 %: {tables.interval_of_batch(run)}; {batch.count} steps on {len(run.ranks)} "
         f"rank{'s' * (len(run.ranks) != 1)}",
     )
     if head.gpu_busy_s is not None and seconds.value > 0:
         share = min(head.gpu_busy_s / seconds.value, 1.0)
-        note, lost = f"{si(head.gpu_busy_s, 's')} of a batch", lacking(run.unattributed)
+        note, lost = f"{si(head.gpu_busy_s, 's')} of a step", lacking(run.unattributed)
         if lost:
             note = f"at least: {note}, without {lost:,} operations in no range"
         yield Tile("GPU busy", percent(share), note, share)
@@ -185,13 +185,13 @@ def _tiles(run: RunAnalysis) -> Iterator[Tile]:
         if reached is not None and run.machine is not None:
             peak = run.machine.peak_flops_per_s[run.precision]
             note = f"{percent(reached)} of {si(peak, 'FLOP/s')}, {run.precision} peak"
-        yield Tile("Achieved in a batch", si(head.rate, "FLOP/s"), note, reached)
+        yield Tile("Achieved in a step", si(head.rate, "FLOP/s"), note, reached)
     elif run.work and run.work.flops and seconds.value > 0:
         note, used = "the peak is not known", run.work.mfu
         if used is not None:
             note = f"MFU: {percent(used.of_step)} of {operators.peak_of(used)}"
         achieved = si(run.work.flops / seconds.value, "FLOP/s")
-        yield Tile("Achieved in a batch", achieved, note, used.of_step if used else None)
+        yield Tile("Achieved in a step", achieved, note, used.of_step if used else None)
     yield from _of_roof(run)
 
 
@@ -293,7 +293,7 @@ def _first(run: RunAnalysis, said: WhatIf | None) -> FirstStep | None:
         low, high = said.batch_s - step.high_s, said.batch_s - step.low_s
         return FirstStep(
             change,
-            f"saves {si(step.saving_s, 's')} a batch ({percent(step.saving_s / said.batch_s)}), "
+            f"saves {si(step.saving_s, 's')} a step ({percent(step.saving_s / said.batch_s)}), "
             f"90 %: {si(low, 's')} to {si(high, 's')}",
             f"predicted by the calibrated model; {step.name} removes {step.removes}",
             f"profile the trainer with {_flags(said, step.case)}",
@@ -419,7 +419,7 @@ def _sections(analysis: Analysis, asked: Asked, first: FirstStep | None) -> Iter
         yield section("runs", "All runs", f"Details below are of {run.label}.", _runs(analysis))
     yield section("time", "Where the time goes", _CLOCKS, sections.breakdown(run))
     yield section(
-        "timeline", "Timeline of one batch", "", pictures.timeline(measured, run.batch.warmup)
+        "timeline", "Timeline of one step", "", pictures.timeline(measured, run.batch.warmup)
     )
     many = [one for one in analysis.runs if len(one.ranks) >= sections.MANY_RANKS]
     if many:
@@ -438,7 +438,7 @@ def _sections(analysis: Analysis, asked: Asked, first: FirstStep | None) -> Iter
 
 
 _CLOCKS: Final = (
-    "Medians over ranks and batches after the warm-up, on three clocks: host time; GPU projection, "
+    "Medians over ranks and steps after the warm-up, on three clocks: host time; GPU projection, "
     "from the first operation's start to the last one's end; GPU busy, the time in which any "
     "operation ran."
 )

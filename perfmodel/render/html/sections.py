@@ -81,7 +81,7 @@ def breakdown(run: RunAnalysis) -> Iterator[Block]:
         yield grid(tables.collectives_text(run))
     elif len(run.ranks) > 1 and run.identity.uses_mpi and run.messages is None:
         yield Notice(
-            "No collective was recorded in the ranges of the batches.",
+            "No collective was recorded in the ranges of the steps.",
             f"for MPI's, profile with {_COLLECT} --mpi-impl=openmpi (or mpich)",
         )
     if run.steps is not None and run.steps.facts.stragglers:
@@ -110,7 +110,7 @@ def _every_rank(run: RunAnalysis) -> Table:
     host = Column("host", "Host", of=lambda rank: run.hosts.get(rank.rank))
     found = tables.ranks(run)
     columns = (*found.columns, own, *([host] if run.hosts else []))
-    title = f"Ranks of {run.label} (medians over batches)"
+    title = f"Ranks of {run.label} (medians over steps)"
     return Table.of(title, run.ranks, columns, tables.step_parts(run).notes)
 
 
@@ -170,7 +170,7 @@ def model(run: RunAnalysis, said: Prediction | str) -> Iterator[Block]:
         return
     if not run.workload.ranges:
         yield Notice(
-            "FLOPs and bytes are not known: the report does not say what its batches compute.",
+            "FLOPs and bytes are not known: the report does not say what its steps compute.",
             "give D, H, C and B as flags if it is the two-layer MLP; else write the formulas of "
             "your program into a TOML file and name it with --workload (docs/workloads.md)",
         )
@@ -188,7 +188,7 @@ def model(run: RunAnalysis, said: Prediction | str) -> Iterator[Block]:
         yield _terms(run)
         yield _checks(run)
     if isinstance(said, str):
-        yield Words("A calibrated model", (f"None predicts this batch: {said}.",))
+        yield Words("A calibrated model", (f"None predicts this step: {said}.",))
     else:
         yield Words("The calibrated model", (_beside(run, said),))
         yield grid(predictions.phases_table(said))
@@ -238,7 +238,7 @@ def _formulas(load: Workload, values: Mapping[str, int]) -> Grid:
         Column("formula", "Formula"),
         Column("value", "Value", align="right"),
     )
-    title = f"FLOPs and bytes per rank and batch, {load.counting} counting"
+    title = f"FLOPs and bytes per rank and step, {load.counting} counting"
     notes = (f"source: {load.source}",) if load.source else ()
     return grid(Table(title, columns, rows, notes), sort={"value": counts}, closed=True)
 
@@ -337,7 +337,7 @@ def findings(run: RunAnalysis, summed: str) -> Iterator[Block]:
             continue
         yield Advice(f.title, f.saving and f"up to {f.saving}", f.share, f.evidence, f.action)
     if not run.findings:
-        yield Words("", ("Nothing was found that is worth one percent of a batch.",))
+        yield Words("", ("Nothing was found that is worth one percent of a step.",))
     said = warnings(run)
     if said:
         yield Words("Warnings", said, listed=True)
