@@ -87,6 +87,21 @@ class _Main(click.Group):
         found: click.Command = getattr(import_module(f"perfmodel.commands.{name}"), name)
         return found
 
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or name the one that its name is near to."""
+        try:
+            return super().resolve_command(context, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches  # only where a name is wrong
+
+            near = get_close_matches(args[0], COMMANDS, 1)
+            if not near:
+                raise
+            said = f"{error.message} Did you mean {near[0]!r}?"
+            raise click.UsageError(said, context) from error
+
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by what they are for, each with its whole summary."""
         for title, names in GROUPS.items():
@@ -123,13 +138,14 @@ def _drop_output() -> None:
         os.close(nowhere)
 
 
-@click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Main,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done; 1 an output cannot be written, a machine is unknown, NVML is "
+    "missing, or doctor found something broken; 2 wrong usage; 3 the report cannot be read; 4 it "
+    "lacks what the command needs; 5 the workload is unknown or impossible; 6 a model cannot be "
+    "fitted; 7 compare found a slowdown; 8 its noise is too large to decide; 130 Ctrl-C.",
+)
 @click.version_option(__version__, prog_name="perfmodel")
 def main() -> None:
-    """Analyze Nsight Systems reports: time, roofline, findings, predictions.
-
-    Exit codes: 0 done; 1 an output cannot be written, a machine is unknown, NVML is missing, or
-    doctor found something broken; 2 wrong usage; 3 the report cannot be read; 4 it lacks what the
-    command needs; 5 the workload is unknown or impossible; 6 a model cannot be fitted; 7 compare
-    found a slowdown; 8 its noise is too large to decide; 130 Ctrl-C.
-    """
+    """Analyze Nsight Systems reports: time, roofline, findings, predictions."""

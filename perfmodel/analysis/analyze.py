@@ -39,7 +39,9 @@ from perfmodel.base.parallel import Engine, all_failed, attempt_reports
 from perfmodel.machines.devices import Identified, identify, known
 from perfmodel.models.launches import LAUNCH_SD
 from perfmodel.programs import program_of_run
-from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime, ranked
+from perfmodel.programs.facts import DeviceReduce, Facts, GemmTime
+from perfmodel.programs.findings import find
+from perfmodel.programs.identify import missing_values
 from perfmodel.readers import RAW, check_at_rest
 from perfmodel.readers.trace import NULL, Trace
 from perfmodel.timing.async_batches import AsyncBatches, head_of, time_async, until_done
@@ -71,7 +73,7 @@ if TYPE_CHECKING:
     from perfmodel.analysis.operators import StepWork
     from perfmodel.base.cache import Cache
     from perfmodel.machines.machine import Machine
-    from perfmodel.programs.findings import OperatorRow
+    from perfmodel.programs.facts import OperatorRow
     from perfmodel.programs.identify import Identity
     from perfmodel.programs.program import Options, Program
 
@@ -287,7 +289,7 @@ def analyze_run(run: Run, options: Options, notes: Sequence[str] = ()) -> RunAna
         identity = replace(identity, values={**defaults, **identity.values})
         missing = [name for name in workload.symbols if name not in identity.values]
         if missing:
-            problem = program.missing(run.label, missing, marked=bool(identity.config))
+            problem = missing_values(run.label, missing, marked=bool(identity.config))
             if given or options.workload:
                 raise WorkloadError(problem)
             warnings.append(f"{problem} (FLOPs, rates and the roofline are missing until then)")
@@ -373,9 +375,10 @@ def _join(
 
 def _concluded(analysis: RunAnalysis, facts: Facts) -> RunAnalysis:
     """Add what follows from the numbers."""
+    program = analysis.program
     return replace(
         analysis,
-        findings=ranked(facts, analysis.program.advice(facts)),
+        findings=find(program.facts(facts), program.actions(analysis.identity)),
         outliers=find_outliers(analysis.ranks, analysis.hosts),
     )
 
@@ -518,8 +521,8 @@ def _check_left(run: Run, everything: PathTable, excluded: int) -> None:
     batch_s = head_of(run, everything).seconds["host"]
     if np.isnan(batch_s[:, excluded:]).all():
         raise SchemaError(
-            f"{run.label}: no finished batch is left: found {batch_s.shape[1]} "
-            f"{run.batch_label!r} ranges, {excluded} excluded as warm-up; profile more batches or "
+            f"{run.label}: no finished step is left: found {batch_s.shape[1]} "
+            f"{run.batch_label!r} ranges, {excluded} excluded as warm-up; profile more steps or "
             f"lower --warmup"
         )
 

@@ -11,7 +11,8 @@ from perfmodel.analysis.result import RangeRow, RunAnalysis
 from perfmodel.analysis.sweeps import FLAT, elasticity
 from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.models.terms import Case
-from perfmodel.programs.program import Evidence, Free, Options
+from perfmodel.programs.calibrated import Evidence, Free, model_of
+from perfmodel.programs.program import Options
 from perfmodel.workloads.work import Counts
 
 Source = Literal["model", "bound"]
@@ -139,7 +140,7 @@ def _doubled(
 ) -> tuple[float | None, Source | None]:
     """Return FLOP/s at twice the value of a symbol, and by what."""
     try:
-        bigger = run.program.case(
+        bigger = model_of(run.program, run.measured).case(
             {**case.sizes, symbol: 2 * case.sizes[symbol]}, case.settings, Options()
         )
         counts = run.workload.evaluate({**values, symbol: 2 * values[symbol]}).values()

@@ -91,17 +91,6 @@ class BatchSummary:
     mean_s: float
     queued_s: float | None = None
 
-    def share(self, finding: Finding) -> float | None:
-        """Share of a saving in the median batch; None where it is unknown.
-
-        Of what some batches lose, and of more than a median batch, in the mean one.
-        """
-        seconds, usual = finding.saving_s, self.median.value
-        if seconds is None:
-            return None
-        of_mean = finding.of_mean or seconds > usual
-        return seconds / (max(self.mean_s, seconds) if of_mean else usual)
-
 
 @dataclass(frozen=True, slots=True)
 class RankRow:

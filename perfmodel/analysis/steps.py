@@ -225,7 +225,8 @@ def _rank(times: StepTimes, lane: int, rank: int, window: slice, waited: Floats 
 
     waiting = None if median(times.communication_ns) else 0.0
     if waited is not None and present.any():
-        waiting = float(np.median(waited[: len(present)][present]))
+        spent = times.communication_ns[lane, window][present] * 1e-9
+        waiting = float(np.median(np.minimum(waited[: len(present)][present], spent)))
     parts = np.array([times.compute_ns, times.copy_ns, times.exposed_ns])[:, lane, window]
     active_s = _median_s(np.where(present, parts.sum(axis=0), -1)) or 0.0
     usual = np.median(parts[:, present], axis=1) if present.any() else np.zeros(3)

@@ -23,7 +23,8 @@ from perfmodel.models.model import Z90, Model
 from perfmodel.models.predict import predict
 from perfmodel.models.terms import Case, Observation
 from perfmodel.programs import program_of_run
-from perfmodel.programs.program import Change, Evidence, Options
+from perfmodel.programs.calibrated import Change, Evidence, model_of
+from perfmodel.programs.program import Options
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.run import Run, TimedReport
 
@@ -481,7 +482,9 @@ def _changed(
 def evidence(observed: Observation, analysis: RunAnalysis) -> Evidence:
     """Put together what a report gives: an observation, and the analysis of the same run."""
     busy_s = {row.label: row.gpu_busy_s or 0.0 for row in analysis.ranges}
-    return analysis.program.evidence(observed, busy_s, analysis.collectives, analysis.machine)
+    return model_of(analysis.program, analysis.measured).evidence(
+        observed, busy_s, analysis.collectives, analysis.machine
+    )
 
 
 def ask(traces: Sequence[Trace], model: Model | None = None, options: Options = _USUAL) -> WhatIf:
@@ -519,7 +522,7 @@ def ask_of_measured(timed: Sequence[TimedReport], model: Model | None, options: 
 
 def what_if_of(run: Run, model: Model | None = None, options: Options = _USUAL) -> WhatIf:
     """Say what each change of the ladder would save of the batch of a measured run; see `ask`."""
-    observed = program_of_run(run, options).observe(run, options)
+    observed = model_of(program_of_run(run, options), run).observe(run, options)
     if model is not None and model.workload != observed.case.workload:
         raise ModelError(
             f"expected a model of the trainer's MLP, whose changes these are; got one of "

@@ -11,7 +11,7 @@ from perfmodel.commands import _options
 from perfmodel.commands._output import emit, warn
 
 
-@click.command()
+@click.command(cls=_options.Grouped)
 @click.argument("files", nargs=-1)
 @click.option(
     "--command", "collect", is_flag=True,

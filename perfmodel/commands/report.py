@@ -18,7 +18,7 @@ _DRAWN = 16
 """Reports of which the page may draw what happens in a batch: it has room for eight ranks."""
 
 
-@click.command()
+@click.command(cls=_options.Grouped)
 @_options.reports
 @_options.analysis
 @_options.operators

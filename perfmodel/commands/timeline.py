@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @_options.reports
 @click.option(
     "--batch", "batches", metavar="N|FROM:TO",
-    help="Batch, or batches from FROM up to but without TO, counted from 0.",
+    help="Step, or steps from FROM up to but without TO, counted from 0.",
 )  # fmt: skip
 @click.option(
     "--rank",
@@ -164,7 +164,7 @@ def _batches(text: str | None) -> range | None:
     found = range(int(first or 0), int(last or 0) if colon else int(first or -1) + 1)
     if not found:
         raise click.BadParameter(
-            f"expected a batch or FROM:TO, such as 7 or 2:5; got {text!r}", param_hint="--batch"
+            f"expected a step or FROM:TO, such as 7 or 2:5; got {text!r}", param_hint="--batch"
         )
     return found
 
@@ -182,11 +182,11 @@ def _ranks(given: tuple[int, ...], known: tuple[int, ...]) -> frozenset[int] | N
 def _title(run: Run, identity: Identity, batches: range | None, *, median: bool) -> str:
     values = identity.values
     symbols = ", ".join(f"{s} = {values[s]}" for s in ("D", "H", "C", "B", "p") if s in values)
-    which = "all batches"
+    which = "all steps"
     if batches is not None:
-        which = f"batch {batches[0]}{' (the median)' if median else ''}"
+        which = f"step {batches[0]}{' (the median)' if median else ''}"
     if batches is not None and len(batches) > 1:
-        which = f"batches {batches[0]} to {batches[-1]}"
+        which = f"steps {batches[0]} to {batches[-1]}"
     return f"{run.label}, {which}" + (f"; {symbols}" if symbols else "")
 
 

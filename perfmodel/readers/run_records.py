@@ -16,7 +16,7 @@ from perfmodel.base.escape import printable
 _MOST_BYTES: Final = 100_000_000
 _MOST_SECONDS: Final = 1e12
 _NOT_SETTINGS: Final = ("seed", "verify", "evaluate_every", "threads")
-_HOW: Final = "give the files that python -m trainer --record wrote, or benchmarks.tta"
+_HOW: Final = "give run records, as docs/tta.md describes them"
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,7 +211,7 @@ def draw_breakdown(analysis: Analysis, ax: Axes | None = None) -> Axes:
     return plot.breakdown(
         run.ranges,
         ax=ax,
-        title=f"A median batch of {run.label}",
+        title=f"A median step of {run.label}",
         queued=run.batch.queued_s is not None,
     )
 

@@ -47,14 +47,18 @@ BOUNDS: Final = (
 
 def bounds_result(run: RunAnalysis) -> Result:
     """Return what the parts of any program's step could save, in every format."""
+    return Result([bounds_table(run)], warnings=run.warnings)
+
+
+def bounds_table(run: RunAnalysis) -> Table:
+    """What the parts of any program's step could save."""
     slowest = max(rank.batch_s or 0.0 for rank in run.ranks)
     notes = [
         "upper bounds by the report alone, of the slowest rank; they overlap and do not add up",
         "what to change, and the evidence: perfmodel analyze",
     ]
     title = f"What a step of {si(slowest, 's', 4)} could save ({run.label})"
-    table = Table.of(title, step_bounds(run), BOUNDS, notes)
-    return Result([table], warnings=run.warnings)
+    return Table.of(title, step_bounds(run), BOUNDS, notes)
 
 
 def _blocks(said: WhatIf) -> Iterator[Block]:

@@ -709,8 +709,8 @@ def _warnings(before: Side, after: Side, machines: bool, options: CompareOptions
     where = " and ".join(n for n, s in (("before", before), ("after", after)) if s.queues)
     if where:
         said.append(
-            f"the host queues batches {where} without waiting until they are done: on both sides a "
-            f"batch is timed from the end of the one before it to the end of its own GPU work; "
+            f"the host queues steps {where} without waiting until they are done: on both sides a "
+            f"step is timed from the end of the one before it to the end of its own GPU work; "
             f"host times of ranges {where} are those of queueing"
         )
     found = differences(before.settings, after.settings)

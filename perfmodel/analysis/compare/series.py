@@ -231,8 +231,8 @@ def launch_of(
     left = int(np.isfinite(_slowest(whole[:, first:])).sum())
     if left < 2:
         raise SchemaError(
-            f"{run.label}: expected at least 2 finished batches to compare; got {left} of "
-            f"{whole.shape[1]} after {first} of warm-up; profile more batches or lower --warmup"
+            f"{run.label}: expected at least 2 finished steps to compare; got {left} of "
+            f"{whole.shape[1]} after {first} of warm-up; profile more steps or lower --warmup"
         )
     found: dict[Key, Series] = {}
     collective = _in_collectives(run)

@@ -11,6 +11,7 @@ import numpy as np
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import ModelError
 from perfmodel.models.terms import AHEAD, BETWEEN, DERIVED, Observation
+from perfmodel.programs.calibrated import UnknownPartsError, not_modelled
 from perfmodel.programs.identify import read_mark
 from perfmodel.programs.mlp.case import MLP, Case, mlp_case
 from perfmodel.programs.mlp.identify import identify
@@ -27,7 +28,6 @@ from perfmodel.programs.mlp.settings import (
     SYNC,
     settings_of,
 )
-from perfmodel.programs.program import not_modelled
 from perfmodel.readers.trace import KERNEL, MEMCPY, NULL, TO_HOST
 from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.cuda_graphs import kernel_seconds, only_replays, traced_as_a_whole
@@ -93,6 +93,11 @@ def observe(run: Run) -> Observation:
         batch is left after the warm-up.
     """
     config = next((c for t in run.traces if (c := read_mark(t))), {})
+    if not config and run.program == MLP:
+        raise UnknownPartsError(
+            f"{run.label}: expected a configuration mark, which says how the step ran; got none",
+            "profile with python -m trainer, or calibrate with --workload and the sizes",
+        )
     if not config or config.get("workload", MLP) != MLP:
         raise not_modelled(run)
     identity, _ = identify(run, {})
