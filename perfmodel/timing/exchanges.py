@@ -331,10 +331,14 @@ def _collectives(
 
 
 def _sure(found: Exchanges, grid: Int64) -> bool:
-    """Whether the n-th kernels of ranks are one collective: as a communicator or times say."""
+    """Whether the n-th kernels are one collective: as a communicator says, or their times.
+
+    Kernels that send and receive may be of some ranks only, such as two stages of a pipeline.
+    """
     first = int(grid[0, 0])
     rule = rule_of(found.names[found.name[first]])
-    if found.by_mpi[first] or found.communicator[first] != NULL or rule in ("from_root", "to_root"):
+    known = found.communicator[first] != NULL and (rule != "" or len(grid) == 2)
+    if found.by_mpi[first] or known or rule in ("from_root", "to_root"):
         return True
     come, gone = found.post_ns[grid].max(axis=0), found.end_ns[grid].min(axis=0)
     return bool((come < gone).mean() >= _OVERLAPPING)

@@ -17,6 +17,7 @@ import numpy as np
 from perfmodel.base.arrays import Bool, Floats, Int64, distinct_rows
 from perfmodel.base.units import si
 from perfmodel.readers.trace import NULL
+from perfmodel.timing.clock_sync import FAR
 from perfmodel.timing.exchanges import COLLECTIVE, Exchanges
 
 SURE: Final = 0.95
@@ -236,8 +237,8 @@ def _passed_on(found: Exchanges, waits: Int64) -> dict[int, dict[int, float]]:
     rank, peer = found.rank[waits], found.cause_rank[waits]
     begin, over = found.begin_ns[waits], (found.begin_ns + found.wait_ns)[waits]
     own = np.lexsort((over, rank))
-    low = int(begin.min(initial=0))
-    span = int(over.max(initial=0)) - low + 2
+    low = int(begin.min(initial=FAR))
+    span = int(over.max(initial=low)) - low + 2
 
     def until(moment: Int64) -> Int64:
         """How many of its waits, as `own` has them, a peer has behind it at a moment."""
@@ -282,7 +283,8 @@ def _met(found: Exchanges, waits: Int64) -> Int64:
     ranks = np.concatenate([found.rank[ends], np.column_stack([rank, peer])])
     _, pair = distinct_rows(ranks.min(axis=1), ranks.max(axis=1))
     moment = np.concatenate([came[found.instance[ends[:, 0]]], begin])
-    low, span = int(moment.min(initial=0)), int(np.ptp(moment)) + 1 if len(moment) else 1
+    low = int(moment.min(initial=FAR))
+    span = int(moment.max(initial=low)) - low + 1
     key = pair * span + moment - low
     times = np.append(-1, np.sort(key[: len(ends)]))
     before = times[np.searchsorted(times, key[len(ends) :]) - 1]

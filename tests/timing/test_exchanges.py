@@ -17,7 +17,7 @@ from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.program import Options
 from perfmodel.readers.trace import NULL
 from perfmodel.timing.exchanges import Exchanges, match, rule_of
-from perfmodel.timing.late_ranks import LateRank, beyond_chance, late_rank, late_ranks
+from perfmodel.timing.late_ranks import LateRank, _met, beyond_chance, late_rank, late_ranks
 from perfmodel.timing.run_exchanges import exchanges_of
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
@@ -374,3 +374,21 @@ def test_recordings_keep_the_rules(path: Path) -> None:
         if group.library != "mpi" and group.waiting_s is not None:
             assert group.waiting_s + (group.transfer_s or 0.0) == pytest.approx(group.seconds)
     assert sum(row.caused_s for row in run.late) <= sum(row.waiting_s for row in run.late) + 1e-9
+
+
+def test_ranks_met_last_where_both_had_come_to_an_exchange() -> None:
+    """As a loop over all exchanges of each pair finds it."""
+    run = analyze_reports([PROGRAMS / "halo.sqlite.xz"], Options()).fitted
+    found = exchanges_of(run.measured)
+    waits = np.flatnonzero(found.cause_rank >= 0)
+    met = _met(found, waits)
+    assert len(waits) > 100
+    for row, got in zip(waits.tolist(), met.tolist(), strict=True):
+        pair = {int(found.rank[row]), int(found.cause_rank[row])}
+        came = [
+            int(found.post_ns[found.instance == number].max())
+            for number in np.intersect1d(*(found.instance[found.rank == rank] for rank in pair))
+            if number >= 0
+        ]
+        begin = int(found.begin_ns[row])
+        assert got == max((at for at in came if at < begin), default=begin)
