@@ -183,8 +183,7 @@ class Exchanges:
         known = known & (step >= 0) & (step < steps)
         cell = rank[known] * steps + step[known]
         total = lengths(cell, begin[known], end[known], len(self.ranks) * steps)
-        seconds: Floats = total.reshape(len(self.ranks), steps) * 1e-9
-        return seconds
+        return total.reshape(len(self.ranks), steps).astype(np.float64) * 1e-9
 
 
 _COLUMNS: Final = tuple(Exchanges.__annotations__)[2:-1]
