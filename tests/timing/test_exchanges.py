@@ -392,3 +392,27 @@ def test_ranks_met_last_where_both_had_come_to_an_exchange() -> None:
         ]
         begin = int(found.begin_ns[row])
         assert got == max((at for at in came if at < begin), default=begin)
+
+
+def test_one_step_of_another_rank_does_not_hide_who_is_late() -> None:
+    """Rank 1 of three is 1 ms late in ten steps, but for one in which rank 2 is 50 ms late."""
+    late_ns = np.zeros((3, 10), np.int64)
+    late_ns[1], late_ns[2, 4] = MS, 50 * MS
+    post = late_ns + np.arange(10) * 100 * MS
+    end = np.broadcast_to(post.max(axis=0) + 1000, post.shape)
+    step = np.tile(np.arange(10), 3)
+    columns = {
+        "name": np.zeros(30, np.int64), "rank": np.repeat(np.arange(3), 10), "step": step,
+        "communicator": np.zeros(30, np.int64), "held_step": step, "post_ns": post.ravel(),
+        "end_ns": end.ravel().copy(),
+    }  # fmt: skip
+    found = match(Exchanges.of(["MPI_Barrier"], range(3), columns), world=range(3))
+    rows, _ = late_ranks(found, 0, 10)
+    assert rows[0].rank == 2  # 99 of 117 ms
+    shares = {r.rank: (r.latest, r.steps) for r in rows}
+    assert shares == {0: (0, 10), 1: (9, 10), 2: (1, 10)}
+    assert [r.rank for r in rows if r.persistent] == [1]
+    assert late_rank(rows) is None  # 15 % of all waiting
+    named = late_rank(rows, least=0.1)
+    assert named is not None
+    assert named.rank == 1
