@@ -16,10 +16,10 @@ from perfmodel.timing.spans import Steps
 
 FEW: Final = 3
 """Of so few steps all count: without the first and the last at most one would be left."""
-_SLOW: Final = 1.5
-"""A leading step is warm-up if it takes longer than this many times the median of later ones. First
-steps that compile take five times as long and more (tests/timing/test_samples.py); with 1.25
-instead, four of 97 shipped recordings get another warm-up, by one or two steps."""
+_SLOW: Final = 1.25
+"""A leading step is warm-up if it takes longer than this many times the median of later ones: first
+steps that compile take five times as long and more (tests/timing/test_samples.py), usual ones on an
+idle machine within a tenth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +291,9 @@ def count_warmup(step_s: Floats) -> int:
     """Count the leading steps that hold what later ones do not: compiling, allocating, autotuning.
 
     A step warms up while its slowest rank takes more than `_SLOW` times the median of the second
-    half of the steps, and at most half of them do. Of two steps none does.
+    half of the steps, and more than their upper quartile: what a quarter of the later steps has,
+    such as a checkpoint now and then, is no warm-up. At most half of the steps warm up, and none of
+    two.
 
     Parameters
     ----------
@@ -303,7 +305,7 @@ def count_warmup(step_s: Floats) -> int:
     later = slowest[half:][np.isfinite(slowest[half:])]
     if len(slowest) < 3 or len(later) == 0:
         return 0
-    usual = slowest[:half] <= _SLOW * np.median(later)
+    usual = slowest[:half] <= max(_SLOW * np.median(later), np.quantile(later, 0.75))
     return int(np.argmax(usual)) if usual.any() else half
 
 
