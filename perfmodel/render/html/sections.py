@@ -85,7 +85,7 @@ def breakdown(run: RunAnalysis) -> Iterator[Block]:
             "No collective was recorded in the ranges of the batches.",
             f"for MPI's, profile with {_COLLECT} --mpi-impl=openmpi (or mpich)",
         )
-    if any(late.caused_s for late in run.late):
+    if any(late.caused_s for late in run.late) and not many:
         yield _of_ranks(tables.late_ranks(run))
     yield from map(grid, messages.blocks(run))
     if len(run.ranks) > 1 and not many and not unknown:
@@ -93,7 +93,7 @@ def breakdown(run: RunAnalysis) -> Iterator[Block]:
 
 
 def ranks(run: RunAnalysis) -> Iterator[Block]:
-    """Yield the ranks of a run as strips, which of them are slow, and who comes last."""
+    """Yield the ranks of a run as strips, which of them are slow, and which are late."""
     yield from strips(run)
     if run.outliers:
         yield grid(tables.outliers(run))
@@ -102,7 +102,7 @@ def ranks(run: RunAnalysis) -> Iterator[Block]:
     yield _of_ranks(_every_rank(run))
     if run.skew is not None:
         yield grid(tables.collective_skew_text(run))
-        yield _of_ranks(tables.stragglers(run))
+        yield _of_ranks(tables.late_ranks(run))
 
 
 def _every_rank(run: RunAnalysis) -> Table:
