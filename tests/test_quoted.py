@@ -241,7 +241,6 @@ GIVEN: Final = {
     "findings": {
         "save less than 1 % of T": "a limit of the code",
         "From 95 % on it is more than": "a limit of the code",
-        "the gap began (10 µs before": "a limit of the code",
         "larger than 100 kB), otherwise 80 % of": "a limit of the code",
         "single precision takes 188 MB": "worked by hand",
         "if it is 5 % of a step above": "a limit of the code",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -229,6 +229,9 @@ class StepFacts:
         Those with most GPU time.
     long : LongSteps or None
         Steps that are so much longer than the median one that it does not stand for all.
+    changes : mapping of str to Change
+        What is replayed, by the kind of the finding that says what it saves; those of further
+        ranges with small kernels are called `many_small_kernels_2` and so on.
     """
 
     step_s: float
@@ -248,6 +251,7 @@ class StepFacts:
     idle: tuple[IdleCause, ...]
     kernels: tuple[KernelTime, ...]
     long: LongSteps | None = None
+    changes: Mapping[str, Change] = field(default_factory=dict)
 
     def idle_s(self, cause: str) -> float:
         """Idle time by a cause, of the rank with most of it."""
@@ -321,16 +325,25 @@ def step_facts(
     total = sum(path.values())
     stragglers, chains = late_ranks(found, window.start, window.stop)
     count = _collectives(reports, window)
+    changes = {kind: Change(free=frozenset([kind])) for kind in free}
+    if "copy" in free or "pageable_copy" in free:
+        changes["copy"] = Change(free=frozenset(["copy", "pageable_copy"]))
     bucket = 0.0
     if count and step:
         many = {COLLECTIVES: 0.0} if count >= _SMALL_MESSAGES else {}
-        bucket = step - replay.step_s(Change(free=frozenset(["exposed_communication"]), fused=many))
+        every = Change(free=frozenset(["exposed_communication"]), fused=many)
+        changes["exposed_communication"] = every
+        bucket = step - replay.step_s(every)
     worst, saved = late_rank(stragglers), 0.0
     if worst is not None and worst.rank in lanes:
         lane = lanes.index(worst.rank)
-        saved = step - replay.step_s(_like_others(reports, lane))
+        changes["straggler"] = _like_others(reports, lane)
+        saved = step - replay.step_s(changes["straggler"])
         doing = _doing(_host_seconds(reports), _kernels(reports), lane, idle, worst)
         stragglers = (replace(worst, doing=doing), *stragglers[1:])
+    small = _small(reports, window, replay, step)
+    for i, (_, fused) in enumerate(small):
+        changes[f"many_small_kernels_{i + 1}" if i else "many_small_kernels"] = fused
     return StepFacts(
         step_s=step,
         path=tuple(
@@ -338,7 +351,7 @@ def step_facts(
             for kind, seconds in sorted(path.items(), key=lambda item: -item[1])
         ),
         free_s=free,
-        small=_small(reports, window, replay, step),
+        small=tuple(one for one, _ in small),
         stragglers=stragglers,
         chains=chains,
         interrupted=tuple(_interrupted(reports, lanes)),
@@ -352,6 +365,7 @@ def step_facts(
         idle=idle,
         kernels=kernels,
         long=long,
+        changes=changes,
     )
 
 
@@ -424,12 +438,12 @@ def _of_longest_lane(lane: Int64, key: Int64, spent_ns: Int64) -> Int64:
 
 def _small(
     reports: Sequence[StepReport], window: slice, replay: Replay, step: float
-) -> tuple[SmallRange, ...]:
-    """Ranges that launch many small kernels, with the step where they are fused.
+) -> list[tuple[SmallRange, Change]]:
+    """Ranges that launch many small kernels, and what fuses them; the largest saving first.
 
     One pass over the data is left of as many as there are different kernels.
     """
-    found: dict[str, SmallRange] = {}
+    found: dict[str, tuple[SmallRange, Change]] = {}
     for report in reports:
         small = report.small
         inside = (small.step >= window.start) & (small.step < window.stop) & (small.lane == 0)
@@ -443,8 +457,9 @@ def _small(
             steps, count = len(rows), int(small.count[rows].sum())
             passes = max(float(np.median(small.distinct[rows])), 1.0)
             label = small.ranges[code]
-            saved = step - replay.step_s(Change(fused={code: 1.0 / passes})) if step else 0.0
-            found[label] = SmallRange(
+            fused = Change(fused={code: 1.0 / passes})
+            saved = step - replay.step_s(fused) if step else 0.0
+            one = SmallRange(
                 label,
                 count / steps,
                 float(small.gpu_ns[rows].sum()) * 1e-9 / steps,
@@ -452,7 +467,8 @@ def _small(
                 max(saved, 0.0),
                 float(small.under_ns[rows[0]]) * 1e-9,
             )
-    return tuple(sorted(found.values(), key=lambda s: -s.saving_s))
+            found[label] = one, fused
+    return sorted(found.values(), key=lambda pair: -pair[0].saving_s)
 
 
 def _interrupted(reports: Sequence[StepReport], ranks: Sequence[int]) -> Iterator[Interrupted]:

@@ -346,7 +346,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("timeline", "TRACE", "-o", "OUT.json"), "batch"),
         (("stats", "TRACE", "--report", "cuda_gpu_kern_sum"), "Instances"),
         (("stats", "TRACE", "--report", "nvtx_gpu_proj_sum"), "aten::mm"),
-        (("whatif", "TRACE"), "could save"),
+        (("whatif", "TRACE"), "would save"),
         (("utilization", "--report", "TRACE"), "GPU busy"),
     ],
 )

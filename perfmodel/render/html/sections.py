@@ -11,7 +11,7 @@ import perfmodel
 from perfmodel.analysis.outliers import own_seconds
 from perfmodel.analysis.rates import amounts
 from perfmodel.analysis.result import RangeRow, RunAnalysis
-from perfmodel.analysis.whatif import WhatIf, words
+from perfmodel.analysis.whatif import WhatIf, changes_of, words
 from perfmodel.base.gpu import Gpu
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
@@ -310,11 +310,12 @@ def _beside(run: RunAnalysis, said: Prediction) -> str:
 
 
 def what_if(run: RunAnalysis, said: WhatIf | str) -> Iterator[Block]:
-    """Yield the changes ranked; where they are not known, what parts of a step cost at most."""
+    """Yield the changes ranked: those of the model, or where there is none of the step's graph."""
     if isinstance(said, str):
-        bounds = whatif.bounds_table(run)
-        if bounds.rows:
-            yield grid(bounds)
+        if run.steps is not None and run.steps.facts.step_s:
+            found = changes_of(run)
+            if found.changes:
+                yield grid(whatif.graph_tables(found)[0])
         return
     for warning in said.warnings:
         yield Notice("Take the predictions with care.", warning)
