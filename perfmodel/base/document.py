@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perfmodel.base.errors import ModelError
 from perfmodel.base.escape import escape_json, printable
-from perfmodel.base.files import read_at_most
+from perfmodel.base.files import read_whole
 
 if TYPE_CHECKING:
     from perfmodel.base.arrays import Floats
@@ -83,11 +83,7 @@ def read_table(path: Path, parse: Callable[[str], Any], what: str, again: str) -
         If the file cannot be read or parsed.
     """
     try:
-        with path.open("rb") as file:
-            content = read_at_most(file, _MOST_BYTES)
-        if len(content) > _MOST_BYTES:
-            raise ValueError(f"more than {_MOST_BYTES} bytes")
-        return parse(content.decode())
+        return parse(read_whole(path, _MOST_BYTES).decode())
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(
             f"{printable(str(path))}: expected {what}; got none that can be read "

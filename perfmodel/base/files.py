@@ -9,7 +9,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import IO, BinaryIO, Final, cast
 
 from perfmodel.base.errors import PerfmodelError, ReportError
 
@@ -24,6 +24,8 @@ _ADVICE = {
     errno.ENOSPC: "free some space or write elsewhere",
     errno.EDQUOT: "free some of your quota or write elsewhere",
     errno.EFBIG: "raise the limit of the size of a file (ulimit -f) or write elsewhere",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "end programs that hold many files open",
     errno.EIO: "the disk or its server fails: write elsewhere",
     errno.ENOENT: "create the folder first",
     errno.ENOTDIR: "a part of the path is a file; choose another path",
@@ -69,6 +71,32 @@ def write_bytes(path: Path | str, data: bytes | Iterable[bytes]) -> None:
                     stream.write(part)
             return
         _replace(Path(os.path.realpath(path)), data, mode)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that only its user can read, atomically; a link in its place is replaced.
+
+    Raises
+    ------
+    PerfmodelError
+        If the folder is missing or read-only, or the disk full.
+    """
+    with _explained(path):
+        _replace(path, [data], 0o600)
+
+
+def read_private(path: Path) -> bytes:
+    """Read a file that belongs to this user, and is no link.
+
+    Raises
+    ------
+    OSError
+        If there is none, or the file is a link, or another user's.
+    """
+    with open_input(path, os.O_NOFOLLOW) as stream:
+        if os.fstat(stream.fileno()).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "another user's file")
+        return stream.read()
 
 
 @contextlib.contextmanager
@@ -213,7 +241,64 @@ def _temporary_name() -> str:
     return f".perfmodel-{os.urandom(6).hex()}.tmp"
 
 
-def opened_unpacked(path: Path) -> IO[bytes]:
+def open_input(path: Path, flags: int = 0, *, buffering: int = -1) -> BinaryIO:
+    """Open a regular file to read its bytes. Every file that perfmodel reads is opened here.
+
+    A FIFO may wait forever for its writer, and a device may have no end.
+
+    Parameters
+    ----------
+    path : Path
+    flags : int
+        Further flags of ``open(2)``, such as ``os.O_NOFOLLOW``.
+    buffering : int
+        As of Python's `open`.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be opened, or is a folder, a FIFO, a socket or a device.
+    """
+
+    def regular(name: str, wanted: int) -> int:
+        _refuse(os.stat(name).st_mode)  # opening a device may already change it
+        # if a FIFO takes the file's place meanwhile, opening it does not wait
+        return os.open(name, wanted | flags | os.O_NONBLOCK)
+
+    stream = cast("BinaryIO", open(path, "rb", buffering, opener=regular))  # noqa: SIM115
+    try:
+        _refuse(os.fstat(stream.fileno()).st_mode)
+    except OSError:
+        stream.close()
+        raise
+    return stream
+
+
+def read_whole(path: Path, most: int) -> bytes:
+    """Read a file of at most `most` bytes.
+
+    Raises
+    ------
+    OSError
+        As `open_input` does; if the file has more bytes.
+    """
+    with open_input(path) as stream:
+        data = read_at_most(stream, most)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"more than {most} bytes")
+    return data
+
+
+def _refuse(mode: int) -> None:
+    """Raise an OSError if a file of this mode is not a regular one."""
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "a folder")
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "a pipe or device; copy it to a file first")
+
+
+@contextlib.contextmanager
+def opened_unpacked(path: Path) -> Iterator[IO[bytes]]:
     """Open a file to read its bytes, unpacked where its name ends as a compressed file's does.
 
     The stream raises the errors of the library that unpacks: gzip, lzma or zstd.
@@ -221,25 +306,32 @@ def opened_unpacked(path: Path) -> IO[bytes]:
     Raises
     ------
     OSError
-        If the file cannot be opened.
+        If the file cannot be opened; see `open_input`.
     ReportError
         If it is `.zst`, and this Python has nothing to unpack it with.
     """
-    if path.suffix not in COMPRESSED:
-        return path.open("rb")
+    with open_input(path) as packed:
+        if path.suffix not in COMPRESSED:
+            yield packed
+            return
+        with _unpacked(packed, path) as stream:
+            yield stream
+
+
+def _unpacked(packed: BinaryIO, path: Path) -> IO[bytes]:
     if path.suffix == ".gz":
         import gzip  # few inputs need these modules, which take time to import
 
-        return cast("IO[bytes]", gzip.open(path, "rb"))
+        return cast("IO[bytes]", gzip.open(packed, "rb"))
     if path.suffix == ".xz":
         import lzma
 
-        return cast("IO[bytes]", lzma.open(path, "rb"))
-    return _opened_zstd(path)
+        return cast("IO[bytes]", lzma.open(packed, "rb", format=lzma.FORMAT_XZ))
+    return _unpacked_zstd(packed, path)
 
 
-def _opened_zstd(path: Path) -> IO[bytes]:
-    """Open a file of zstd with Python's module, new in 3.14, or else with the package zstandard.
+def _unpacked_zstd(packed: BinaryIO, path: Path) -> IO[bytes]:
+    """Unpack zstd with Python's module, new in 3.14, or else with the package zstandard.
 
     Both read every frame of a file: `pzstd` and `cat` make files of several.
     """
@@ -248,7 +340,7 @@ def _opened_zstd(path: Path) -> IO[bytes]:
     except ImportError:
         pass
     else:
-        return cast("IO[bytes]", zstd.open(path, "rb"))
+        return cast("IO[bytes]", zstd.open(packed, "rb"))
     try:
         import zstandard
     except ImportError:
@@ -257,7 +349,7 @@ def _opened_zstd(path: Path) -> IO[bytes]:
             f"with: zstd -d {path.name}"
         ) from None
     reader = zstandard.ZstdDecompressor().stream_reader(
-        path.open("rb"), read_across_frames=True, closefd=True
+        packed, read_across_frames=True, closefd=False
     )
     return cast("IO[bytes]", reader)
 
@@ -271,7 +363,7 @@ def blocks(path: Path) -> Iterator[bytes]:
         If one cannot be read.
     """
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-        with file.open("rb") as stream:
+        with open_input(file) as stream:
             while block := stream.read(_BLOCK):
                 yield block
 
@@ -301,7 +393,11 @@ def check_path(path: Path) -> None:
     except (OSError, ValueError) as error:  # a NUL in a path is a ValueError
         reason = getattr(error, "strerror", None) or error
         raise ReportError(f"{path}: cannot be read ({reason}); check the path") from error
-    if stat.S_ISDIR(mode):
-        raise ReportError(f"{path}: expected a file; got a folder; name the files inside it")
-    if not stat.S_ISREG(mode):
-        raise ReportError(f"{path}: expected a file; got a pipe or device; copy it to a file first")
+    try:
+        _refuse(mode)
+    except IsADirectoryError:
+        raise ReportError(
+            f"{path}: expected a file; got a folder; name the files inside it"
+        ) from None
+    except OSError as error:
+        raise ReportError(f"{path}: expected a file; got {error.strerror}") from None

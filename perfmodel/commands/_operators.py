@@ -114,6 +114,8 @@ def _machine(file: str | None, traces: Sequence[Any]) -> tuple[Any, Any]:
 
 BARE: Final = "batch_median_s_without_nsys"
 """Of a row of an index: seconds without a profiler."""
+_MOST_INDEX_BYTES: Final = 20_000_000
+"""An index of the shipped profiles has 300 bytes a row."""
 
 
 def read_index(index: Path | None) -> dict[str, dict[str, Any]]:
@@ -122,18 +124,20 @@ def read_index(index: Path | None) -> dict[str, dict[str, Any]]:
     A file that is no report names a step that was timed, and not recorded.
     """
     from perfmodel.base.errors import ModelError
+    from perfmodel.base.escape import printable
+    from perfmodel.base.files import read_whole
 
     if index is None:
         return {}
     try:
-        rows = json.loads(index.read_text(encoding="utf-8"))
+        rows = json.loads(read_whole(index, _MOST_INDEX_BYTES).decode())
         return {
             row["file"]: row | ({BARE: float(row[BARE])} if row.get(BARE) else {}) for row in rows
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(
             f"{index}: expected a list of objects with file, sizes and {BARE}; got none that can "
-            f"be read ({type(error).__name__}); check the path"
+            f"be read ({printable(repr(error))[:200]}); check the path"
         ) from None
 
 

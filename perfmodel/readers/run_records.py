@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.base.escape import printable
+from perfmodel.base.files import read_whole
 
-_MOST_BYTES: Final = 100_000_000
+_MOST_BYTES: Final = 20_000_000
 _MOST_SECONDS: Final = 1e12
 _NOT_SETTINGS: Final = ("seed", "verify", "evaluate_every", "threads")
 _HOW: Final = "give the files that python -m trainer --record wrote, or benchmarks.tta"
@@ -94,9 +95,7 @@ def read_record(path: Path) -> RunRecord:
     """
     where = printable(path.name)
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ValueError(f"more than {_MOST_BYTES} bytes")
-        read = json.loads(path.read_text(encoding="utf-8"))
+        read = json.loads(read_whole(path, _MOST_BYTES).decode())
     except (OSError, ValueError, RecursionError) as error:
         raise ReportError(
             f"{where}: expected a record of python -m trainer --record FILE; got none that can be "
@@ -185,7 +184,7 @@ def differences(a: Training, b: Training) -> dict[str, tuple[Any, Any]]:
 
 def _of_file(path: Path) -> Iterator[Training]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_whole(path, _MOST_BYTES).decode()
         content = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except OSError as error:
         raise ReportError(
