@@ -359,7 +359,7 @@ def _join(
         messages=collected.messages,
         ranges_by_rank=ranges_by_rank(measured, run.ranks),
         work=work,
-        hosts=hosts_of(run),
+        hosts=hosts_of(run, named=options.host_names),
     )
     return _concluded(analysis, _facts(analysis, counts, collected, peaks, options, by_gpu=by_gpu))
 

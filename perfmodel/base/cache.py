@@ -100,21 +100,21 @@ class Cache:
     def get(self, key: str) -> Any:
         """Return what was put under a key; None if nothing was, or it cannot be read."""
         try:
-            return _decoded(read_private(self.folder / f"{key}{_SUFFIX}"), _secret())
+            return _decoded(read_private(self.folder / f"{key}{_SUFFIX}"), secret())
         except Exception:  # whatever a damaged file raises
             return None
 
     def put(self, key: str, result: object) -> str:
         """Keep a result; others see all of it or nothing. Returns why it cannot be kept, or ''."""
         try:
-            write_private(self.folder / f"{key}{_SUFFIX}", _encoded(result, _secret()))
+            write_private(self.folder / f"{key}{_SUFFIX}", _encoded(result, secret()))
         except (PerfmodelError, TypeError) as error:
             return str(error)
         return ""
 
 
 @cache
-def _secret() -> bytes:
+def secret() -> bytes:
     """Return the key of this user's digests, made where there is none; in no other file.
 
     Raises
@@ -132,22 +132,22 @@ def _secret() -> bytes:
             with suppress(FileExistsError):  # another process may make it at the same time
                 os.link(made, file)
             made.unlink()
-        secret = read_private(file)
+        found = read_private(file)
     except (OSError, RuntimeError) as error:
         raise PerfmodelError(
             f"{file}: expected a file of yours that signs kept results; got {error}; set "
             f"XDG_STATE_HOME to a folder of yours"
         ) from error
-    if len(secret) != _SECRET_BYTES:
+    if len(found) != _SECRET_BYTES:
         raise PerfmodelError(f"{file}: expected {_SECRET_BYTES} bytes; got others; delete it")
-    return secret
+    return found
 
 
-def _digest(held: bytes | memoryview, secret: bytes) -> bytes:
-    return hashlib.blake2b(held, key=secret, digest_size=_DIGEST_BYTES).digest()
+def _digest(held: bytes | memoryview, key: bytes) -> bytes:
+    return hashlib.blake2b(held, key=key, digest_size=_DIGEST_BYTES).digest()
 
 
-def _encoded(result: object, secret: bytes) -> bytes:
+def _encoded(result: object, key: bytes) -> bytes:
     """Return a keyed digest, a result as JSON, its length before it, and the arrays behind it.
 
     Raises
@@ -160,7 +160,7 @@ def _encoded(result: object, secret: bytes) -> bytes:
     parts = [text, *(np.ascontiguousarray(array).tobytes() for array in arrays)]
     padded = (part.ljust(-len(part) % _ALIGNED + len(part), b"\0") for part in parts)
     held = b"".join([len(text).to_bytes(8, "little"), *padded])
-    return _MAGIC + _digest(held, secret) + held
+    return _MAGIC + _digest(held, key) + held
 
 
 def _plain(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
@@ -186,13 +186,13 @@ def _plain(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
     raise TypeError(f"expected a plain value; got {type(value).__name__}")
 
 
-def _decoded(data: bytes, secret: bytes) -> Any:
+def _decoded(data: bytes, key: bytes) -> Any:
     """Return the result that `_encoded` wrote, every array with memory of its own.
 
     Then memory is freed with what is dropped of a result.
     """
     held = memoryview(data)[_HEAD:]
-    if not hmac.compare_digest(data[:_HEAD], _MAGIC + _digest(held, secret)):
+    if not hmac.compare_digest(data[:_HEAD], _MAGIC + _digest(held, key)):
         raise ValueError("expected the digest of the content; got another")
     length = int.from_bytes(held[:8], "little")
     arrays = held[8 + -length % _ALIGNED + length :]

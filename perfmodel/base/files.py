@@ -9,9 +9,12 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, BinaryIO, Final, cast
+from typing import IO, TYPE_CHECKING, BinaryIO, Final, cast
 
 from perfmodel.base.errors import PerfmodelError, ReportError
+
+if TYPE_CHECKING:
+    from io import BufferedReader
 
 COMPRESSED: Final = (".gz", ".xz", ".zst")
 """How the names of compressed files end."""
@@ -241,7 +244,7 @@ def _temporary_name() -> str:
     return f".perfmodel-{os.urandom(6).hex()}.tmp"
 
 
-def open_input(path: Path, flags: int = 0, *, buffering: int = -1) -> BinaryIO:
+def open_input(path: Path, flags: int = 0, *, buffering: int = -1) -> BufferedReader:
     """Open a regular file to read its bytes. Every file that perfmodel reads is opened here.
 
     A FIFO may wait forever for its writer, and a device may have no end.
@@ -261,11 +264,11 @@ def open_input(path: Path, flags: int = 0, *, buffering: int = -1) -> BinaryIO:
     """
 
     def regular(name: str, wanted: int) -> int:
-        _refuse(os.stat(name).st_mode)  # opening a device may already change it
+        _refuse(Path(name).stat().st_mode)  # opening a device may already change it
         # if a FIFO takes the file's place meanwhile, opening it does not wait
         return os.open(name, wanted | flags | os.O_NONBLOCK)
 
-    stream = cast("BinaryIO", open(path, "rb", buffering, opener=regular))  # noqa: SIM115
+    stream = cast("BufferedReader", open(path, "rb", buffering, opener=regular))  # noqa: SIM115
     try:
         _refuse(os.fstat(stream.fileno()).st_mode)
     except OSError:

@@ -445,6 +445,9 @@ CACHE = click.option("--cache", type=FILE, metavar="FOLDER",
                      help="Folder to keep results in; a report with the same content is not "
                      "read again.")  # fmt: skip
 
+HOST_NAMES = click.option("--host-names", is_flag=True,
+                          help="Name hosts as the reports do; else they are numbered.")  # fmt: skip
+
 
 def flag(name: str) -> str:
     """Return a setting's flag."""
@@ -503,6 +506,7 @@ def chosen(options: dict[str, Any]) -> Options:
         causal=options.get("attention") == "causal",
         counters=options.get("counters"),
         machine=machine_of(options.get("machine"))[0],
+        host_names=bool(options.get("host_names")),
     )
 
 

@@ -53,7 +53,7 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
     from perfmodel.timing.timeline import clocks_differ, median_batch, select, window_of
 
     perfetto = out is not None and (options["perfetto"] or _options.kind_of(out) == ".json")
-    batches = _batches(options["batches"])
+    batches = chosen_batches(options["batches"])
     with contextlib.ExitStack() as files:
         if batches is None and perfetto:
             run, traces = _whole_run(reports, options)
@@ -155,7 +155,8 @@ def _work(
     return identity, flops, [program.operations(t, steps, options) for t, steps in pairs]
 
 
-def _batches(text: str | None) -> range | None:
+def chosen_batches(text: str | None) -> range | None:
+    """Read the value of --batch."""
     if text is None:
         return None
     first, colon, last = text.partition(":")

@@ -87,23 +87,21 @@ def test_a_result_with_the_digest_of_another_user_is_none(
     kept: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
-    cache._secret.cache_clear()
+    cache.secret.cache_clear()
     assert kept.get("key") is None
     assert kept.put("key", RESULT) == ""
     assert kept.get("key") == RESULT
     monkeypatch.undo()
-    cache._secret.cache_clear()
+    cache.secret.cache_clear()
     assert kept.get("key") is None
 
 
-def test_without_a_secret_nothing_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_secret_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    cache._secret.cache_clear()
+    cache.secret.cache_clear()
     made = Cache(tmp_path / "kept")
     assert "set XDG_STATE_HOME" in made.put("key", RESULT)
     assert made.get("key") is None
     assert [*made.folder.iterdir()] == []
-    cache._secret.cache_clear()
+    cache.secret.cache_clear()
