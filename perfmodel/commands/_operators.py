@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -123,6 +122,7 @@ def read_index(index: Path | None) -> dict[str, dict[str, Any]]:
 
     A file that is no report names a step that was timed, and not recorded.
     """
+    from perfmodel.base.document import fitting, parse_json
     from perfmodel.base.errors import ModelError
     from perfmodel.base.escape import printable
     from perfmodel.base.files import read_whole
@@ -130,9 +130,12 @@ def read_index(index: Path | None) -> dict[str, dict[str, Any]]:
     if index is None:
         return {}
     try:
-        rows = json.loads(read_whole(index, _MOST_INDEX_BYTES).decode())
+        rows = parse_json(read_whole(index, _MOST_INDEX_BYTES).decode())
         return {
-            row["file"]: row | ({BARE: float(row[BARE])} if row.get(BARE) else {}) for row in rows
+            row["file"]: row
+            | ({BARE: fitting(float, row[BARE])} if row.get(BARE) else {})
+            | ({"sizes": fitting(Mapping[str, int], row["sizes"])} if "sizes" in row else {})
+            for row in rows
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(
