@@ -33,6 +33,7 @@ _ADVICE = {
     errno.EFBIG: "raise the limit of the size of a file (ulimit -f) or write elsewhere",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "end programs that hold many files open",
+    errno.ENOMEM: "free some memory, or give fewer reports",
     errno.EIO: "the disk or its server fails: write elsewhere",
     errno.ENOENT: "create the folder first",
     errno.ENOTDIR: "a part of the path is a file; choose another path",
@@ -40,6 +41,15 @@ _ADVICE = {
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.ELOOP: "remove the link or write elsewhere",
 }
+
+
+OF_THE_PROCESS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors that are of no one file."""
+
+
+def advice(error: OSError) -> str:
+    """Return what to do about an error of the system."""
+    return _ADVICE.get(error.errno or 0, "choose another path")
 
 
 def write_text(path: Path | str, text: str | Iterable[str]) -> None:
@@ -212,12 +222,12 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         found = error.strerror or str(error)
-        advice = _ADVICE.get(error.errno or 0, "choose another path")
+        what = advice(error)
         if error.errno == errno.ENOENT and path.parent.is_dir():  # /proc takes no new file
-            found, advice = f"no file can be made in {str(path.parent)!r}", "choose another folder"
+            found, what = f"no file can be made in {str(path.parent)!r}", "choose another folder"
         elif error.errno == errno.ENOENT:
             found = f"there is no folder {str(path.parent)!r}"
-        message = f"expected to write {str(path)!r}; got: {found}; {advice}"
+        message = f"expected to write {str(path)!r}; got: {found}; {what}"
         raise PerfmodelError(message) from error
 
 

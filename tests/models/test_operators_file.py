@@ -67,7 +67,7 @@ def test_the_shipped_model_is_taken() -> None:
 
 @pytest.mark.parametrize("text", ["NaN", "[1e999]", "-Infinity", str(2**63), "9" * 5000])
 def test_numbers_that_do_not_fit_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="finite|64 bits"):
+    with pytest.raises(ValueError, match=r"finite|64 bits"):
         parse_json(text)
 
 
