@@ -40,7 +40,7 @@ _SLACK_NS: Final = 10**9
 _FEW: Final = 4
 """Of fewer exchanges nothing tells whose they are."""
 _TOGETHER_NS: Final = 100_000
-"""The kernels of one collective end together: on NVLink of one host within 20 us."""
+"""The kernels of one collective end together: on NVLink of one host within 20 µs."""
 _MOST: Final = 0.9
 """Of the exchanges of one run so many end together; the first may be before a recording began."""
 _NO_GPU: Final = int(np.iinfo(np.int32).max)
@@ -309,7 +309,9 @@ class _Group:
         known = trace.nccl.communicator[trace.nccl.communicator != NULL]
         communicators = frozenset(np.unique(known).tolist())
         ends = _exchange_ends(trace)
-        return cls((member,), ranks, trace.world_size or 0, run_id, communicators, *span, ends)
+        return cls(
+            (member,), ranks, trace.world_size or 0, run_id, communicators, *span, exchanges=ends
+        )
 
     def takes(self, other: _Group) -> bool:
         """Whether another report holds other ranks of the same run."""

@@ -300,8 +300,9 @@ def read_whole(path: Path, most: int) -> bytes:
         As `open_input` does; if the file has more bytes.
     """
     with open_input(path) as stream:
-        data = read_at_most(stream, most)
-    if len(data) > most:
+        stated = os.fstat(stream.fileno()).st_size
+        data = read_at_most(stream, most) if stated <= most else b""
+    if max(len(data), stated) > most:
         raise OSError(errno.EFBIG, f"more than {most} bytes")
     return data
 

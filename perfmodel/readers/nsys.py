@@ -366,7 +366,7 @@ def without_places(text: str, host: str | None) -> str:
 
     Examples
     --------
-    >>> without_places("On node7 events were lost, see /home/somebody/log.txt", "node7")
+    >>> without_places("On node7 events were lost, see /data/somebody/log.txt", "node7")
     'On HOST events were lost, see log.txt'
     """
     return _PATH.sub("", text.replace(host, "HOST") if host else text)
