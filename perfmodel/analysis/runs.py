@@ -303,15 +303,14 @@ class _Group:
     @classmethod
     def of(cls, member: int, trace: Trace) -> _Group:
         """A group of one report."""
-        span = _utc_span(trace) or (None, None)
+        latest, earliest = _utc_span(trace) or (None, None)
         run_id = str(read_mark(trace).get("run_id", ""))
         ranks = frozenset(trace.ranks.values())
         known = trace.nccl.communicator[trace.nccl.communicator != NULL]
         communicators = frozenset(np.unique(known).tolist())
         ends = _exchange_ends(trace)
-        return cls(
-            (member,), ranks, trace.world_size or 0, run_id, communicators, *span, exchanges=ends
-        )
+        world = trace.world_size or 0
+        return cls((member,), ranks, world, run_id, communicators, latest, earliest, ends)
 
     def takes(self, other: _Group) -> bool:
         """Whether another report holds other ranks of the same run."""

@@ -13,7 +13,7 @@ from perfmodel.commands._output import report_written
 
 @click.command()
 @click.argument("report", type=_options.REPORT)
-@click.option("--out", "-o", type=_options.Out(".sqlite", result=False), required=True,
+@click.option("--out", "-o", type=_options.Out(".sqlite", result=False),
               metavar="COPY", help="Write to FILE.sqlite.")  # fmt: skip
 @click.option(
     "--batch", "batches", metavar="N|FROM:TO",
@@ -21,7 +21,7 @@ from perfmodel.commands._output import report_written
 )  # fmt: skip
 @_options.batches
 @_options.QUIET
-def share(report: Path, out: Path, batches: str | None, **options: Any) -> None:
+def share(report: Path, out: Path | None, batches: str | None, **options: Any) -> None:
     """Write a copy of a report that can be given to others.
 
     It has what perfmodel reads: events and their names, GPUs, ranks and versions. Environment
@@ -32,6 +32,8 @@ def share(report: Path, out: Path, batches: str | None, **options: Any) -> None:
     from perfmodel.base.files import staged_folder
     from perfmodel.readers.share import share as copied
 
+    if out is None:
+        raise click.UsageError("expected -o FILE.sqlite for the copy; got none; give it")
     window = None if batches is None else _window(report, batches, options)
     with staged_folder(out.parent) as folder:
         copied(report, folder / out.name, window)
