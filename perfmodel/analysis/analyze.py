@@ -16,7 +16,13 @@ from perfmodel.analysis.outliers import find_outliers, hosts_of
 from perfmodel.analysis.rates import counted, fit_rates, fit_roofline, product_rates
 from perfmodel.analysis.result import Analysis, BatchSummary, RangeRow, RankRow, RunAnalysis
 from perfmodel.analysis.rows import check_bytes, check_model, kernel_rows, points, range_rows
-from perfmodel.analysis.runs import distinct_reports, measure_report, runs_of, time_one
+from perfmodel.analysis.runs import (
+    distinct_reports,
+    measure_report,
+    not_joined,
+    runs_of,
+    time_one,
+)
 from perfmodel.analysis.steps import (
     RankStep,
     StepBreakdown,
@@ -238,6 +244,7 @@ def analyze_measured(
     """Analyze measured reports, each once, of which `repeated` more were given."""
     distinct_reports([one.trace for one in timed])
     notes = [f"{repeated} of the reports were given before and are left out"] if repeated else []
+    notes += not_joined([one.trace for one in timed]) if len(timed) > 1 else []
     runs: list[RunAnalysis] = []
     errors = [*failed]
     found = runs_of(timed, progress)
@@ -368,7 +375,7 @@ def _join(
         messages=collected.messages,
         ranges_by_rank=ranges_by_rank(measured, run.ranks),
         work=work,
-        hosts=hosts_of(run),
+        hosts=hosts_of(run, named=options.host_names),
     )
     return _concluded(analysis, _facts(analysis, counts, collected, peaks, options, by_gpu=by_gpu))
 

@@ -102,7 +102,7 @@ def answer(run: RunAnalysis, found: Evidence, batch: Batch) -> Answer:
         From a case to seconds and their source.
     """
     moved, flops = run.totals.moved_bytes, run.totals.flops
-    rate = flops / found.batch_s if flops else None
+    rate = flops / found.batch_s if flops and found.batch_s else None
     try:
         formula = run.workload.total().arithmetic_intensity().text
     except WorkloadError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from perfmodel.base.errors import PerfmodelError
+from perfmodel.base.units import si
 from perfmodel.readers.trace import Trace
 
 if TYPE_CHECKING:
@@ -169,6 +170,13 @@ class RunAnalysis:
         """The reports of the run."""
         return self.measured.traces
 
+    def __repr__(self) -> str:
+        return (
+            f"<RunAnalysis {self.label}: {self.batch.count} steps of "
+            f"{si(self.batch.median.value, 's')}, {len(self.ranks)} ranks, "
+            f"{len(self.findings)} findings>"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
@@ -182,6 +190,10 @@ class Analysis:
     fit: int = 0
     failed: tuple[PerfmodelError, ...] = ()
     not_kept: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        more = f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else ""
+        return f"<Analysis of {self.fitted!r}{more}>"
 
     @property
     def fitted(self) -> RunAnalysis:

@@ -478,6 +478,9 @@ CACHE = click.option("--cache", type=FILE, metavar="FOLDER",
                      help="Folder to keep results in; a report with the same content is not "
                      "read again.")  # fmt: skip
 
+HOST_NAMES = click.option("--host-names", is_flag=True,
+                          help="Name hosts as the reports do; else they are numbered.")  # fmt: skip
+
 
 def flag(name: str) -> str:
     """Return a setting's flag."""
@@ -540,6 +543,7 @@ def chosen(options: dict[str, Any]) -> Options:
         causal=options.get("attention") == "causal",
         counters=options.get("counters"),
         machine=machine_of(options.get("machine"))[0],
+        host_names=bool(options.get("host_names")),
     )
 
 

@@ -29,6 +29,7 @@ _SHOWN = 10
 @_options.operators
 @_options.engine
 @_options.CACHE
+@_options.HOST_NAMES
 @click.option("--db", type=_options.FILE, help="Results database to add to.")
 @click.option(
     "--section", type=click.Choice(["levels"]),

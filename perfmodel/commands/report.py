@@ -24,6 +24,7 @@ _DRAWN = 16
 @_options.operators
 @_options.engine
 @_options.CACHE
+@_options.HOST_NAMES
 @_options.MODEL
 @_options.out(_options.Out(".html", ".htm", "-", result=False), f"Default: {_USUAL}.")
 @_options.QUIET

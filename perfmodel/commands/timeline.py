@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfmodel.commands import _options
-from perfmodel.commands._output import emit, picture_bytes, warn, writes
+from perfmodel.commands._output import echo, emit, picture_bytes, warn, writes
 
 if TYPE_CHECKING:
     from perfmodel.programs.identify import Identity
@@ -53,7 +53,7 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
     from perfmodel.timing.timeline import clocks_differ, median_batch, select, window_of
 
     perfetto = out is not None and (options["perfetto"] or _options.kind_of(out) == ".json")
-    batches = _batches(options["batches"])
+    batches = chosen_batches(options["batches"])
     with contextlib.ExitStack() as files:
         if batches is None and perfetto:
             run, traces = _whole_run(reports, options)
@@ -81,7 +81,7 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
         return to_json(lanes, title)
 
     def drawn(path: Path) -> Path:
-        click.echo(picture_bytes(_picture(lanes, window, title, options["width"])), nl=False)
+        echo(picture_bytes(_picture(lanes, window, title, options["width"])), nl=False)
         return path
 
     start_ns = window.start_ns if window else None
@@ -155,7 +155,8 @@ def _work(
     return identity, flops, [program.operations(t, steps, options) for t, steps in pairs]
 
 
-def _batches(text: str | None) -> range | None:
+def chosen_batches(text: str | None) -> range | None:
+    """Read the value of --batch."""
     if text is None:
         return None
     first, colon, last = text.partition(":")

@@ -66,6 +66,8 @@ class Options:
         Network whose layers count a step, in place of the operators' sizes.
     machine : Machine or None
         Ceilings in place of those of the datasheet of the GPU in the report.
+    host_names : bool
+        Whether hosts are named as in the reports; else they are numbered.
     """
 
     values: Mapping[str, int] = field(default_factory=dict)
@@ -82,6 +84,7 @@ class Options:
     counters: Path | None = None
     layers: LayeredStep | None = None
     machine: Machine | None = None
+    host_names: bool = False
 
 
 class RecordedOperators(Protocol):

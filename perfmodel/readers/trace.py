@@ -357,6 +357,12 @@ class Trace:
     left_out: LeftOut | None = None
     numbers: Int64 | None = None
 
+    def __repr__(self) -> str:  # texts of a report may be private
+        return (
+            f"<Trace {self.source.name}: {self.recorder}, {len(self.ranges)} ranges, "
+            f"{self.op_count} GPU operations, {len(self.mpi)} MPI calls>"
+        )
+
     @property
     def op_count(self) -> int:
         """Number of GPU operations, with those that are left out."""

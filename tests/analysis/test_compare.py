@@ -26,7 +26,7 @@ from support.build_report import ReportBuilder
 from support.build_thread import Thread
 from support.build_training import Training, training_report
 
-PLANTED = Path(os.environ.get("PROGRAM_REPORTS", "/nonexistent")) / "planted"
+PLANTED = Path(os.environ.get("PROGRAM_REPORTS", os.devnull)) / "planted"
 BATCHES = 12
 
 

@@ -23,7 +23,7 @@ from perfmodel.timing.samples import Estimate
 from perfmodel.timing.step_graph import MOST_OPS
 from support.build_report import ReportBuilder
 
-PLANTED = Path(os.environ.get("PROGRAM_REPORTS", "/nonexistent")) / "planted"
+PLANTED = Path(os.environ.get("PROGRAM_REPORTS", os.devnull)) / "planted"
 FIRST = {
     "item": "blocking_sync",
     "pageable": "pageable_copy",

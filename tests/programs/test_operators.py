@@ -52,7 +52,7 @@ from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
 from perfmodel.timing.step_report import report_steps
 from support.build_report import ReportBuilder
 
-OTHERS = Path(os.environ.get("PROGRAM_REPORTS", "/nonexistent")) / "programs"
+OTHERS = Path(os.environ.get("PROGRAM_REPORTS", os.devnull)) / "programs"
 """A folder with more recordings and their truth, which are too large for this repository."""
 
 

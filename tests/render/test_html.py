@@ -396,7 +396,7 @@ def test_a_pytorch_report_is_as_useful(tmp_path: Path) -> None:
     assert cells(page, "Effective throughputs and the machine's ceilings")[1][0] == "P_flops"
     assert len([e for e in page.all("svg") if e.attributes.get("role") == "img"]) == 3
     assert "NCCL" in page.words
-    assert cells(page, "What a step of")[0][0] == "Were this free"
+    assert cells(page, "What changes would save of a step of")[0][0] == "Change"
 
 
 def test_operations_of_other_threads_count_as_busy_without_a_flag() -> None:
@@ -558,4 +558,4 @@ def test_batches_of_another_name_have_a_page_too(tmp_path: Path) -> None:
     path = training_report(tmp_path / "r.sqlite", Training(label="my step"))
     page = page_of(path, batch_label="my step")
     assert cells(page, "Where a median step goes")[1][0] == "my step"
-    assert cells(page, "What a step of")[0][0] == "Were this free"
+    assert cells(page, "What changes would save of a step of")[0][0] == "Change"

@@ -207,6 +207,9 @@ class Comparison:
     gate: Gate | None
     warnings: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f"<Comparison of {len(self.rows)} rows, {len(self.warnings)} warnings>"
+
     @property
     def batch(self) -> Row:
         """The whole batch."""

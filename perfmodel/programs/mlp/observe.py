@@ -142,7 +142,7 @@ class _Clocks:
             return np.where(chosen, table, np.nan)[:, warmup:]
 
         late = late_of(done)
-        if late.size == 0 or np.isnan(late).all():
+        if late.size == 0 or np.isnan(late).all() or np.nanmedian(late) <= 0:
             raise ModelError(
                 f"{run.label}: expected batches after the warm-up; got {done.shape[1]}, "
                 f"{warmup} of them warm-up; profile more"
@@ -219,7 +219,7 @@ def _blocking(run: Run, case: Case, clocks: _Clocks) -> tuple[dict[str, float], 
         summed, out = summed + out - waited, waited
     inside = images + forward + own + out + summed + back + step
     seconds = {
-        COPY: median(images), "forward": phases["forward"], "backward": phases["backward"],
+        COPY: median(images), "forward": median(forward), "backward": median(own),
         D2H: median(out if piped else out - waited), H2D: median(back),
         REDUCE: median(summed - waited if piped else summed),
         "step": median(step), BETWEEN: max(median(whole - inside), 0.0),
@@ -228,7 +228,7 @@ def _blocking(run: Run, case: Case, clocks: _Clocks) -> tuple[dict[str, float], 
     kernels = _kernels(case, clocks)
     if late > 0:
         computed = sum(s for key, s in kernels.items() if not key.startswith("step"))
-        start = late + phases["forward"] + phases["backward"] - computed
+        start = late + median(forward) + median(own) - computed
         parts |= {p.key: start for p in case.parts() if p.name == "first launch"}
     return parts | kernels, phases
 
