@@ -299,6 +299,7 @@ class _Group:
     latest_ns: int | None
     earliest_ns: int | None
     exchanges: Int64
+    gpus: frozenset[tuple[str | None, int]]
 
     @classmethod
     def of(cls, member: int, trace: Trace) -> _Group:
@@ -310,7 +311,8 @@ class _Group:
         communicators = frozenset(np.unique(known).tolist())
         ends = _exchange_ends(trace)
         world = trace.world_size or 0
-        return cls((member,), ranks, world, run_id, communicators, latest, earliest, ends)
+        gpus = frozenset((trace.host, device) for device in np.unique(trace.ops.device).tolist())
+        return cls((member,), ranks, world, run_id, communicators, latest, earliest, ends, gpus)
 
     def takes(self, other: _Group) -> bool:
         """Whether another report holds other ranks of the same run."""
@@ -318,7 +320,9 @@ class _Group:
             return True
         if not (self.ranks or other.ranks or self.communicators & other.communicators):
             named = self.communicators and other.communicators
-            return not named and _end_together(self.exchanges, other.exchanges)
+            if named or len(self.gpus & other.gpus) > 1:  # one number may mean several GPUs
+                return False
+            return _end_together(self.exchanges, other.exchanges)
         if not other.ranks or len(other.ranks) >= other.world or self.world != other.world:
             return False
         if other.ranks & self.ranks or len(self.ranks) >= other.world:
@@ -342,6 +346,7 @@ class _Group:
             max(self.latest_ns or 0, other.latest_ns or 0) if known else None,
             min(self.earliest_ns or 0, other.earliest_ns or 0) if known else None,
             self.exchanges,
+            self.gpus | other.gpus,
         )
 
 

@@ -43,7 +43,7 @@ def shown(run: RunAnalysis) -> list[object]:
     return [
         run.batch.count,
         [(rank.rank, rank.gpu, rank.batch_s, rank.gpu_busy_s) for rank in run.ranks],
-        [(c.name, c.count, c.bytes) for c in run.steps.collectives],
+        [(c.name, c.count, c.bytes) for c in run.collectives],
     ]
 
 

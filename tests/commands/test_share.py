@@ -150,4 +150,4 @@ def test_a_window_of_steps(private: Path, tmp_path: Path) -> None:
     assert len(read(part).ops) < len(read(whole).ops) / 2
     steps = analyzed(part)["batch"]
     assert 18 <= steps["count"] + steps["warmup"] <= 21
-    assert "expected batch" in fails(4, "share", private, "-o", part, "--batch", "100000")
+    assert "expected step" in fails(4, "share", private, "-o", part, "--batch", "100000")

@@ -41,7 +41,6 @@ SHIPPED = RESULTS / "gpt" / "model_eager.json"
         (("factors", 0, "factor", 0), 1e300),
         (("machine", "bandwidth_bytes_per_s"), {"hbm": 0}),
         (("gpu_noise",), 1e300),
-        (("contention",), 0),
         (("gap_s",), float("inf")),
     ],
 )
