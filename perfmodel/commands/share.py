@@ -37,7 +37,7 @@ def share(report: Path, out: Path | None, batches: str | None, **options: Any) -
     window = None if batches is None else _window(report, batches, options)
     with staged_folder(out.parent) as folder:
         copied(report, folder / out.name, window)
-    report_written(out)
+    report_written(out, err=False)
 
 
 def _window(report: Path, batches: str, options: dict[str, Any]) -> tuple[int, int]:
