@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import random
 import re
+import shutil
 import time
+import tomllib
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from benchmarks.common.folders import TESTS
+from perfmodel.base import kernels as module
 from perfmodel.base.kernels import (
     PRODUCTS,
     UNKNOWN,
@@ -63,6 +67,38 @@ def test_no_two_patterns_are_equally_good_and_disagree() -> None:
         assert len(equal) <= 1, (name, [family.pattern for family in best])
 
 
+FOLDER = Path(module.__file__).parent
+FILES = sorted(path.name for path in (FOLDER / "families").iterdir())
+
+
+def forget() -> None:
+    """Forget all that was read of the data files."""
+    for known in vars(module).values():
+        if hasattr(known, "cache_clear"):
+            known.cache_clear()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_without_a_file_only_its_own_kernels_are_lost(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {name: (kernel(name).category, kernel(name).library) for name in NAMES}
+    written = tomllib.loads((FOLDER / "families" / file).read_text(encoding="utf-8"))
+    own = {entry.get("library", written.get("library")) for entry in written["kernel"]}
+    shutil.copytree(FOLDER, tmp_path / "kernels")
+    (tmp_path / "kernels" / "families" / file).unlink()
+    monkeypatch.setattr(module, "files", lambda package: tmp_path / "kernels")
+    forget()
+    try:
+        after = {name: (kernel(name).category, kernel(name).library) for name in NAMES}
+    finally:
+        forget()  # what the smaller folder says
+    lost = {name for name in NAMES if after[name] != before[name]}
+    assert {before[name][1] for name in lost} & own, "no row of names.tsv needs this file"
+    recategorized = {name for name in lost if after[name][0] != before[name][0]}
+    assert {before[name][1] for name in recategorized} <= own
+
+
 def test_words_end_where_names_end_them() -> None:
     assert kernel("void fbgemm_gpu::permute_2D_data_kernel<true, long>(int)").category == "copy"
     assert kernel("stabilize_lambda").category == UNKNOWN  # no LAMB
@@ -72,6 +108,7 @@ def test_words_end_where_names_end_them() -> None:
 
 
 def test_a_kernel_that_nobody_knows_is_unknown() -> None:
+    assert kernel("void mine::run<flash::FlashAttnFwdSm90<int>>(int)").category == "attention"
     for name in ("", "kernel", "void foo::bar<int>(int*)", "my_kernel", "::", "_Z", "_ZN3foo", "("):
         found = kernel(name)
         assert (found.category, found.operation, found.library) == (UNKNOWN, "", None)
