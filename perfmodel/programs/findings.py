@@ -26,6 +26,13 @@ _WORTH: Final = 0.01
 _OF_PCIE: Final = 0.8
 """Share of PCIe's datasheet rate that large pinned copies reach (52.7 of 64 GB/s on an H200)."""
 
+_OFFLOADED: Final = 0.1
+"""Share of a step from which copies between host and GPU are more than those of inputs: 0.3 to 6 %
+in the recorded trainings that offload nothing."""
+
+_EITHER_WAY: Final = 0.5
+"""Copies that bring back at least this share of what they take away hold what is kept."""
+
 _OFTEN: Final = 0.6
 """A rank that is last in this share of the collectives is the one that holds the others up."""
 
@@ -49,7 +56,7 @@ _PEERS: Final = 8
 
 
 KINDS: Final = (
-    "launch_bound", "blocking_sync", "host_compute", "allocation", "pageable_copy",
+    "launch_bound", "blocking_sync", "host_compute", "allocation", "pageable_copy", "offloading",
     "exposed_communication", "straggler", "low_precision_unused", "unfused_attention",
     "many_small_kernels", "memory_bound", "kernel_below_ceiling", "waiting_mpi",
     "host_reduction", "input_copy", "shared_gpu",
@@ -225,6 +232,8 @@ class Facts:
 
 
 ADVICE: Final[Mapping[str, str]] = {
+    "offload_less": "keep more of it on the GPU, or in fewer bits; copy it from pinned memory on a "
+    "stream of its own, a layer before it is needed",
     "wait_less": "read results later or less often, so that the host does not wait in {call}",
     "allocate_less": "allocate GPU memory once and reuse it",
     "compute_less": "do the host's work{where} beside the GPU's: in another thread, a step ahead",
@@ -366,8 +375,8 @@ def general(facts: Facts, actions: Actions) -> Iterator[Finding]:
     """Find what any program may lose, by the times of its GPU, its copies and its collectives."""
     yield from shared_gpus(facts)
     for find in (
-        idle_gpu, nccl_latency, pageable_copies, late_messages, waiting_ranks, many_reductions,
-        slow_products,
+        idle_gpu, nccl_latency, pageable_copies, offloading, late_messages, waiting_ranks,
+        many_reductions, slow_products,
     ):  # fmt: skip
         yield from find(facts, actions)
 
@@ -479,6 +488,47 @@ def pageable_copies(facts: Facts, actions: Actions) -> Iterator[Finding]:
             f"{share_of_batch(facts, spent)} on the host; {source}",
             actions.pin(group.direction),
         )
+
+
+def offloading(facts: Facts, actions: Actions) -> Iterator[Finding]:
+    """Copies between host and GPU that are much of a step: parameters, states or a cache.
+
+    The saving is that of a replay without copies; without one, all their time.
+    """
+    there, back = (
+        [group for group in facts.copies if group.direction == direction]
+        for direction in ("Host-to-Device", "Device-to-Host")
+    )
+    seconds = sum(group.seconds for group in (*there, *back))
+    whole = max(facts.batch.value, facts.mean_s)
+    if not seconds >= _OFFLOADED * whole > 0:
+        return
+    into, out = (sum(group.bytes for group in groups) for groups in (there, back))
+    steps = facts.steps
+    saved = seconds
+    if steps and "copy" in steps.free_s:  # of the median step; others may have more of them
+        saved = min(seconds, whole * (1 - steps.free_s["copy"] / steps.step_s))
+    held = min(into, out) >= _EITHER_WAY * max(into, out)
+    what = "what is offloaded returns" if held else "parameters, states or inputs are on the host"
+    link = facts.machine.bandwidth_bytes_per_s.get("pcie") if facts.machine else None
+    rate = (into + out) / seconds
+    reached = f", {percent(rate / link)} of the link's {si(link, 'B/s')}" if link else ""
+    hidden = max(seconds - saved, 0.0)
+    beside = (
+        f"{si(hidden, 's')} of it runs beside kernels"
+        if hidden > _WORTH * whole
+        else "no kernel hides it"
+    )
+    yield Finding(
+        "offloading",
+        "the GPU waits for copies between it and the host",
+        saved,
+        f"{si(into, 'B')} to the GPU and {si(out, 'B')} back per batch at {si(rate, 'B/s')}"
+        f"{reached}: {si(seconds, 's')} of {si(whole, 's')}, {percent(seconds / whole)}; "
+        f"{beside}; {what}",
+        actions.advise("offload_less"),
+        of_mean=bool(steps and steps.long),
+    )
 
 
 def waiting_ranks(facts: Facts, actions: Actions) -> Iterator[Finding]:

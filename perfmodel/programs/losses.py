@@ -18,6 +18,7 @@ from perfmodel.programs.findings import (
     Finding,
     OperatorRow,
     late_messages,
+    offloading,
     shared_gpus,
     waiting_ranks,
     worth,
@@ -78,6 +79,7 @@ def find_losses(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fi
     yield from _small_kernels(facts, steps, actions)
     yield from _launches(facts, steps, actions)
     yield from _host(facts, steps, late, actions)
+    yield from offloading(facts, actions)
     yield from _communication(facts, steps, actions)
     yield from _precision(facts, steps, actions)
     yield from _attention(steps, actions)

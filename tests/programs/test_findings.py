@@ -18,6 +18,7 @@ from perfmodel.programs.findings import (
     Finding,
     GemmTime,
     late_messages,
+    offloading,
     ranked,
 )
 from perfmodel.programs.mlp.program import advise
@@ -323,3 +324,22 @@ def test_a_rank_that_computes_longer_is_named_where_no_range_says_it() -> None:
     assert "it computes 119 ms per batch, 59.0 ms more" in found.evidence
     (unknown,) = late_messages(replace(facts, compute_s={}), Actions())
     assert unknown.saving_s == pytest.approx(60e-3)
+
+
+def test_copies_that_are_much_of_a_step_are_offloading() -> None:
+    """Of 1 ms: 0.4 ms of copies either way, 81 % of the link's rate."""
+    into = copy("Host-to-Device", "pinned", bytes=11e6, seconds=212e-6)
+    back = copy("Device-to-Host", "pinned", bytes=10e6, seconds=188e-6)
+    (found,) = offloading(replace(QUIET, copies=(into, back)), Actions())
+    assert found.kind == "offloading"
+    assert found.saving_s == pytest.approx(400e-6)
+    assert "11.0 MB to the GPU and 10.0 MB back" in found.evidence
+    assert "82 % of the link's 64.0 GB/s" in found.evidence
+    assert "40 %" in found.evidence
+    assert "what is offloaded returns" in found.evidence
+    (one_way,) = offloading(replace(QUIET, copies=(into,), machine=None), Actions())
+    assert "of the link" not in one_way.evidence
+    assert "are on the host" in one_way.evidence
+    assert not list(offloading(replace(QUIET, copies=(replace(into, seconds=99e-6),)), Actions()))
+    between = copy("Device-to-Device", "device", seconds=400e-6)
+    assert not list(offloading(replace(QUIET, copies=(between,)), Actions()))
