@@ -138,9 +138,33 @@ def test_units_and_types() -> None:
     assert kernel("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)").unit == "copy"
     for name in NAMES:
         types = kernel(name).types
-        assert {types.dtype, types.source} <= {*ITEM_BYTES, "float4", None}
+        assert {types.dtype, types.source} <= {*ITEM_BYTES, None}
         if not kernel(name).multiplies:
             assert not types.unit.endswith("_tensor")
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("nvjet_sm100_ootst_128x128_256x7_4x1_2cta_v_bx_Avec16UE4M3_Bvec16UE4M3_TNT", "float4"),
+        ("cutlass3x_sm100_bstensorop_s256x192x64gemm_block_scaled_ue4m3xf4_ue4m3xf4_f32", "float4"),
+        ("bmm_E4m3_E2m1E2m1_Fp32_t128x8x512u2_s5_sm100f", "float4"),
+        ("bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_sm100f", "float8"),
+        ("bmm_Bfloat16_MxE2m1Bfloat16_Fp32_t128x8x128_sm100f", "bfloat16"),
+        ("fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128", "float8"),
+        ("_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1_swiglu", "bfloat16"),
+        ("_gemm_afp4wfp4_kernel", "float4"),
+        ("aiter::f4gemm_bf16_per1x32Fp4_BpreShuffle_256x256", "float4"),
+        ("Cijk_Alik_Bljk_F8BS_BH_Bias_SAB_SCD_UserArgs_MT128x128x128_MI16x16x1", "float8"),
+        ("Cijk_Alik_Bljk_F4BS_BH_Bias_UserArgs_MT128x128x128_MI16x16x1", "float4"),
+        ("Cijk_Alik_Bljk_I8II_BH_Bias_UserArgs_MT128x128x128_MI16x16x1", "int8"),
+        ("sm80_xmma_gemm_i8i32_i8i32_i32_tn_n_tilesize64x64x64_stage3", "int8"),
+        ("_w8a8_block_int8_matmul", "int8"),
+    ],
+)
+def test_products_of_few_bits(name: str, unit: str) -> None:
+    """The unit runs two types at the rate of the wider one."""
+    assert kernel(name).types.unit == f"{unit}_tensor"
 
 
 def test_products_are_categories() -> None:

@@ -180,7 +180,7 @@ class Kernel:
     @property
     def types(self) -> KernelTypes:
         """Data types that the name says."""
-        return types_of(self.name, self.multiplies)
+        return types_of(self.name, self.multiplies, self.said.unit == "tensor")
 
     @property
     def multiplies(self) -> bool:
