@@ -387,7 +387,7 @@ def nccl_calls(parts: Sequence[tuple[Trace, Attribution]], ranks: Sequence[int])
         op, at = np.unique(found.op, return_index=True)
         for i in np.flatnonzero(communicating(trace)[op]).tolist():
             start, end = (int(t[op[i]]) + shift for t in (trace.ops.start_ns, trace.ops.end_ns))
-            name = exchange_named(trace.strings[trace.ops.name[op[i]]])
+            name = exchange_named(trace, int(trace.ops.name[op[i]]))
             row = start, end, name, int(found.op_batch[at[i]])
             columns[int(found.op_rank[at[i]])].append(row)
     calls = []
