@@ -10,6 +10,8 @@ _PEERS: Final = 8
 """So many GPUs of one host reach each other's memory directly."""
 
 ADVICE: Final[Mapping[str, str]] = {
+    "offload_less": "keep more of it on the GPU, or in fewer bits; copy it from pinned memory on a "
+    "stream of its own, a layer before it is needed",
     "wait_less": "read results later or less often, so that the host does not wait in {call}",
     "allocate_less": "allocate GPU memory once and reuse it",
     "compute_less": "do the host's work{where} beside the GPU's: in another thread, a step ahead",

@@ -21,10 +21,12 @@ import re
 from collections.abc import Hashable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from itertools import chain, islice
+from math import prod
 from pathlib import Path
 from typing import IO, Any, Final, TypeGuard
 
 from perfmodel.base.errors import SchemaError
+from perfmodel.base.kernels.types import ITEM_BYTES, dtype_named
 from perfmodel.readers.checks import RECORD
 from perfmodel.readers.json_stream import JsonStream
 from perfmodel.readers.nvtx import BEGUN, GPU_DOMAIN, PAYLOAD_COMMUNICATOR, PAYLOAD_SIZE
@@ -118,6 +120,13 @@ _LAMBDA: Final = re.compile(r"\{lambda\(([^{}]*)\)#(\d+)\}")
 _PLACES: Final = {"M": "Host", "H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
 _COPY_CODE: Final = {name: k for k, name in COPY_KINDS.items()}
 _MEMORY_CODE: Final = {name: k for k, name in MEMORY_KINDS.items()}
+_NCCL: Final = "nccl:"
+"""Ranges of PyTorch around NCCL's calls: in older traces nothing else has a size."""
+_EXCHANGES: Final = (
+    "symm_mem::", "_C_custom_ar::all_reduce", "sgl_kernel::all_reduce", "trtllm::allreduce",
+    "aiter::all_reduce",
+)  # fmt: skip
+"""Operators of PyTorch, vLLM, SGLang, TensorRT-LLM and AITER whose kernel exchanges a tensor."""
 _ITEM_BYTES: Final = {
     "Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2, "Char": 1,
     "Byte": 1, "Bool": 1, "Float8_e4m3fn": 1, "Float8_e5m2": 1,
@@ -162,6 +171,8 @@ class _Events:
         self._strings: dict[str, int] = {}
         self._threads: dict[tuple[Hashable, Hashable], int] = {}
         self._annotated: set[str] = set()
+        self._counted = False
+        self._sized: list[tuple[tuple[Any, ...], str]] = []
         self._on_gpu: list[tuple[str, int, int | None, tuple[Any, ...]]] = []
         self._unread: dict[str, None] = {}
         self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _TABLES}
@@ -202,6 +213,8 @@ class _Events:
                 self._count += 1
             elif not self._count and len(self._unread) < _MOST_NAMED:
                 self._unread[_unread(event)] = None
+        for row, payload in self._sized:  # inside operators that may have counted it
+            self._row("NVTX_EVENTS", (*row, None if self._counted else payload))
         self._add_on_gpu()
         for table in _TABLES:
             self._flush(table)
@@ -241,10 +254,16 @@ class _Events:
                 self._annotated.add(name)
             label = _label(name, args) if kind == _OPERATOR else name
             payload = _payload(args) if "Collective name" in args else None
+            self._counted |= payload is not None
             begun = args.get(_COUNTED, args.get(_NUMBERED_AS))
             thread = self._thread(number, event, start)
-            self._row("NVTX_EVENTS", (*span, thread, _PUSH_POP, None, self._text(label),
-                                      _number(begun), payload))  # fmt: skip
+            range_row = *span, thread, _PUSH_POP, None, self._text(label), _number(begun)
+            if name.startswith(_NCCL) and (size := _payload_of_sizes(args)):
+                self._sized.append((range_row, size))
+                return
+            if name.startswith(_EXCHANGES):
+                payload = _payload_of_sizes(args)
+            self._row("NVTX_EVENTS", (*range_row, payload))
             return
         if kind == _ON_GPU:
             if name not in self._annotated:
@@ -485,6 +504,24 @@ def _unread(event: Mapping[str, Any]) -> str:
         return "events of torch.autograd.profiler, which do not say what launched a kernel"
     category = event.get("cat")
     return f"events of category {repr(category)[:40]}" if category else "events of no category"
+
+
+def _payload_of_sizes(args: Mapping[str, Any]) -> str | None:
+    """Return the same of an operator by the sizes and type of its first tensors, no communicator.
+
+    >>> _payload_of_sizes({"Input Dims": [[], [4, 8]], "Input type": ["", "c10::BFloat16"]})
+    '{"NCCL communicator ID": null, "Message size [bytes]": 64}'
+    """
+    dims, kinds = args.get("Input Dims"), args.get("Input type")
+    if not isinstance(dims, list) or not isinstance(kinds, list):
+        return None
+    for dim, kind in zip(dims, kinds, strict=False):
+        item = ITEM_BYTES.get(dtype_named(str(kind)) or "")
+        sizes = dim if _is_nested(dim) else [dim]
+        if item and dim and all(isinstance(s, list) and all(map(_is_small, s)) for s in sizes):
+            size = sum(prod(s) for s in sizes) * item
+            return json.dumps({PAYLOAD_COMMUNICATOR: None, PAYLOAD_SIZE: size})
+    return None
 
 
 def _as_of_gpu(event: dict[str, Any]) -> tuple[int | None, dict[str, Any]]:

@@ -61,6 +61,7 @@ COPY_KINDS: Final = {
 TO_GPU: Final = (1, 3)
 TO_HOST: Final = (2, 4)
 """Those between the host and the GPU, its arrays included, that a program asks for."""
+BETWEEN_GPUS: Final = 10
 UNIFIED_TO_GPU, UNIFIED_TO_HOST, UNIFIED_BETWEEN = 11, 12, 13
 """Those of unified memory's pages, that the driver makes of its own."""
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8
 from perfmodel.base.kernels import UNKNOWN, categories, kernel
-from perfmodel.readers.trace import GRAPH, KERNEL, MEMCPY, MEMSET, GpuOps, Trace
+from perfmodel.readers.trace import BETWEEN_GPUS, GRAPH, KERNEL, MEMCPY, MEMSET, GpuOps, Trace
 
 COMMUNICATION: Final = "communication"
 _OF_KIND: Final = {MEMCPY: "copy", MEMSET: "memset", GRAPH: "graph"}
@@ -22,6 +22,7 @@ def categorize(ops: GpuOps, strings: Sequence[str]) -> tuple[Int8, tuple[str, ..
     found = np.full(len(ops), code[UNKNOWN], np.int8)
     for kind, name in _OF_KIND.items():
         found[ops.kind == kind] = code[name]
+    found[_between_gpus(ops)] = code[COMMUNICATION]
     kernels = np.flatnonzero((ops.kind == KERNEL) & (ops.name >= 0))
     distinct, inverse = np.unique(ops.name[kernels], return_inverse=True)
     known = [code[kernel(strings[c]).category] for c in distinct]
@@ -30,17 +31,27 @@ def categorize(ops: GpuOps, strings: Sequence[str]) -> tuple[Int8, tuple[str, ..
 
 
 def communicating(trace: Trace) -> Bool:
-    """Which GPU operations are kernels that communicate, shape (operations,)."""
+    """Which GPU operations exchange data, shape (operations,): kernels, and copies between GPUs."""
     ops = trace.ops
     kernels = np.flatnonzero((ops.kind == KERNEL) & (ops.name >= 0))
     distinct, inverse = np.unique(ops.name[kernels], return_inverse=True)
     sends = [kernel(trace.strings[c]).category == COMMUNICATION for c in distinct]
-    found = np.zeros(len(ops), np.bool_)
+    found = _between_gpus(ops)
     found[kernels] = np.array(sends or [False], np.bool_)[inverse]
     return found
 
 
-def exchange_named(name: str) -> str:
-    """What a kernel that communicates does, and by which library: 'NCCL AllReduce'."""
-    known = kernel(name)
+def exchange_named(trace: Trace, name: int) -> str:
+    """What an operation that communicates does, and by which library: 'NCCL AllReduce'.
+
+    `name` is as in `GpuOps.name`; that of a copy is negative.
+    """
+    if name < 0:
+        return "CUDA peer copy"
+    known = kernel(trace.strings[name])
     return f"{known.library or 'unknown library'} {known.operation}"
+
+
+def _between_gpus(ops: GpuOps) -> Bool:
+    found: Bool = (ops.kind == MEMCPY) & (ops.copy_kind == BETWEEN_GPUS)
+    return found

@@ -104,6 +104,7 @@ def nccl_kernels(
     compute = union(inside.lane[computing], ops.start_ns[held], ops.end_ns[held])
     start, end = ops.start_ns[op], ops.end_ns[op]
     communicator, size = _messages(trace, found, mine)
+    size = np.where(ops.kind[op] == KERNEL, size, ops.bytes[op])  # of copies between GPUs
     label = np.where(at >= 0, launched_in(trace, nesting, steps, found, mine, at), NO_NAME)
     labels, range_of = np.unique(label, return_inverse=True)
     ranges = tuple("" if i == NO_NAME else trace.range_labels[i] for i in labels.tolist())
@@ -134,9 +135,9 @@ def _operations_named(
     algorithms: dict[str, int] = {}
     name, algorithm = np.empty(len(op), np.int64), np.empty(len(op), np.int64)
     for code in np.unique(trace.ops.name[op]).tolist():
-        said = _ALGORITHM.search(trace.strings[code])
+        said = _ALGORITHM.search(trace.strings[code]) if code >= 0 else None
         here = trace.ops.name[op] == code
-        name[here] = names.setdefault(exchange_named(trace.strings[code]), len(names))
+        name[here] = names.setdefault(exchange_named(trace, code), len(names))
         algorithm[here] = algorithms.setdefault(said[0] if said else "", len(algorithms))
     return tuple(names), name, tuple(algorithms), algorithm
 

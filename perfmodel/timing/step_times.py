@@ -180,7 +180,7 @@ def _measure(
     cell, start, op = cell[order], start[order], ops.op[order]
     end, kind, sends = trace.ops.end_ns[op], trace.ops.kind[op], communicates[op]
     computing = ~sends & (kind != MEMCPY) & (kind != MEMSET)
-    copying = (kind == MEMCPY) | (kind == MEMSET)
+    copying = ~sends & ((kind == MEMCPY) | (kind == MEMSET))
     m_cell, m_start, m_end = _mpi(trace, steps, lanes, count)
 
     def total(chosen: Bool | None = None, *, mpi: bool = False) -> Int64:

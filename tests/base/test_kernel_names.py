@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import random
 import re
+import shutil
 import time
+import tomllib
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from benchmarks.common.folders import TESTS
+from perfmodel.base import kernels as module
 from perfmodel.base.kernels import (
     PRODUCTS,
     UNKNOWN,
@@ -63,6 +67,38 @@ def test_no_two_patterns_are_equally_good_and_disagree() -> None:
         assert len(equal) <= 1, (name, [family.pattern for family in best])
 
 
+FOLDER = Path(module.__file__).parent
+FILES = sorted(path.name for path in (FOLDER / "families").iterdir())
+
+
+def forget() -> None:
+    """Forget all that was read of the data files."""
+    for known in vars(module).values():
+        if hasattr(known, "cache_clear"):
+            known.cache_clear()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_without_a_file_only_its_own_kernels_are_lost(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {name: (kernel(name).category, kernel(name).library) for name in NAMES}
+    written = tomllib.loads((FOLDER / "families" / file).read_text(encoding="utf-8"))
+    own = {entry.get("library", written.get("library")) for entry in written["kernel"]}
+    shutil.copytree(FOLDER, tmp_path / "kernels")
+    (tmp_path / "kernels" / "families" / file).unlink()
+    monkeypatch.setattr(module, "files", lambda package: tmp_path / "kernels")
+    forget()
+    try:
+        after = {name: (kernel(name).category, kernel(name).library) for name in NAMES}
+    finally:
+        forget()  # what the smaller folder says
+    lost = {name for name in NAMES if after[name] != before[name]}
+    assert {before[name][1] for name in lost} & own, "no row of names.tsv needs this file"
+    recategorized = {name for name in lost if after[name][0] != before[name][0]}
+    assert {before[name][1] for name in recategorized} <= own
+
+
 def test_words_end_where_names_end_them() -> None:
     assert kernel("void fbgemm_gpu::permute_2D_data_kernel<true, long>(int)").category == "copy"
     assert kernel("stabilize_lambda").category == UNKNOWN  # no LAMB
@@ -72,6 +108,7 @@ def test_words_end_where_names_end_them() -> None:
 
 
 def test_a_kernel_that_nobody_knows_is_unknown() -> None:
+    assert kernel("void mine::run<flash::FlashAttnFwdSm90<int>>(int)").category == "attention"
     for name in ("", "kernel", "void foo::bar<int>(int*)", "my_kernel", "::", "_Z", "_ZN3foo", "("):
         found = kernel(name)
         assert (found.category, found.operation, found.library) == (UNKNOWN, "", None)
@@ -101,9 +138,33 @@ def test_units_and_types() -> None:
     assert kernel("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)").unit == "copy"
     for name in NAMES:
         types = kernel(name).types
-        assert {types.dtype, types.source} <= {*ITEM_BYTES, "float4", None}
+        assert {types.dtype, types.source} <= {*ITEM_BYTES, None}
         if not kernel(name).multiplies:
             assert not types.unit.endswith("_tensor")
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("nvjet_sm100_ootst_128x128_256x7_4x1_2cta_v_bx_Avec16UE4M3_Bvec16UE4M3_TNT", "float4"),
+        ("cutlass3x_sm100_bstensorop_s256x192x64gemm_block_scaled_ue4m3xf4_ue4m3xf4_f32", "float4"),
+        ("bmm_E4m3_E2m1E2m1_Fp32_t128x8x512u2_s5_sm100f", "float4"),
+        ("bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_sm100f", "float8"),
+        ("bmm_Bfloat16_MxE2m1Bfloat16_Fp32_t128x8x128_sm100f", "bfloat16"),
+        ("fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128", "float8"),
+        ("_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1_swiglu", "bfloat16"),
+        ("_gemm_afp4wfp4_kernel", "float4"),
+        ("aiter::f4gemm_bf16_per1x32Fp4_BpreShuffle_256x256", "float4"),
+        ("Cijk_Alik_Bljk_F8BS_BH_Bias_SAB_SCD_UserArgs_MT128x128x128_MI16x16x1", "float8"),
+        ("Cijk_Alik_Bljk_F4BS_BH_Bias_UserArgs_MT128x128x128_MI16x16x1", "float4"),
+        ("Cijk_Alik_Bljk_I8II_BH_Bias_UserArgs_MT128x128x128_MI16x16x1", "int8"),
+        ("sm80_xmma_gemm_i8i32_i8i32_i32_tn_n_tilesize64x64x64_stage3", "int8"),
+        ("_w8a8_block_int8_matmul", "int8"),
+    ],
+)
+def test_products_of_few_bits(name: str, unit: str) -> None:
+    """The unit runs two types at the rate of the wider one."""
+    assert kernel(name).types.unit == f"{unit}_tensor"
 
 
 def test_products_are_categories() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import statistics
 import tomllib
 from dataclasses import replace
@@ -275,3 +276,26 @@ def test_names_of_files_and_machines_are_unique() -> None:
     for device in DEVICES.values():
         others = [d for d in DEVICES.values() if d is not device]
         assert not any(device.stem in d.calls() for d in others)
+
+
+@pytest.mark.parametrize("stem", sorted(DEVICES))
+def test_without_a_file_all_other_devices_are_as_before(
+    stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(FOLDER.parent, tmp_path / "machines")
+    (tmp_path / "machines" / "devices" / f"{stem}.toml").unlink()
+    monkeypatch.setattr(module, "files", lambda package: tmp_path / "machines")
+    forget()
+    try:
+        assert {device.stem: device for device in devices()} == {
+            name: device for name, device in DEVICES.items() if name != stem
+        }
+    finally:
+        forget()  # what the smaller folder says
+
+
+def forget() -> None:
+    """Forget all that was read of the data files."""
+    for kept in vars(module).values():
+        if hasattr(kept, "cache_clear"):
+            kept.cache_clear()

@@ -16,6 +16,7 @@ from perfmodel.programs import findings
 from perfmodel.programs.actions import Actions
 from perfmodel.programs.facts import Facts, GemmTime
 from perfmodel.programs.findings import Finding
+from perfmodel.programs.findings.idle import offloading
 from perfmodel.programs.findings.ranks import late_messages
 from perfmodel.programs.mlp.program import actions_of, facts_of
 from perfmodel.timing.collectives import CollectiveGroup, Waiting
@@ -342,3 +343,22 @@ def test_a_rank_that_computes_longer_is_named_where_no_range_says_it() -> None:
     assert "it computes 119 ms per step, 59.0 ms more" in found.evidence
     (unknown,) = late_messages(replace(facts, compute_s={}), Actions(), messages)
     assert unknown.saving_s == pytest.approx(60e-3)
+
+
+def test_copies_that_are_much_of_a_step_are_offloading() -> None:
+    """Of 1 ms: 0.4 ms of copies either way, 81 % of the link's rate."""
+    into = copy("Host-to-Device", "pinned", bytes=11e6, seconds=212e-6)
+    back = copy("Device-to-Host", "pinned", bytes=10e6, seconds=188e-6)
+    (found,) = offloading(QUIET, Actions(), (into, back))
+    assert found.kind == "offloading"
+    assert found.saving_s == pytest.approx(400e-6)
+    assert "11.0 MB to the GPU and 10.0 MB back" in found.evidence
+    assert "82 % of the link's 64.0 GB/s" in found.evidence
+    assert "40 %" in found.evidence
+    assert "what is offloaded returns" in found.evidence
+    (one_way,) = offloading(replace(QUIET, machine=None), Actions(), (into,))
+    assert "of the link" not in one_way.evidence
+    assert "are on the host" in one_way.evidence
+    assert not list(offloading(QUIET, Actions(), (replace(into, seconds=99e-6),)))
+    between = copy("Device-to-Device", "device", seconds=400e-6)
+    assert not list(offloading(QUIET, Actions(), (between,)))

@@ -18,7 +18,7 @@ from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.readers import json_stream, read
-from perfmodel.readers.trace import KERNEL, MEMCPY, MEMSET
+from perfmodel.readers.trace import KERNEL, MEMCPY, MEMSET, NULL
 from perfmodel.timing.nsys_stats.collect import compute
 from support import build_kineto, build_operators
 from support.build_operators import operators_report
@@ -180,6 +180,25 @@ def test_collectives_have_the_size_that_nccl_names(tmp_path: Path) -> None:
     trace = read(trace_of(tmp_path, *events))
     assert trace.nccl.bytes.tolist() == [200, 400]
     assert len(set(trace.nccl.communicator.tolist())) == 1
+
+
+def test_exchanges_have_the_size_of_their_tensor_where_nothing_else_says_it(tmp_path: Path) -> None:
+    shown = {"Input Dims": [[4, 8]], "Input type": ["c10::BFloat16"]}
+    several = {"Input Dims": [[[2], [3]]], "Input type": ["TensorList"]}
+    events = [
+        event(cat="cpu_op", name="nccl:all_to_all", args=shown),
+        event(cat="cpu_op", name="symm_mem::multimem_all_reduce_", ts=9, args=shown),
+        event(cat="cpu_op", name="aten::add", ts=20, args=shown),
+        event(cat="cpu_op", name="nccl:all_reduce", ts=30, args=several),
+    ]
+    trace = read(trace_of(tmp_path, *events))
+    assert trace.nccl.bytes.tolist() == [64, 64]
+    assert set(trace.nccl.communicator.tolist()) == {NULL}
+    said = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 100,
+            "Process Group Name": "0"}  # fmt: skip
+    events.append(event(cat="cpu_op", name="record_param_comms", ts=40, args=said))
+    trace = read(trace_of(tmp_path, *events))
+    assert trace.nccl.bytes.tolist() == [64, 400]  # nccl:all_to_all is inside such a range
 
 
 @pytest.mark.parametrize("suffix", [".json", ".pt.trace.json.gz"])

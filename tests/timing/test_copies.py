@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.programs.program import Options
 from perfmodel.readers import read
-from perfmodel.readers.trace import Trace
+from perfmodel.readers.trace import BETWEEN_GPUS, Trace
 from perfmodel.timing.copies import CopyGroup, devices, group_copies, synchronizations
+from perfmodel.timing.kernels import categorize, communicating, exchange_named
 from perfmodel.timing.run import Run, time_run
 from support.build_report import ReportBuilder
 from support.build_training import Training, analyzed, training_report
@@ -183,3 +186,30 @@ def test_a_rank_is_on_the_device_it_uses_most(tmp_path: Path) -> None:
     for i, device in enumerate((1, 7, 7, 2**31 - 1)):
         thread.kernel("k", (10 * i, 10 * i + 5), (10 * i, 10 * i + 5), device=device)
     assert devices(read(report.write(tmp_path / "r.sqlite"))) == {0: 7}
+
+
+def test_copies_between_gpus_are_exchanges_with_their_size(tmp_path: Path) -> None:
+    """Also an all-to-all by copies: communication where operations have a category, no copies."""
+    report = ReportBuilder()
+    thread = report.thread(rank=0)
+    for step in range(5):
+        begin = 1_000_000 * step
+        thread.range("step", begin, begin + 900_000)
+        for i, (kind, size) in enumerate([("p2p", 7_000), ("h2d", 100)]):
+            start = begin + 1_000 + 100_000 * i
+            thread.memcpy(kind, size, (start, start + 10), (start + 100, start + 50_100))
+    path = report.write(tmp_path / "r.sqlite")
+    trace = read(path)
+    code, names = categorize(trace.ops, trace.strings)
+    peers = trace.ops.copy_kind == BETWEEN_GPUS
+    assert {names[c] for c in code[peers].tolist()} == {"communication"}
+    assert {names[c] for c in code[~peers].tolist()} == {"copy"}
+    assert communicating(trace).tolist() == peers.tolist()
+    assert exchange_named(trace, -1) == "CUDA peer copy"
+    result = analyze_reports([path], Options()).fitted
+    (lane,) = result.ranks
+    assert lane.communication_s == pytest.approx(50e-6)
+    assert lane.exposed_communication_s == pytest.approx(50e-6)
+    assert lane.copy_s == pytest.approx(50e-6)
+    (exchange,) = result.collectives
+    assert (exchange.name, exchange.bytes) == ("CUDA peer copy", 7_000)

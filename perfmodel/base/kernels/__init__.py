@@ -182,7 +182,7 @@ class Kernel:
     @property
     def types(self) -> KernelTypes:
         """Data types that the name says."""
-        return types_of(self.name, self.multiplies)
+        return types_of(self.name, self.multiplies, self.said.unit == "tensor")
 
     @property
     def multiplies(self) -> bool:
@@ -223,15 +223,10 @@ def kernel(name: str) -> Kernel:
     'copy'
     """
     path, rest = _parts(name)
-    path, looks = _without_numbers(path)
-    return Kernel(name, _said(path, _meaning(rest[:_INSIDE]) if looks else ()))
-
-
-@lru_cache(maxsize=1 << 14)
-def _without_numbers(path: str) -> tuple[str, bool]:
-    """A function's name without sizes, and whether its template arguments say what it does."""
     path = _NUMBERS.sub("0", path)
-    return path, any(family.inside for family, _ in _matches(path))
+    own = _matches(path)
+    inside = rest and (not own or any(family.inside for family, _ in own))
+    return Kernel(name, _said(path, _meaning(rest[:_INSIDE]) if inside else ()))
 
 
 @lru_cache(maxsize=_MOST_NAMES)
@@ -258,7 +253,7 @@ def all_families() -> Iterator[Family]:
 
 def matches(name: str) -> tuple[Match, ...]:
     """Return the families that a kernel's own name fits, the most specific first."""
-    return _matches(_parts(name)[0])
+    return _matches(_NUMBERS.sub("0", _parts(name)[0]))
 
 
 def _first(field: str, *found: Match) -> str | None:
@@ -306,11 +301,13 @@ def _said(path: str, arguments: tuple[str, ...]) -> Said:
         As `_meaning` returns them.
     """
     own = _matches(path)
-    if not own:
-        return _combined(tuple(_heard((path.rpartition("::")[2],)) or _heard((path,))))
-    carrier = next((family for family, _ in own if family.decides), None)
     inner: list[Match] = []
     heard: list[Match] = []
+    if not own:
+        heard = _spoken(path)
+        inner = [] if heard else _inside(arguments)  # a wrapper of a function that is known
+        return _combined((*heard, *inner), owned=tuple(inner[:1]))
+    carrier = next((family for family, _ in own if family.decides), None)
     if carrier and carrier.inside:
         inner = _inside(arguments, carrier.never)
         # its own name says nothing of the operation
@@ -318,7 +315,7 @@ def _said(path: str, arguments: tuple[str, ...]) -> Said:
     if carrier and carrier.words:
         heard = _heard((path, *arguments) if carrier.inside else (path,), carrier.never)
     if not any(family.category for family, _ in (*inner, *heard, *own)):
-        heard = _heard((path.rpartition("::")[2],)) or _heard((path,))
+        heard = _spoken(path)
     found = (*inner, *heard, *own)
     general = carrier and carrier.operation and "{}" not in carrier.operation
     return _combined(found, found if general else (*inner, *own, *heard), (*inner[:1], *own))
@@ -360,13 +357,13 @@ def _meaning(arguments: str) -> tuple[str, ...]:
 @lru_cache(maxsize=1 << 16)
 def _means(path: str) -> bool:
     """Whether a name in template arguments says something."""
-    return bool(_inside((path,), ()) or _heard((path,)))
+    return bool(_inside((path,)) or _heard((path,)))
 
 
 @lru_cache(maxsize=1 << 16)
 def _matches(path: str) -> tuple[Match, ...]:
     """Families that a function's name with its namespaces fits, the most specific first."""
-    *spaces, function = (_joined(part) for part in path.split("::"))
+    *spaces, function = [_words(part) for part in path.split("::")]
     found: list[Match] = []
     indexed = _registry().families
     words = function.split("_")
@@ -398,7 +395,7 @@ def _fitting(family: Family, function: str) -> str | None:
     return captured.strip("_")
 
 
-def _inside(paths: Iterable[str], never: Collection[str]) -> list[Match]:
+def _inside(paths: Iterable[str], never: Collection[str] = ()) -> list[Match]:
     """Families of the names in template arguments, the most specific first."""
     found: list[Match] = []
     for path in paths:
@@ -410,13 +407,21 @@ def _inside(paths: Iterable[str], never: Collection[str]) -> list[Match]:
     return found
 
 
+def _spoken(path: str) -> list[Match]:
+    """What single words of a function's name say, or else those of its namespaces."""
+    function = path.rpartition("::")[2]
+    return _heard((function,)) or (_heard((path,)) if function != path else [])
+
+
 def _heard(texts: Iterable[str], never: Collection[str] = ()) -> list[Match]:
     """What single words say: those of the category with the highest rank, the longest phrase."""
     best: list[Match] = []
     most = (-1, 0)
     known, kinds = _registry().said, _registry().categories
     for text in texts:
-        words = [word.lower() for word in _WORD.findall(text)]
+        words = "_".join(_WORD.findall(text)).lower().split("_")
+        if known.keys().isdisjoint(words):
+            continue
         until = 0
         for at, word in enumerate(words):
             if word not in known or at < until:
@@ -440,7 +445,12 @@ def _fused(name: str) -> Iterator[str]:
 
 def _joined(text: str) -> str:
     """Words of a name: `_flash_attn_fwd_sm_0_` of `FlashAttnFwdSm90`."""
-    return f"_{'_'.join(_WORD.findall(_NUMBERS.sub('0', text))).lower()}_"
+    return _words(_NUMBERS.sub("0", text))
+
+
+def _words(text: str) -> str:
+    """Words of a name whose numbers are 0 already."""
+    return f"_{'_'.join(_WORD.findall(text)).lower()}_"
 
 
 # --- the data files

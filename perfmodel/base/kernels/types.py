@@ -11,10 +11,11 @@ from typing import Final
 ITEM_BYTES: Final = {
     "float64": 8, "float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2, "float8": 1,
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
-    "complex64": 8, "complex128": 16,
+    "complex64": 8, "complex128": 16, "float4": 1,
 }  # fmt: skip
+"""Of an element as tensors count them: PyTorch's of 4 bits are two numbers."""
 
-FLOATS: Final = ("float64", "float32", "bfloat16", "float16", "float8")
+FLOATS: Final = ("float64", "float32", "bfloat16", "float16", "float8", "float4")
 
 _FILE: Final = tomllib.loads(
     files("perfmodel.base.kernels").joinpath("types.toml").read_text(encoding="utf-8")
@@ -75,7 +76,7 @@ class KernelTypes:
     depth: int = 0
 
 
-def types_of(name: str, product: bool) -> KernelTypes:
+def types_of(name: str, product: bool, tensor: bool = False) -> KernelTypes:
     """Read the types of a kernel off its name.
 
     Parameters
@@ -83,9 +84,11 @@ def types_of(name: str, product: bool) -> KernelTypes:
     name : str
     product : bool
         Whether it multiplies matrices, convolves or attends.
+    tensor : bool
+        Whether its family runs on tensor cores, as far as these have the type.
     """
     if product:
-        return _product(name)
+        return _product(name, tensor)
     if _UNTYPED.search(name):
         return KernelTypes()
     opaque = _OPAQUE.search(name)
@@ -117,7 +120,7 @@ def types_of(name: str, product: bool) -> KernelTypes:
     return KernelTypes(dtype, casts=casts, unit=plain_unit(dtype), depth=lists)
 
 
-def _product(name: str) -> KernelTypes:
+def _product(name: str, on_tensor: bool) -> KernelTypes:
     """Types of a kernel that multiplies matrices, convolves or attends."""
     dtype: str | None = None
     result: str | None = None
@@ -135,7 +138,8 @@ def _product(name: str) -> KernelTypes:
                 dtype = next((t for t in arguments if t in FLOATS), None)
     if dtype is None:
         return KernelTypes(item_bytes=2 if _SIXTEEN_BITS.search(name) else None)
-    tensor = bool(_TENSOR.search(name)) or dtype.startswith(("tf32", "float8", "int8"))
+    tensor = bool(_TENSOR.search(name)) or dtype.startswith(("tf32", "float8", "float4", "int8"))
+    tensor |= on_tensor and dtype in ("bfloat16", "float16")
     tensor &= dtype != "float32"
     plain = "float32" if dtype.startswith("tf32") else dtype
     return KernelTypes(

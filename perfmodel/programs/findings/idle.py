@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfmodel.base.units import si
+from perfmodel.base.units import percent, si
 from perfmodel.programs.actions import Actions
 from perfmodel.programs.facts import Facts, Spent
-from perfmodel.programs.findings import Finding, finding, share_of_step
+from perfmodel.programs.findings import WORTH, Finding, finding, share_of_step
 from perfmodel.programs.findings.ranks import straggler
 
 if TYPE_CHECKING:
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 _OF_PCIE: Final = 0.8
 """Share of PCIe's datasheet rate that large pinned copies reach (52.7 of 64 GB/s on an H200)."""
+_OFFLOADED: Final = 0.1
+"""Share of a step from which copies between host and GPU are more than those of inputs: 0.3 to 6 %
+in the recorded trainings that offload nothing."""
+_EITHER_WAY: Final = 0.5
+"""Copies that bring back at least this share of what they take away hold what is kept."""
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _OF_NETWORK: Final = re.compile(r"\b(forward|backward|parallel|softmax|loss|aten|nn)\b")
 """Words of ranges that a network's own work is in, whatever else they are called."""
@@ -99,6 +104,48 @@ def pageable_copies(
             f"{share_of_step(facts, spent)} on the host; {source}",
             actions.pin(group.direction),
         )
+
+
+@finding("offloading", needs=("copies",))
+def offloading(facts: Facts, actions: Actions, copies: Sequence[CopyGroup]) -> Iterator[Finding]:
+    """Copies between host and GPU that are much of a step: parameters, states or a cache.
+
+    The saving is that of a replay without copies; without one, all their time.
+    """
+    there, back = (
+        [group for group in copies if group.direction == direction]
+        for direction in ("Host-to-Device", "Device-to-Host")
+    )
+    seconds = sum(group.seconds for group in (*there, *back))
+    whole = max(facts.batch.value, facts.mean_s)
+    if not seconds >= _OFFLOADED * whole > 0:
+        return
+    into, out = (sum(group.bytes for group in groups) for groups in (there, back))
+    steps = facts.steps
+    saved = seconds
+    if steps and "copy" in steps.free_s:  # of the median step; others may have more of them
+        saved = min(seconds, whole * (1 - steps.free_s["copy"] / steps.step_s))
+    held = min(into, out) >= _EITHER_WAY * max(into, out)
+    what = "what is offloaded returns" if held else "parameters, states or inputs are on the host"
+    link = facts.machine.bandwidth_bytes_per_s.get("pcie") if facts.machine else None
+    rate = (into + out) / seconds
+    reached = f", {percent(rate / link)} of the link's {si(link, 'B/s')}" if link else ""
+    hidden = max(seconds - saved, 0.0)
+    beside = (
+        f"{si(hidden, 's')} of it runs beside kernels"
+        if hidden > WORTH * whole
+        else "no kernel hides it"
+    )
+    yield Finding(
+        "offloading",
+        "the GPU waits for copies between it and the host",
+        saved,
+        f"{si(into, 'B')} to the GPU and {si(out, 'B')} back per step at {si(rate, 'B/s')}"
+        f"{reached}: {si(seconds, 's')} of {si(whole, 's')}, {percent(seconds / whole)}; "
+        f"{beside}; {what}",
+        actions.advise("offload_less"),
+        of_mean=bool(steps and steps.long),
+    )
 
 
 @finding(*_WHILE, needs=("steps",))

@@ -305,10 +305,11 @@ def mm_flops(m: int, k: int, n: int) -> int:
 def mm(call: Call) -> OperatorWork:
     """[M, K] x [K, N]: 2 M K N (flop_counter.mm_flop, _scaled_mm_flop); reads both, writes M N.
 
-    The scales of float8 are small.
+    The scales of float8 are small. An element of 4 bits is two of K.
     """
     (m, k), (k2, n) = call.size(0, 2), call.size(1, 2)
     _equal(k, k2)
+    k *= 1 + (call.dtype == "float4")
     return OperatorWork(mm_flops(m, k, n), call.read(0, 1), m * n * call.item, (m, n, k))
 
 
