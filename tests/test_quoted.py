@@ -20,12 +20,12 @@ import pytest
 
 from benchmarks.common import results
 from benchmarks.common.folders import PROFILES, RESULTS, ROOT
+from benchmarks.common.launches import LAUNCH_SD
 from benchmarks.ladder.report import best, cells
 from benchmarks.ladder.rows import coverage
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.compare.compare import compare_traces
 from perfmodel.base import parallel
-from perfmodel.models.launches import LAUNCH_SD
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from support import fuzz

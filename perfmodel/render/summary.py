@@ -160,7 +160,8 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
         f"batches    {_each(run)}, median {si(batch.median.value, 's', 4)} "
         f"{_interval(batch.median, batch.count)}{mean}; {_left_out(batch, found)}"
     )
-    yield f"launches   95 % of other launches' medians: {tables.another_batch(run)}"
+    again = tables.another(run.batch.median)
+    yield f"rerun      {again if again == tables.RECORD_THREE else f'expected on a rerun: {again}'}"
     if found is not None:
         yield f"steps      {_how_found(found)}"
     lost = run.unattributed

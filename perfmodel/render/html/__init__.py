@@ -172,8 +172,8 @@ def _tiles(run: RunAnalysis) -> Iterator[Tile]:
         "Median batch",
         si(seconds.value, "s", 4),
         f"95 %, this run: {si(seconds.low, 's', 4)} to {si(seconds.high, 's', 4)}; {batch.count} "
-        f"batches on {len(run.ranks)} rank{'s' * (len(run.ranks) != 1)}; another launch: "
-        f"{tables.another_batch(run)}",
+        f"batches on {len(run.ranks)} rank{'s' * (len(run.ranks) != 1)}; rerun: "
+        f"{tables.another(seconds)}",
     )
     if head.gpu_busy_s is None or seconds.value <= 0:
         yield Tile("GPU busy", "–", "no GPU operation was recorded in a batch")
@@ -238,7 +238,7 @@ def _rates(run: RunAnalysis) -> Grid:
         Column("means", "Of"),
         Column("value", "Effective", align="right"),
         Column("interval", "95 %, this run", align="right"),
-        Column("another", "95 %, another launch", align="right"),
+        Column("another", "95 %, rerun", align="right"),
         Column("clock", "Clock (the others)"),
         Column("ceiling", "Ceiling", align="right"),
         Column("share", "Share of it", "percent", digits=0),
