@@ -60,6 +60,15 @@ esac
 "$python" -c 'import nvtx' 2>/dev/null ||
     die "expected the package nvtx in $python, without which reports hold no ranges;" \
         "run: $python -m pip install nvtx (nvtx==0.2.11 for Nsight Systems up to 2024.2)"
+unheard=$("$python" - "$("$nsys" --version 2>/dev/null)" 2>/dev/null <<'END'
+import sys
+from importlib.metadata import version
+from perfmodel.machines.doctor import nvtx_with_nsys, parse
+probe = nvtx_with_nsys(parse(version("nvtx")), parse(sys.argv[1]))
+print(*[f"{probe.found}; {probe.advice}"] * (probe.state == "broken"))
+END
+) || unheard=
+[ -z "$unheard" ] || die "$unheard"
 case " ${flags[*]} " in
     *" --backend numpy "* | *" --backend=numpy "*) ;;
     *)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from test_docs import commands_of_jobs
 
+from perfmodel.machines.doctor import parse
 from support.trainer_runs import ROOT, environment, need_mpi
 from trainer.ranges import PARENT
 
@@ -66,6 +67,23 @@ def script(*arguments: str, timeout: float = 300, **env: str):
         capture_output=True, text=True, timeout=timeout, check=False,
         env={"PYTHON": sys.executable, "OMPI_MCA_rmaps_base_oversubscribe": "1", **clean},
     )  # fmt: skip
+
+
+def test_an_nvtx_that_this_nsys_does_not_record_stops_before_the_run(
+    nsys: str, tmp_path: Path
+) -> None:
+    version = subprocess.run([nsys, "--version"], capture_output=True, text=True, check=True)
+    if parse(version.stdout) >= (2024, 3):
+        pytest.skip("this nsys records any nvtx")
+    (tmp_path / "nvtx.py").touch()
+    info = tmp_path / "nvtx-0.2.12.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvtx\nVersion: 0.2.12\n")
+    done = script("--", *FLAGS, PYTHONPATH=str(tmp_path), NSYS_OUT=str(tmp_path / "out"))
+    assert done.returncode == 1
+    assert "nvtx 0.2.12 with Nsight Systems 2024.2" in done.stderr
+    assert "pip install 'nvtx==0.2.11'" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def ranges_of(db: sqlite3.Connection) -> dict[int, list[tuple[int, int, str]]]:

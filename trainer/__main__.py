@@ -163,6 +163,11 @@ def _read(
                     "name one that is not there yet, or an ordinary file"
                 )
             dataset = load(config)
+            if config.batch_size > len(dataset.labels):
+                raise ConfigError(
+                    f"--batch-size: expected at most the {len(dataset.labels)} images to train on; "
+                    f"got {config.batch_size}; give --batch-size {len(dataset.labels)} or less"
+                )
             if arguments.resume:
                 state = checkpoint.load(arguments.checkpoint)
                 batches = len(Split(len(dataset.labels), config.batch_size))

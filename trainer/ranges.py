@@ -171,7 +171,7 @@ def name_rank(rank: int) -> None:
 def profiler_warning(environment: Mapping[str, str] | None = None) -> str | None:
     """Say why Nsight Systems, which runs this process, will see no ranges; None if it will.
 
-    nvtx >= 0.2.13 asks through the payload extension whether a tool listens. Nsight Systems up
+    nvtx >= 0.2.12 asks through the payload extension whether a tool listens. Nsight Systems up
     to 2024.2 knows another number for that extension, says no, and nvtx returns a dummy domain
     that records nothing and says so nowhere.
     """
@@ -191,5 +191,5 @@ def profiler_warning(environment: Mapping[str, str] | None = None) -> str | None
     return (
         f"Nsight Systems is recording, but nvtx {version} finds no listener: the report will "
         "hold no ranges. Either --trace lacks nvtx, or this Nsight Systems is 2024.2 or older, "
-        "which nvtx >= 0.2.13 cannot talk to: run pip install 'nvtx==0.2.11', or use a newer one"
+        "which nvtx >= 0.2.12 cannot talk to: run pip install 'nvtx==0.2.11', or use a newer one"
     )

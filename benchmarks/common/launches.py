@@ -5,8 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Final
 
 from perfmodel.models.launches import another, limits
+
+LAUNCH_SD: Final = {"replayed": 0.005, "queued": 0.18, "GEMMs": 0.002, "NCCL": 0.0175}
+"""Standard deviation of the logarithm of medians between launches that studies of one or two
+launches assume: of batches that replay CUDA graphs or that the host queues, of GEMMs, of NCCL."""
 
 
 def ratio_over(ratios: Sequence[float], sd: float) -> dict[str, float]:

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.common import folders, results
-from benchmarks.common.launches import ratio_over
-from perfmodel.models.launches import LAUNCH_SD
+from benchmarks.common.launches import LAUNCH_SD, ratio_over
 
 Row = dict[str, Any]
 KEY: Final = ("kernel", "what", "m", "n", "k", "transposes", "dtype", "H", "B_per_rank")

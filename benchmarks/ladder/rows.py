@@ -15,9 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.common import results
-from benchmarks.common.launches import ratio_over
+from benchmarks.common.launches import LAUNCH_SD, ratio_over
 from benchmarks.ladder.configurations import RUNGS
-from perfmodel.models.launches import LAUNCH_SD
 
 Row = dict[str, Any]
 KEY: Final = ("rung", "H", "B", "p", "dtype")
@@ -194,7 +193,7 @@ def joined(rows: Sequence[Row]) -> Row:
 def launch_sd(row: Row) -> float:
     """Return the standard deviation of a batch's logarithm that is assumed between launches.
 
-    Source: `perfmodel.models.launches.LAUNCH_SD`, of the launches in profiles/launches: of batches
+    Source: `benchmarks.common.launches.LAUNCH_SD`, of the launches in profiles/launches: of batches
     that are CUDA graphs, with all-reduces or without; else of batches that the host queues.
     """
     is_graph = row.get("whole_graph") or row["rung"] in GRAPHS

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.common.launches import LAUNCH_SD
 from benchmarks.common.pages import microseconds, short, table, written_in
 from benchmarks.cuda_aware.report import batches
 from benchmarks.ladder.configurations import RUNGS
 from benchmarks.ladder.rows import noted
-from perfmodel.models.launches import LAUNCH_SD
 from perfmodel.programs.mlp.settings import LAYER_1, LAYER_2
 
 Row = dict[str, Any]

@@ -27,12 +27,13 @@ from typing import Any, Final
 
 import perfmodel
 from benchmarks.common import folders, pages, results
+from benchmarks.common.launches import LAUNCH_SD
 from benchmarks.common.pages import markdown
 from benchmarks.predict import gpt
 from benchmarks.predict.gpt_sizes import SETS, SYMBOLS
 from benchmarks.predict.gpt_split import split
 from perfmodel.machines.measure.measurement import choose
-from perfmodel.models.launches import LAUNCH_SD, another, limits
+from perfmodel.models.launches import another, limits
 from perfmodel.models.operators_file import load
 from profiles.programs.record import exported, started
 

@@ -70,12 +70,14 @@ def sides_table(sides: dict[str, Side]) -> str:
         reached = len(one.runs) - one.censored
         rows.append([
             f"`{name}`", f"{settings['pixels']}", f"{settings['batch_size']}", rule_of(one),
-            f"{reached} of {len(one.runs)}", mean(s["epochs_between"], 2),
-            cv(s["epochs_between"]), cv(s["time_s"]), mean(s["accuracy_final"], 4),
+            f"{reached} of {len(one.runs)}", mean(s["epoch"], 1), mean(s["epochs_between"], 2),
+            cv(s["epochs_between"]), mean(s["time_s"], 3), mean(s["time_between_s"], 3),
+            cv(s["time_between_s"]), mean(s["accuracy_final"], 4),
             mean(s["accuracy_gap"], 4),
         ])  # fmt: skip
     head = ["configuration", "pixels", "B", "learning rate", f"runs that reach {TARGET:g}",
-            "epochs to it (± s)", "CV of epochs (95 %)", "CV of time (95 %)",
+            "epochs to it, evaluated (± s)", "epochs, interpolated (± s)", "CV of it (95 %)",
+            "time to it, evaluated, s (± s)", "time, interpolated, s (± s)", "CV of it (95 %)",
             "test accuracy, last (± s)", "train less test"]  # fmt: skip
     return table(head, rows)
 
@@ -88,7 +90,8 @@ def pairs_table(sides: dict[str, Side]) -> str:
             time, epochs, last = compare(sides[after], sides[before])
             shown = (effect(epochs, ".2f"), effect(time, ".2f"), effect(last, "+.4f"))
             rows.append([f"`{after}` / `{before}`", *shown])
-    head = ["against", "epochs, ratio", "time, ratio", "test accuracy, difference"]
+    head = ["against", "epochs, interpolated, ratio", "time, interpolated, ratio",
+            "test accuracy, difference"]  # fmt: skip
     return table(head, rows)
 
 

@@ -50,16 +50,19 @@ def page(found: dict[str, tuple[dict[str, Any], Side]]) -> str:
 def summary(found: dict[str, tuple[dict[str, Any], Side]]) -> str:
     """Return a row a machine."""
     columns = (
-        "GPU; runs; reach 0.92; time to it, s (± s); CV of time (95 %); epochs to it (± s); "
-        "CV of epochs (95 %); test accuracy, last (± s); of 50 others, at 0.92 (± s); "
+        "GPU; runs; reach 0.92; time to it, evaluated, s (± s); CV of it (95 %); "
+        "time, interpolated, s (± s); CV of it (95 %); epochs to it, evaluated (± s); "
+        "epochs, interpolated (± s); CV of it (95 %); test accuracy, last (± s); "
+        "of 50 others, at 0.92 (± s); "
         "of 50 others, last (± s)"
     )
     rows, said = [], []
     for read, one in found.values():
         s, runs = one.spreads, len(one.runs)
         rows.append(
-            (read["device"], str(runs), str(runs - one.censored), mean(s["time_between_s"], 2),
-             cv(s["time_between_s"]), mean(s["epochs_between"], 2), cv(s["epochs_between"]),
+            (read["device"], str(runs), str(runs - one.censored), mean(s["time_s"], 2),
+             cv(s["time_s"]), mean(s["time_between_s"], 2), cv(s["time_between_s"]),
+             mean(s["epoch"], 1), mean(s["epochs_between"], 2), cv(s["epochs_between"]),
              mean(s["accuracy_final"], 4), mean(others(read, "accuracy_at_target"), 3),
              mean(others(read, "accuracy_final"), 3))
         )  # fmt: skip
@@ -72,7 +75,8 @@ def summary(found: dict[str, tuple[dict[str, Any], Side]]) -> str:
 def by_run(found: dict[str, tuple[dict[str, Any], Side]]) -> str:
     """Return a row a run."""
     columns = (
-        "GPU; seed=int; epochs to 0.92=float.2; time to it=s; an epoch=s; "
+        "GPU; seed=int; epochs to 0.92=int; time to it=s; epochs, interpolated=float.2; "
+        "time, interpolated=s; an epoch=s; "
         "test accuracy, last=float.4; of 50 others, at 0.92=percent.0; of 50 others, last=percent.0"
     )
     rows = []
@@ -81,6 +85,8 @@ def by_run(found: dict[str, tuple[dict[str, Any], Side]]) -> str:
             moment, wild = run.moment, record["other_source"]
             rows.append(
                 (read["device"], record["config"]["seed"],
+                 moment.epoch if moment.reached else None,
+                 moment.time_s if moment.reached else None,
                  moment.epochs_between if moment.reached else None,
                  moment.time_between_s if moment.reached else None,
                  moment.time_s / moment.epoch, run.accuracy_final, wild["accuracy_at_target"],
@@ -100,7 +106,10 @@ def by_target(found: dict[str, tuple[dict[str, Any], Side]]) -> str:
                 (read["device"], f"{target:g}", f"{reached} of {len(one.runs)}",
                  mean(s["epochs_between"], 2), cv(s["time_between_s"]), cv(s["epochs_between"]))
             )  # fmt: skip
-    columns = "GPU; target; reach it; epochs (± s); CV of time (95 %); CV of epochs (95 %)"
+    columns = (
+        "GPU; target; reach it; epochs, interpolated (± s); CV of time, interpolated (95 %); "
+        "CV of epochs, interpolated (95 %)"
+    )
     return f"The same runs, to other accuracies:\n\n{markdown(columns, rows)}"
 
 
@@ -124,7 +133,8 @@ def against(found: dict[str, tuple[dict[str, Any], Side]]) -> str:
     )  # fmt: skip
     tested = {c.quantity: c for c in compare(b, a)}
     lines = [
-        f"{second['device']} over {first['device']}: time {effect(tested['time_s'])}, epochs "
+        f"{second['device']} over {first['device']}, interpolated: time "
+        f"{effect(tested['time_between_s'])}, epochs "
         f"{effect(tested['epochs_between'])}, last accuracy minus the other's "
         f"{effect(tested['accuracy_final'], '+.4f')}."
     ]

@@ -2,7 +2,15 @@
 
 from writeup.export import Exported, answer, export
 from writeup.frames import draw_lines, records, series, trained, verified
-from writeup.models import calibrated_model, errors, rates_table, three_rate_model, work_table
+from writeup.models import (
+    calibrated_model,
+    errors,
+    rates_table,
+    roofs_meet,
+    shares_of_roof,
+    three_rate_model,
+    work_table,
+)
 from writeup.shipped import repository, shipped
 
 __all__ = [
@@ -15,7 +23,9 @@ __all__ = [
     "rates_table",
     "records",
     "repository",
+    "roofs_meet",
     "series",
+    "shares_of_roof",
     "shipped",
     "three_rate_model",
     "trained",

@@ -12,6 +12,7 @@ from perfmodel.base.errors import ModelError
 from perfmodel.models.calibrate import calibrate
 from perfmodel.models.model import Model
 from perfmodel.models.predict import predict
+from perfmodel.models.roofline import Point, Roofline
 from perfmodel.programs.mlp.observe import observe
 from perfmodel.timing.run import time_run
 from perfmodel.workloads.work import Workload
@@ -176,6 +177,39 @@ def calibrated_model(
              "high_s": found.high_s, "unseen": label not in known}
         )  # fmt: skip
     return model, pd.DataFrame(rows)
+
+
+def shares_of_roof(points: Sequence[Point], roof: Roofline) -> list[float]:
+    """Return what measured points reach of the smooth roof at their intensity; above 1 is above it."""
+    return [p.flops_per_s / float(roof.smooth(p.intensity_flops_per_byte)) for p in points]
+
+
+def roofs_meet(one: Roofline, other: Roofline) -> float:
+    """Return the intensity, in FLOP/byte, at which two smooth roofs are equally high.
+
+    1/f = 1/P + 1/(AI W), with P the compute throughput and W the bandwidth of all links, is equal
+    for both at AI = (1/W_2 - 1/W_1) / (1/P_1 - 1/P_2).
+
+    Raises
+    ------
+    ModelError
+        If one is the higher roof everywhere.
+
+    Examples
+    --------
+    >>> slow = Roofline("a", 1e12, {"pci": 2e9}, {"pci": 1.0})
+    >>> fast = Roofline("b", 2e12, {"pci": 1e9}, {"pci": 1.0})
+    >>> roofs_meet(slow, fast)
+    1000.0
+    """
+    links = 1.0 / other.bandwidth_bytes_per_s - 1.0 / one.bandwidth_bytes_per_s
+    compute = 1.0 / one.flops_per_s - 1.0 / other.flops_per_s
+    if compute == 0.0 or links / compute <= 0.0:
+        raise ModelError(
+            f"expected two roofs that meet; got {one.label} and {other.label}, of which one is "
+            f"higher everywhere; compare their rates"
+        )
+    return links / compute
 
 
 def errors(frame: pd.DataFrame, predicted: str, measured: str) -> dict[str, float]:

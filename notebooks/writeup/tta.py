@@ -33,8 +33,10 @@ def sides_table(sides: Mapping[str, Side], title: str = "") -> Table:
         Column("name", "configuration"), Column("batch", "B", "int"),
         Column("rate", "learning rate", "float"), Column("warmup", "epochs of warm-up", "int"),
         Column("reached", "runs that reach it"), Column("epochs", "epochs", align="right"),
-        Column("epochs_cv", "CV of epochs", align="right"),
-        Column("seconds", "time", align="right"), Column("time_cv", "CV of time", align="right"),
+        Column("epochs_between", "interpolated", align="right"),
+        Column("epochs_cv", "CV of it", align="right"), Column("seconds", "time", align="right"),
+        Column("time_between", "interpolated", align="right"),
+        Column("time_cv", "CV of it", align="right"),
         Column("last", "test accuracy, last", align="right"),
     )  # fmt: skip
     rows = []
@@ -44,11 +46,15 @@ def sides_table(sides: Mapping[str, Side], title: str = "") -> Table:
         rows.append(
             (name, said["batch_size"], said["learning_rate"] * said["batch_size"] / scale,
              said.get("warmup_epochs") or 0, f"{len(one.runs) - one.censored} of {len(one.runs)}",
-             _mean(found["epochs_between"], 2), _cv(found["epochs_between"]),
-             _mean(found["time_s"], 3, " s"), _cv(found["time_s"]),
+             _mean(found["epoch"], 1), _mean(found["epochs_between"], 2),
+             _cv(found["epochs_between"]), _mean(found["time_s"], 3, " s"),
+             _mean(found["time_between_s"], 3, " s"), _cv(found["time_between_s"]),
              _mean(found["accuracy_final"], 4))
         )  # fmt: skip
-    notes = ("mean and standard deviation over the seeds; CV with its 95 % interval",)
+    notes = (
+        "mean and standard deviation over the seeds, of evaluated epochs and interpolated between them; "
+        "CV with its 95 % interval",
+    )
     return Table(title, columns, rows, notes)
 
 

@@ -43,7 +43,6 @@ from perfmodel.base.errors import ModelError, PerfmodelError, SchemaError, Workl
 from perfmodel.base.kernels import kernel_types
 from perfmodel.base.parallel import Engine, all_failed, attempt_reports
 from perfmodel.machines.devices import Identified, identify, known
-from perfmodel.models.launches import LAUNCH_SD
 from perfmodel.programs import program_of_run
 from perfmodel.programs.facts import DeviceReduce, Facts, GemmTime
 from perfmodel.programs.findings import find
@@ -83,6 +82,9 @@ if TYPE_CHECKING:
     from perfmodel.programs.identify import Identity
     from perfmodel.programs.program import Options, Program
 
+GPU_LIMITED: Final = 0.95
+"""Share of a batch from which the GPU limits it: eager runs in profiles/launches, fresh, hosts and
+scale that compute for so much of it differ by 0.2 %; at 0.93 some differ by 20 %, by the host."""
 _REPLAYED: Final = 1_000_000
 """Operations of all reports together that are kept for the replay of steps."""
 
@@ -327,7 +329,7 @@ def _join(
     collected = _collected(run, found, everything, excluded, totals, steps if by_gpu else None)
     machine, tf32 = _ceilings(run, options.machine), _seen_tf32(run)
     peaks = {label: program.peak(label, identity, seen_tf32=tf32) for label in ("", *counts)}
-    rates, by_clock = fit_rates(measured, {} if workload.replay else counts, queued=queued)
+    rates, by_clock = fit_rates(measured, {} if workload.replay else counts)
     measured_points = points(run.label, measured, head, workload, totals, symbols, waits=not queued)
     work = _work(run, steps, machine, options)
     said = (
@@ -344,6 +346,7 @@ def _join(
         *(f"{run.label}: {w}" for w in said),
         *(f"{run.label}: {w}" for w in unequal_steps(steps if by_gpu else None)),
     )
+    ranks = _rank_rows(run, head, collected, steps, by_gpu)
     rows = range_rows(measured, counts, head, machine, peaks[""], peaks, workload.replay)
     analysis = RunAnalysis(
         label=run.label,
@@ -355,12 +358,12 @@ def _join(
         machine=machine,
         precision=peaks[""],
         gpus=tuple({(g.id, g.name): g for t in run.traces for g in t.gpus}.values()),
-        ranks=_rank_rows(run, head, collected, steps, by_gpu),
-        batch=_batch_summary(run, everything, excluded, head, host, queued=queued),
+        ranks=ranks,
+        batch=_batch_summary(run, everything, excluded, head, host, ranks, queued=queued),
         ranges=tuple(kernel_rows(run, rows, workload.replay, excluded)),
         rates=rates,
         rates_by_clock=by_clock,
-        products=() if workload.replay else product_rates(measured, counts, queued=queued),
+        products=() if workload.replay else product_rates(measured, counts),
         copies=group_copies(run.parts, window, int(np.isfinite(head.seconds["host"]).sum())),
         collectives=collected.groups,
         unattributed=unattributed(run),
@@ -540,12 +543,13 @@ def _batch_summary(
     excluded: int,
     head: PathTimes,
     host: AsyncBatches,
+    ranks: Sequence[RankRow],
     *,
     queued: bool,
 ) -> BatchSummary:
     whole = head_of(run, everything).seconds["host"]
-    kind = "replayed" if host.by_gpu else "queued" if queued else "waiting"
-    median = estimate(head.seconds["host"], LAUNCH_SD[kind])
+    by_gpu = host.by_gpu or any(_computing(rank) >= GPU_LIMITED for rank in ranks)
+    median = estimate(head.seconds["host"], "GPU" if by_gpu else "host")
     assert median is not None  # `_check_left` refuses a run without a finished batch
     warm = whole[:, :excluded]
     return BatchSummary(
@@ -557,6 +561,14 @@ def _batch_summary(
         mean_s=float(np.nanmean(head.seconds["host"])),
         queued_s=host.queued_s if queued else None,
     )
+
+
+def _computing(rank: RankRow) -> float:
+    """Share of a rank's batch in which its GPU computes or communicates, without waiting."""
+    if not rank.batch_s or rank.compute_s is None:
+        return 0.0
+    busy = rank.compute_s + (rank.exposed_communication_s or 0.0) - (rank.waiting_s or 0.0)
+    return busy / rank.batch_s
 
 
 def _ceilings(run: Run, given: Machine | None) -> Machine | None:

@@ -1,4 +1,4 @@
-"""Medians and rates with two intervals: for this launch's own batches, and for another launch."""
+"""Medians and rates with two intervals: of this run's own batches, and for a rerun."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from perfmodel.base.arrays import Floats
-from perfmodel.models.launches import ENOUGH, across, limits, sum_of_medians, within_batches
+from perfmodel.models.launches import ENOUGH, Median, spreads, sum_of_medians
 from perfmodel.timing.samples import Estimate
 
 if TYPE_CHECKING:
@@ -20,23 +20,22 @@ if TYPE_CHECKING:
 _Known = TypeVar("_Known", "Estimate", "Rate")
 
 
-def estimate(table: Floats, launch_sd: float) -> Estimate | None:
+def estimate(table: Floats, limited_by: str) -> Estimate | None:
     """Take the median over ranks and batches; None without any value.
 
     Parameters
     ----------
     table : array, shape (ranks, batches)
         Seconds; NaN where a rank lacks it in a batch.
-    launch_sd : float
-        Relative standard deviation between launches (`perfmodel.models.launches.LAUNCH_SD`).
+    limited_by : str
+        What decides how much runs differ: a name of `perfmodel.models.launches.spreads`.
     """
     usable = int(np.count_nonzero(~np.isnan(table)))
     if usable == 0:
         return None
     found = sum_of_medians([table])
-    low, high = within_batches(table, *limits(found.seconds, found.within))
-    another = limits(found.seconds, found.another(launch_sd))
-    return Estimate(found.seconds, low, high, usable, *another)
+    another = spreads()[limited_by].another([found]) or (None, None)
+    return Estimate(found.seconds, found.low, found.high, usable, limited_by, *another)
 
 
 def with_launches(runs: Sequence[RunAnalysis]) -> list[RunAnalysis]:
@@ -91,6 +90,6 @@ def _of_launches(mine: _Known, group: Sequence[_Known | None]) -> _Known:
     values = [one.value for one in group if one is not None and one.value > 0]
     if len(values) < ENOUGH:
         return mine
-    mean, width = across([math.log(value) for value in values])
-    low, high = limits(math.exp(mean), width)
-    return replace(mine, launch_low=low, launch_high=high, launches=len(values))
+    medians = [Median(value, math.log(value), 0.0, 1.0) for value in values]
+    another = spreads()[mine.limited_by].another(medians) or (None, None)
+    return replace(mine, launch_low=another[0], launch_high=another[1], launches=len(values))

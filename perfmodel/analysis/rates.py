@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Floats
-from perfmodel.models.launches import LAUNCH_SD, limits, sum_of_medians
+from perfmodel.models.launches import spreads, sum_of_medians
 from perfmodel.models.roofline import Roofline
 from perfmodel.timing.samples import CLOCKS, Clock, PathTimes
 from perfmodel.workloads.work import Counts
@@ -35,8 +36,9 @@ class Rate:
     instances: int
     clock: Clock
     ranges: tuple[str, ...]
-    launch_low: float
-    launch_high: float
+    limited_by: str
+    launch_low: float | None
+    launch_high: float | None
     launches: int = 1
 
 
@@ -78,14 +80,13 @@ def is_product(count: Counts) -> bool:
 
 
 def fit_rates(
-    measured: Sequence[PathTimes], counts: Mapping[str, Counts], *, queued: bool = False
+    measured: Sequence[PathTimes], counts: Mapping[str, Counts]
 ) -> tuple[dict[str, Rate | None], dict[str, dict[str, Rate | None]]]:
     """Fit P_flops, P_pci and P_mpi, on the clock the assignment means and on all three.
 
     Source: CME 213 assignment, Question 2.4: GEMMs and copies by their GPU projection, MPI by host
     time. Without GPU operations, GEMMs are timed on the host. Where GPUs reduce among
-    themselves also P_peer, by GPU projection: the host only queues it. `queued` says that the
-    host only queues its batches, whose times differ more from launch to launch.
+    themselves also P_peer, by GPU projection: the host only queues it.
     """
     batch = measured[0].seconds["gpu_projection"]  # which has what the ranges inside it launch
     has_gpu = bool(np.isfinite(batch).any())
@@ -106,7 +107,7 @@ def fit_rates(
         work = sum(getattr(counts[label], field) for label in ranges)
         by_clock[name] = {
             c: fit_rate(work, {label: m.seconds[c] for label, m in ranges.items()}, unit, c,
-                        _launch_sd(field, c, queued=queued))
+                        _limit(field, c))
             for c in CLOCKS
         }  # fmt: skip
         rates[name] = by_clock[name][clock]
@@ -114,7 +115,7 @@ def fit_rates(
 
 
 def product_rates(
-    measured: Sequence[PathTimes], counts: Mapping[str, Counts], *, queued: bool = False
+    measured: Sequence[PathTimes], counts: Mapping[str, Counts]
 ) -> tuple[tuple[str, float, Rate], ...]:
     """Effective throughput of every GEMM: label, FLOPs, rate; on the GPU where there is one."""
     found = []
@@ -124,17 +125,16 @@ def product_rates(
         clock: Clock = "gpu_projection"
         if np.isnan(m.seconds[clock]).all():
             clock = "host"
-        sd = _launch_sd("flops", clock, queued=queued)
-        rate = fit_rate(counts[label].flops, {label: m.seconds[clock]}, "FLOP/s", clock, sd)
+        limit = _limit("flops", clock)
+        rate = fit_rate(counts[label].flops, {label: m.seconds[clock]}, "FLOP/s", clock, limit)
         if rate is not None:
             found.append((label, float(counts[label].flops), rate))
     return tuple(found)
 
 
-def _launch_sd(field: str, clock: Clock, *, queued: bool) -> float:
-    """How much launches differ in what a rate is fitted to."""
-    host = "queued" if queued else "waiting"
-    return LAUNCH_SD[host if clock == "host" else _ON_GPU.get(field, "copies")]
+def _limit(field: str, clock: Clock) -> str:
+    """What runs differ by in the times that a rate is fitted to."""
+    return "host" if clock == "host" else _ON_GPU.get(field, "copies")
 
 
 def fit_roofline(label: str, rates: Mapping[str, Rate | None], totals: Counts) -> Roofline | None:
@@ -156,7 +156,7 @@ def amounts(totals: Counts) -> dict[str, float]:
 
 
 def fit_rate(
-    work: float, tables: Mapping[str, Floats], unit: str, clock: Clock, launch_sd: float
+    work: float, tables: Mapping[str, Floats], unit: str, clock: Clock, limited_by: str
 ) -> Rate | None:
     """Fit an effective throughput: `work` over the sum of the ranges' median times.
 
@@ -169,8 +169,8 @@ def fit_rate(
         FLOPs or bytes of all the ranges together, per rank and batch.
     tables : mapping of label to array, shape (ranks, batches)
         Seconds on `clock`.
-    launch_sd : float
-        Relative standard deviation between launches.
+    limited_by : str
+        What decides how much runs differ: a name of `perfmodel.models.launches.spreads`.
 
     Returns
     -------
@@ -184,6 +184,8 @@ def fit_rate(
     if found.seconds <= 0:
         return None
     value = work / found.seconds
-    own, other = (limits(value, w) for w in (found.within, found.another(launch_sd)))
+    low, high = (work / s if s > 0 else math.inf for s in (found.high, found.low))
+    another = spreads()[limited_by].another([found])
+    other = (work / another[1], work / another[0]) if another else (None, None)
     instances = min(int(np.count_nonzero(~np.isnan(a))) for a in arrays)
-    return Rate(value, *own, unit, instances, clock, tuple(tables), *other)
+    return Rate(value, low, high, unit, instances, clock, tuple(tables), limited_by, *other)

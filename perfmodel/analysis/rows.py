@@ -211,7 +211,7 @@ def points(
         timed[" + ".join(workload.phases)] = np.sum([m.seconds["host"] for m in phases], axis=0)
     found = []
     for kind, seconds in timed.items():
-        value = estimate(seconds, 0.0)
+        value = estimate(seconds, "host")
         if value is not None and value.value > 0:
             found.append(
                 Point(

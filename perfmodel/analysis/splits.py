@@ -30,12 +30,13 @@ from perfmodel.programs.mlp.splits import (
     of_kind,
     rank_grids,
     split,
+    time_split,
 )
 from perfmodel.timing.collectives import NCCL, CollectiveGroup
 
 _IMAGES = (COPY,)
 _STAGING = (D2H, H2D)
-_RATES = ("P_flops", "P_pci", "P_mpi", "P_peer", "alpha")
+_RATES = ("P_flops", "P_pci", "P_images", "P_mpi", "P_peer", "alpha")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,11 @@ class SplitMeasured:
         the host, or of NCCL's kernels on the GPU.
     transfer_s : float or None
         Measured from the last rank's arrival on.
+    estimated_batch_s : float or None
+        The whole batch by the rates, images included, without launches and host overhead; None if
+        the rates are of another link.
+    measured_batch_s : float
+        Its median.
     """
 
     label: str
@@ -72,6 +78,8 @@ class SplitMeasured:
     estimated_s: float | None
     measured_s: float | None
     transfer_s: float | None
+    estimated_batch_s: float | None
+    measured_batch_s: float
 
 
 def sizes_of(values: Mapping[str, int]) -> tuple[Sizes, int]:
@@ -133,11 +141,19 @@ def rates_of(run: RunAnalysis) -> SplitRates:
         source=run.label,
         notes=notes,
         through=through or "MPI",
+        copied={
+            f"{run.label}, {clock}": rate
+            for clock in ("GPU", "host")
+            if (rate := _rate(run, _IMAGES, host=clock == "host")) is not None
+        },
     )
 
 
 def override(rates: SplitRates, given: Mapping[str, float]) -> SplitRates:
     """Replace rates by given ones: P_flops, P_pci, P_mpi or P_peer (one direction), alpha.
+
+    P_images is the rate of the images alone, P_pci that of the staging and, without P_images, of
+    the images, too.
 
     Raises
     ------
@@ -163,6 +179,8 @@ def override(rates: SplitRates, given: Mapping[str, float]) -> SplitRates:
     if "P_pci" in given:
         pci = given["P_pci"]
         changed = replace(changed, images_bytes_per_s=pci, staging_bytes_per_s=pci)
+    if "P_images" in given:
+        changed = replace(changed, images_bytes_per_s=given["P_images"])
     if "P_flops" in given:
         changed = replace(changed, flops_per_s=given["P_flops"])
     return replace(changed, source=f"{rates.source} and --rate") if given else changed
@@ -179,7 +197,8 @@ def compare(run: RunAnalysis, rates: SplitRates) -> SplitMeasured:
     sizes, ranks = sizes_of({s: run.identity.values[s] for s in run.workload.symbols})
     parallel = "model" if run.identity.config.get("parallel") == "model" else "data"
     grid = Grid(H=ranks) if parallel == "model" else Grid(B=ranks)
-    transfers = split(sizes, grid).transfers
+    parts = split(sizes, grid)
+    transfers = parts.transfers
     groups = _all_reduces(run)
     through = _through(groups)
     row = None if through == "NCCL" else _row(run, REDUCE)
@@ -207,6 +226,12 @@ def compare(run: RunAnalysis, rates: SplitRates) -> SplitMeasured:
             if known and len(known) == len(transfer)
             else None
         ),
+        estimated_batch_s=(
+            time_split(parts, rates).batch_s(streamed=_row(run, COPY) is not None)
+            if through in (None, rates.through)
+            else None
+        ),
+        measured_batch_s=run.batch.median.value,
     )
 
 
@@ -253,14 +278,23 @@ def _row(run: RunAnalysis, label: str) -> RangeRow | None:
     return next((row for row in run.ranges if row.label == label), None)
 
 
-def _rate(run: RunAnalysis, labels: tuple[str, ...]) -> float | None:
+def _rate(run: RunAnalysis, labels: tuple[str, ...], *, host: bool = False) -> float | None:
     """Bytes over time of these ranges together; None where they were not measured."""
     moved = spent = 0.0
     for row in (r for label in labels if (r := _row(run, label)) is not None):
-        seconds = row.host_s if row.gpu_projection_s is None else row.gpu_projection_s
+        seconds = row.host_s if host or row.gpu_projection_s is None else row.gpu_projection_s
         if row.pci_bytes and seconds:
             moved, spent = moved + row.pci_bytes, spent + seconds
     return moved / spent if spent else None
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """Where model parallelism overtakes along B if every batch copies its images at this rate."""
+
+    timed: str
+    bytes_per_s: float
+    batch: Crossing
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +322,19 @@ class Splits:
     bytes: Crossings
     seconds: Crossings
     measured: tuple[SplitMeasured, ...] = ()
+
+    @property
+    def copied(self) -> tuple[Copied, ...]:
+        """Where the two change places if images are copied at each of the rates that were timed."""
+        return tuple(
+            Copied(
+                name, rate,
+                crossings_of_time(
+                    self.sizes, self.ranks, replace(self.rates, images_bytes_per_s=rate)
+                ).batch,
+            )
+            for name, rate in self.rates.copied.items()
+        )  # fmt: skip
 
     @property
     def streamed(self) -> bool:

@@ -26,7 +26,7 @@ def calibrate(
 
     chosen = _options.chosen({**options, "machine": None, "given": (), "index": None})
     rows = read_index(options["index"])
-    given = _values(options["given"], len(traces))
+    given = values_of(options["given"], len(traces))
     steps = []
     for i, (trace, path) in enumerate(zip(traces, reports, strict=True)):
         program = program_of([trace], chosen)
@@ -76,7 +76,7 @@ def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) 
     if out is not None and _options.kind_of(out) in _options.PICTURES:
         raise click.UsageError(f"{out.suffix} is of curves; a model of operators has none yet")
     model = load(path)
-    given = {name: values[0] for name, values in _values(options["given"], 1).items()}
+    given = {name: values[0] for name, values in values_of(options["given"], 1).items()}
     sizes = {**given, "p": options.get("ranks") or given.get("p", 1)}
     other, scale = None, None
     if options.get("machine"):
@@ -161,7 +161,7 @@ def _timed(row: Mapping[str, Any], like: Any) -> Any:
     )  # fmt: skip
 
 
-def _values(given: Sequence[str], count: int) -> dict[str, list[int]]:
+def values_of(given: Sequence[str], count: int) -> dict[str, list[int]]:
     """Read NAME=V or NAME=V1,V2,...: one value for all reports, or one for each."""
     found: dict[str, list[int]] = {}
     for text in given:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from perfmodel.commands._output import Progress, distinct, emit_model, read_repo
 @_options.ATTRIBUTE
 @click.option(
     "--index", type=_options.JSON,
-    help="index.json with batch_median_s_without_nsys of the reports: their time unrecorded.",
+    help="index.json of the reports: their sizes, and their time unrecorded as "
+    "batch_median_s_without_nsys.",
 )  # fmt: skip
 @click.option(
     "--take", multiple=True, metavar="PRODUCT",
@@ -37,7 +39,8 @@ def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: 
     the ranks of one run become one run; every other report is a launch of its own.
 
     For a PyTorch program, give at least two reports with operators' sizes, of different sizes of
-    the program; --set NAME=V1,V2,... gives these sizes, in the order of the reports.
+    the program. For it and for a --workload, --set NAME=V1,V2,... gives sizes that the reports do
+    not hold, in the order of the reports, or the index does, as "sizes" of each file.
     """
     from perfmodel.commands import _operators
     from perfmodel.commands._operators import BARE
@@ -55,9 +58,9 @@ def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: 
     from perfmodel.models.predict import predict as predicted
     from perfmodel.render.predict import calibration
 
-    observations, machine = _observed(traces, options)
-    part, terms, calls = _microbenchmarks(options["machine"], machine)
     index = _operators.read_index(options["index"])
+    observations, machine = _observed(traces, reports, options, index)
+    part, terms, calls = _microbenchmarks(options["machine"], machine)
     model = calibrated(
         observations, machine=machine, alone=part, micro=terms, host_calls=calls,
         untraced={file: row[BARE] for file, row in index.items() if row.get(BARE)},
@@ -69,21 +72,53 @@ def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: 
     emit_model(calibration(model), lambda: as_text(model), fmt, out, taken_by=taken_by)
 
 
-def _observed(traces: Sequence[Any], options: dict[str, Any]) -> tuple[list[Any], str]:
-    """Observations of all runs, and the GPUs' name."""
+def _observed(
+    traces: Sequence[Any],
+    reports: Sequence[Path],
+    options: dict[str, Any],
+    index: Mapping[str, Mapping[str, Any]],
+) -> tuple[list[Any], str]:
+    """Observations of all runs, and the GPUs' name; sizes of --set go before those of the index."""
     from perfmodel.analysis.runs import time_runs
+    from perfmodel.commands._operators import values_of
     from perfmodel.programs import model_of_sizes
 
-    chosen = _options.chosen({**options, "machine": None})
+    chosen = _options.chosen({**options, "machine": None, "given": ()})
+    given = values_of(options["given"], len(traces))
     gpus = sorted({gpu.name for trace in traces for gpu in trace.gpus})
     model = model_of_sizes(chosen)
-    found = [model.observe(run, chosen) for run in time_runs(traces, chosen)]
+    found = []
+    for run in time_runs(traces, chosen):
+        at = next(i for i, trace in enumerate(traces) if trace.source == run.traces[0].source)
+        sizes = {**index.get(reports[at].name, {}).get("sizes", {}), **chosen.values}
+        sizes |= {name: values[at] for name, values in given.items()}
+        found.append((run, sizes, model.observe(run, replace(chosen, values=sizes))))
+    _told_apart(found, chosen.workload)
     if len(gpus) > 1:
         warn(
             f"reports of {len(gpus)} kinds of GPU, {', '.join(gpus)}: a model of all of them "
             f"predicts none of them; calibrate each separately"
         )
-    return _distinct(found), ", ".join(gpus)
+    return _distinct([observation for _, _, observation in found]), ", ".join(gpus)
+
+
+def _told_apart(found: Sequence[tuple[Any, Mapping[str, int], Any]], workload: Any) -> None:
+    """Refuse two reports whose equal sizes are defaults of the workload, for they may be others."""
+    from perfmodel.base.errors import ModelError
+    from perfmodel.programs.mlp.identify import identify
+
+    seen: dict[tuple[tuple[str, int], ...], str] = {}
+    for run, sizes, one in found if workload is not None else ():
+        known = {*sizes, *identify(run, {})[0].values}
+        assumed = [f"{name} = {n}" for name, n in one.case.sizes.items() if name not in known]
+        key = tuple(sorted(one.case.sizes.items()))
+        if key in seen and assumed:
+            raise ModelError(
+                f"expected the sizes of {seen[key]} and of {one.source}; got the same default "
+                f"{', '.join(assumed)} for both; give --set {assumed[0].split()[0]}=V1,V2,... in "
+                f"the order of the reports, or an --index with their sizes"
+            )
+        seen[key] = one.source
 
 
 def _distinct(found: list[Any]) -> list[Any]:

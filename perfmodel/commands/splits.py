@@ -11,7 +11,14 @@ from perfmodel.commands import _options
 from perfmodel.commands._output import emit, warn
 from perfmodel.commands.analyze import analyzed, exit_of
 
-_UNITS = {"P_flops": "FLOP/s", "P_pci": "B/s", "P_mpi": "B/s", "P_peer": "B/s", "alpha": "s"}
+_UNITS = {
+    "P_flops": "FLOP/s",
+    "P_pci": "B/s",
+    "P_images": "B/s",
+    "P_mpi": "B/s",
+    "P_peer": "B/s",
+    "alpha": "s",
+}
 
 
 @click.command(cls=_options.Grouped)
@@ -23,7 +30,8 @@ _UNITS = {"P_flops": "FLOP/s", "P_pci": "B/s", "P_mpi": "B/s", "P_peer": "B/s", 
 )  # fmt: skip
 @click.option(
     "--rate", "rates", multiple=True, metavar="NAME=VALUE",
-    help="P_flops, P_pci, P_mpi or P_peer (bytes sent, one way) or alpha, such as P_mpi=4GB/s.",
+    help="P_flops, P_pci, P_images (P_pci without it), P_mpi or P_peer (bytes sent, one way) or "
+    "alpha, such as P_mpi=4GB/s.",
 )  # fmt: skip
 @_options.batches
 @_options.output()

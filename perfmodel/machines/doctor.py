@@ -261,8 +261,9 @@ SHIPPED_WITH: Final[tuple[tuple[Version, Version], ...]] = (
 """Nsight Systems and the CUDA it came with. Source: CUDA Toolkit release notes, component versions;
 the last by the release notes of Nsight Systems 2025.6."""
 
-NVTX_ASKS: Final = (0, 2, 13)
-"""From here on nvtx asks by its payload extension whether a tool listens (docs/trainer.md)."""
+NVTX_ASKS: Final = (0, 2, 12)
+"""From here on nvtx asks by its payload extension whether a tool listens (docs/trainer.md): Nsight
+Systems 2024.2.3 recorded the ranges of 0.2.11, and none of 0.2.12, 0.2.13 and 0.2.15."""
 NSYS_MISHEARS: Final = (2024, 2)
 """Up to here Nsight Systems knows another number for that extension, and says no."""
 NSYS_HEARS: Final = (2025, 3)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import Final
 
 import numpy as np
@@ -33,47 +36,69 @@ GATE_SCALES: Final = {"waiting": 1.3, "queued": 1.8}
 where it queues them: medians of launches differ by 0.13 (211 launches of profiles/launches) and by
 0.18 (48). Less would raise false alarms."""
 
-LAUNCH_SD: Final = {
-    "replayed": 0.005, "waiting": LAUNCH_NOISE * GATE_SCALES["waiting"],
-    "queued": LAUNCH_NOISE * GATE_SCALES["queued"], "GEMMs": 0.002, "copies": 0.16, "NCCL": 0.0175,
-}  # fmt: skip
-"""Standard deviation of the logarithm of medians between launches, with which 90 to 97 % of the
-launches in profiles/launches lie in the interval of another: of batches that replay CUDA graphs,
-whose host waits in each and whose host queues them, of GEMMs, copies and NCCL on the GPU."""
-
 _NOISE_DF: Final = 10.0
 _BLOCKS: Final = 8
+"""Of successive batches: a chi-squared of 7 degrees of freedom, each of five batches or more."""
 MEDIAN_BATCHES: Final = 6  # of so many, least and most hold the median with 97 %: 1 - 2 / 2^6
+_NORMAL_95: Final = 1.959964
 _TICK_S: Final = 32e-9  # timestamps of an H200 step by 32 ns
 _MACHINES: Final = 3.0  # variance between machines over that between launches
 _FLOOR_S: Final = {"waiting": 1e-7}  # clocks of ranks agree to about 0.1 µs
 _LEAST_S: Final = 1e-9
-_MOST_CORRELATED: Final = 0.9
-_LEAST_DF: Final = 3.0
+_MOST_CORRELATED: Final = 0.8
+_LEAST_DF: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Median:
-    """Median over the batches of one launch, with the standard error of its logarithm.
+    """Median over the batches of one run, with its 95 % limits and what they say of its logarithm.
 
-    `df` are those of the blocks, `free` those left where blocks correlate: an interval of this
-    launch alone needs them, beside the noise between launches they hardly count.
+    `error` is the standard error of the logarithm by the width of the limits, with `df` degrees of
+    freedom.
     """
 
     seconds: float
     log: float
     error: float
     df: float
-    free: float = math.inf
+    low: float = math.nan
+    high: float = math.nan
 
-    @property
-    def within(self) -> float:
-        """Half the width of the 95 % interval of the logarithm, for this launch's own batches."""
-        return t_95(min(self.df, self.free)) * self.error
 
-    def another(self, noise: float) -> float:
-        """Half the width of that for the median of another launch; launches differ by `noise`."""
-        return math.hypot(t_95(_NOISE_DF) * math.sqrt(2) * noise, self.within)
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How much medians differ between runs, as `reruns.toml` says it."""
+
+    sd: float
+    df: float
+    alone: bool
+    runs: int
+
+    def another(self, medians: Sequence[Median]) -> tuple[float, float] | None:
+        """Return where the median of another run lies with 95 %; None where three are needed.
+
+        The variance between runs is that of the runs given and that of typical configurations,
+        weighted by their degrees of freedom (Smyth 2004); what one run alone does not know of its
+        own median adds to it.
+        """
+        n = len(medians)
+        if n < ENOUGH and not self.alone:
+            return None
+        logs = [m.log for m in medians]
+        mean = float(np.mean(logs))
+        df = self.df + n - 1
+        variance = (self.df * self.sd**2 + sum((x - mean) ** 2 for x in logs)) / df
+        width = t_95(df) * math.sqrt(variance * (1 + 1 / n))
+        if n == 1:
+            width = math.hypot(width, _NORMAL_95 * medians[0].error)
+        return limits(math.exp(mean), width)
+
+
+@cache
+def spreads() -> dict[str, Spread]:
+    """Return the spread between runs by what limits a time: 'GPU', 'host', 'GEMMs', ..."""
+    text = resources.files("perfmodel.models").joinpath("reruns.toml").read_text("utf-8")
+    return {name: Spread(**row) for name, row in tomllib.loads(text).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,44 +136,129 @@ def median(seconds: Floats, noise: str = "host") -> Median:
 
 
 def sum_of_medians(tables: Sequence[Floats], noise: str = "host") -> Median:
-    """Add up the medians of several times, each over ranks and batches, and their common error.
+    """Add up the medians of several times, each over ranks and batches, with their 95 % limits.
 
-    Source: batch means (Law, Simulation Modeling and Analysis, 5th edition, 9.5.3), here medians
-    of up to 8 blocks of successive batches, which carry the correlation of neighbours with them.
-    Where the blocks themselves still correlate (rho at lag 1, corrected for its bias of
-    -(1 + 3 rho) / n, Kendall 1954), their standard error grows by sqrt((1 + rho) / (1 - rho)),
-    and so many fewer, but at least 3, are its degrees of freedom.
+    What each is off its median, towards either limit (`interval`), adds up as the batches in which
+    they are above their medians correlate.
 
     Parameters
     ----------
     tables : sequence of array, shape (ranks, batches)
-        NaN where a rank lacks it in a batch; each has a finite value.
+        Of the same batches; NaN where a rank lacks it in one; each has a finite value.
     """
-    known = [t[:, np.isfinite(t).any(axis=0)] for t in tables]
-    centre = sum(_median(t) for t in known)
+    found = [interval(t) for t in tables]
+    count = max(min(one.above.size for one in found), 2)
+    df = min(count, _BLOCKS) - 1.0
+    centre = sum(one.value for one in found)
+    sides = np.nan_to_num(np.array([one.above for one in found]))
+    length = np.maximum(np.linalg.norm(sides, axis=1, keepdims=True), _LEAST_S)
+    alike = (sides / length) @ (sides / length).T
+    np.fill_diagonal(alike, 1.0)
+    off = np.array([(one.value - one.low, one.high - one.value) for one in found])
+    down, up = np.sqrt(np.maximum(np.einsum("is,ij,js->s", off, alike, off), 0.0))
     floor = max(_FLOOR_S.get(noise, _LEAST_S), _LEAST_S)
-    count = min(_BLOCKS, *(t.shape[1] for t in known))
-    split = [[_median(b) for b in np.array_split(t, count, axis=1)] for t in known]
-    blocks = np.maximum(np.sum(split, axis=0), floor)
-    error, df = 0.0, max(count - 1.0, 1.0)
-    free = df
-    if count > 1:
-        off = np.log(blocks) - np.mean(np.log(blocks))
-        square = float((off**2).sum())
-        rho = float((off[1:] * off[:-1]).sum()) / square if square > 0 else 0.0
-        rho += (1 + 3 * max(rho, 0.0)) / count
-        rho = min(max(rho, 0.0), _MOST_CORRELATED)
-        fewer = (1 + rho) / (1 - rho)
-        error = math.sqrt(square / (count - 1) / count * fewer)
-        free = max(df / fewer, _LEAST_DF)
+    low, high = centre - float(down), centre + float(up)
+    if len(found) == 1:  # as seen, to the last digit
+        low, high = found[0].low, found[0].high
+    width = math.log(max(high, floor) / max(low, floor)) / 2 / _NORMAL_95
     tick = _TICK_S / 2 / max(centre, floor)
-    return Median(centre, math.log(max(centre, floor)), math.hypot(error, tick), df, free)
+    log = math.log(max(centre, floor))
+    return Median(centre, log, math.hypot(width, tick), df, low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A median with its 95 % limits, and the side of it on which each batch is.
+
+    `above`, shape (batches,), is 1/2 for a batch above the median on all ranks and -1/2 below; NaN
+    without a value.
+    """
+
+    value: float
+    low: float
+    high: float
+    above: Floats
+
+
+def interval(table: Floats) -> Interval:
+    """Take the median over ranks and batches and its 95 % limits, which are values of the table.
+
+    The limits are order statistics: with S the number of values above the true median m, the k-th
+    smallest and largest values hold m as long as S is within N/2 - k, whatever the distribution and
+    its modes (W. J. Conover, Practical Nonparametric Statistics, 3.2). Batches correlate, and S
+    varies by the variance of I(t) = 1{x(t) > m} - 1/2 and its autocorrelations rho:
+
+        var(S/N) = var(I) tau / n,   tau = 1 + 2 sum rho_k,
+
+    by Geyer's initial monotone sequence (Statist. Sci. 7, 473, 1992), rho corrected for its bias of
+    tau/n, or by blocks of batches (`_by_blocks`) where that is more, which sees slow drifts; with
+    Student's quantile for half of the n/tau independent batches. I is the mean over ranks, and
+    varies at least as it would on independent ones. Fewer than 6 batches give the least and the
+    most.
+
+    Examples
+    --------
+    >>> found = interval(np.arange(1.0, 12.0)[None] % 7)
+    >>> found.value, found.low, found.high
+    (3.0, 1.0, 5.0)
+    """
+    values = np.sort(table[np.isfinite(table)])
+    centre = float(np.median(values))
+    off = np.sign(np.nan_to_num(table, nan=centre) - centre) / 2
+    ranks = np.isfinite(table).sum(axis=0)
+    above = np.where(ranks > 0, off.sum(axis=0) / np.maximum(ranks, 1), math.nan)
+    known = above[ranks > 0]
+    n = known.size
+    if n < MEDIAN_BATCHES:
+        return Interval(centre, float(values[0]), float(values[-1]), above)
+    tau = _correlated(known - known.mean())
+    variance = max(float(np.var(known)), 0.25 / len(table))
+    df = max(n / tau / 2 - 1, _LEAST_DF)
+    share = t_95(df) * math.sqrt(variance * tau / n * (1 + tau / n))
+    k = max(math.floor((0.5 - share) * values.size), 0)
+    low, high = min(values[k], centre), max(values[-1 - k], centre)
+    return Interval(centre, float(low), float(high), above)
+
+
+def _correlated(off: Floats) -> float:
+    """Return tau, the batches that count as one: 1 + 2 sum rho_k; at least 1."""
+    n = off.size
+    square = float(off @ off) / n
+    if square == 0:
+        return 1.0
+    spectrum = np.abs(np.fft.rfft(off, 2 * n)) ** 2
+    rho = np.fft.irfft(spectrum)[:n] / square / (n - np.arange(n))
+    tau = 1.0
+    for _ in range(3):  # the bias depends on tau: three rounds settle it
+        pairs = (rho + tau / n)[1 : 1 + 2 * (n // 4)].reshape(-1, 2).sum(axis=1)
+        pairs = np.minimum.accumulate(pairs)
+        tau = min(max(1 + 2 * float(pairs[pairs > 0].sum()), 1.0), 0.4 * n)
+    return max(tau, min(_by_blocks(off, square), 0.5 * n))
+
+
+def _by_blocks(off: Floats, square: float) -> float:
+    """Return tau by the variance of the means of 8 blocks, or of their correlation, too.
+
+    Source: batch means (Law, Simulation Modeling and Analysis, 5th edition, 9.5.3). Where the
+    blocks themselves correlate (rho at lag 1, corrected for its bias of -(1 + 3 rho) / n, Kendall
+    1954), their variance grows by (1 + rho) / (1 - rho).
+    """
+    size = off.size // _BLOCKS
+    if size < 2:
+        return 1.0
+    means = off[: size * _BLOCKS].reshape(_BLOCKS, size).mean(axis=1)
+    means = means - means.mean()
+    total = float(means @ means)
+    rho = float(means[1:] @ means[:-1]) / total if total > 0 else 0.0
+    rho += (1 + 3 * max(rho, 0.0)) / _BLOCKS
+    rho = min(max(rho, 0.0), _MOST_CORRELATED)
+    return total / (_BLOCKS - 1) * size / square * (1 + rho) / (1 - rho)
 
 
 def drawn_medians(tables: Sequence[Floats], draws: int, seed: int = 213) -> Floats:
     """Draw medians of several times as this launch could have shown them, together.
 
-    Each median's draws are the quantiles of its own interval (`Median.within`): neighbouring
+    Each median's draws are the quantiles of its own `interval`: neighbouring
     batches are not independent, so that resampling single batches would make intervals too narrow.
     What the times of one draw share follows the blocks of batches: a Gaussian copula, R. L. Iman,
     W. J. Conover, Commun. Stat. B 11(3), 311-334 (1982).
@@ -163,34 +273,24 @@ def drawn_medians(tables: Sequence[Floats], draws: int, seed: int = 213) -> Floa
     array, shape (draws, k)
         Every column holds the same quantiles whatever the seed, which decides on their order.
     """
-    from scipy.special import stdtrit
+    from scipy.special import ndtri
 
     generator = np.random.default_rng(seed)
     count = min(_BLOCKS, tables[0].shape[1])
     shared = generator.standard_normal((draws, count))
-    levels = (np.arange(draws) + 0.5) / draws
+    drawn = ndtri((np.arange(draws) + 0.5) / draws)
     found = []
     for table in tables:
-        centre = _median(table)
-        held = np.maximum(table, centre / 100)  # what others are subtracted from may be below 0
-        one = sum_of_medians([held])
-        blocks = [_median(b) if np.isfinite(b).any() else math.nan
-                  for b in np.array_split(held, count, axis=1)]  # fmt: skip
-        off = np.nan_to_num(np.array(blocks) - np.nanmean(blocks))
+        one = interval(np.maximum(table, _median(table) / 100))  # a difference may be below 0
+        blocks = [np.mean(b) for b in np.array_split(np.nan_to_num(one.above), count)]
+        off = np.array(blocks) - np.mean(blocks)
         own = 1e-6 * generator.standard_normal(draws)  # orders what does not vary over the blocks
         direction = off / max(float(np.linalg.norm(off)), _LEAST_S)
-        order = np.argsort(np.argsort(shared @ direction + own))
-        width = np.clip(one.error * stdtrit(min(one.df, one.free), levels), -600.0, 600.0)
-        low, high = within_batches(held, 0.0, math.inf)
-        found.append(np.clip(one.seconds * np.exp(width[order]), low, high))
+        at = drawn[np.argsort(np.argsort(shared @ direction + own))] / _NORMAL_95
+        limit = np.where(at < 0, one.value - one.low, one.high - one.value)
+        values = table[np.isfinite(table)]
+        found.append(np.clip(one.value + at * limit, max(values.min(), 0.0), values.max()))
     return np.column_stack(found)
-
-
-def within_batches(table: Floats, low: float, high: float) -> tuple[float, float]:
-    """Keep an interval of the median within the batches, where these hold the median with 95 %."""
-    if np.isfinite(table).any(axis=0).sum() < MEDIAN_BATCHES:
-        return low, high
-    return max(low, float(np.nanmin(table))), min(high, float(np.nanmax(table)))
 
 
 def _median(table: Floats) -> float:

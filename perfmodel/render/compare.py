@@ -184,7 +184,7 @@ def _answer(c: Comparison) -> Iterator[str]:
 
 
 def _gate(gate: Gate) -> Iterator[str]:
-    allowed = f"{_percent(gate.limit)} slower"
+    allowed = f"{_percent(gate.limit)} slower" + " per sample" * gate.per_sample
     limits = f"ratio {gate.low:.3f} to {gate.high:.3f}, each limit with 95 %"
     if gate.slower is None:
         yield (
@@ -194,6 +194,12 @@ def _gate(gate: Gate) -> Iterator[str]:
         return
     said = "more than" if gate.slower else "not more than"
     yield f"Gate: a step is {said} {allowed} ({limits})"
+    if gate.gpu is not None:
+        kernels = {True: "more than", False: "not more than", None: "perhaps"}[gate.gpu[2]]
+        yield (
+            f"    its kernels are {kernels} {allowed} (ratio {gate.gpu[0]:.3f} to "
+            f"{gate.gpu[1]:.3f})"
+        )
     for row in gate.rows[:_MOST_GAINED] if gate.slower else ():
         yield f"    {row.group} {row.name}: {_change(row)}"
     if gate.slower and not gate.rows:
@@ -289,7 +295,8 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "rows": [_row(r) for r in c.rows],
         "idle": [_row(r) for r in c.idle],
         "gate": c.gate and {
-            **pick(c.gate, "limit low high slower"), "rows": [_row(r) for r in c.gate.rows]
+            **pick(c.gate, "limit low high slower gpu per_sample"),
+            "rows": [_row(r) for r in c.gate.rows],
         },
         "warnings": c.warnings,
     })  # fmt: skip

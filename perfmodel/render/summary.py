@@ -158,8 +158,10 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
     mean = f", mean {si(batch.mean_s, 's', 4)}" if long else ""
     yield (
         f"steps      {_each(run)}, median {si(batch.median.value, 's', 4)} "
-        f"[{tables.interval_of_batch(run)}]{mean}; {_left_out(batch, found)}"
+        f"[{tables.interval_of_step(run)}]{mean}; {_left_out(batch, found)}"
     )
+    again = tables.another(batch.median)
+    yield f"rerun      {again if again == tables.RECORD_THREE else f'expected on a rerun: {again}'}"
     if found is not None:
         yield f"found by   {_how_found(found)}"
     lost = run.unattributed

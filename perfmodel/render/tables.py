@@ -17,6 +17,7 @@ from perfmodel.base.units import percent, si
 from perfmodel.models.launches import MEDIAN_BATCHES
 from perfmodel.timing.collectives import NCCL
 from perfmodel.timing.range_times import Path
+from perfmodel.timing.samples import Estimate
 from perfmodel.timing.skew import Skew
 from perfmodel.timing.step_facts import Gap, IdleCause
 
@@ -155,8 +156,8 @@ def rates(run: RunAnalysis) -> Table:
         Column("value", "Value", "si", digits=4),
         Column("low", "95 % low, this run", "si", digits=4),
         Column("high", "95 % high, this run", "si", digits=4),
-        Column("launch_low", "95 % low, another launch", "si", digits=4),
-        Column("launch_high", "95 % high, another launch", "si", digits=4),
+        Column("launch_low", "95 % low, rerun", "si", digits=4),
+        Column("launch_high", "95 % high, rerun", "si", digits=4),
         Column("launches", "Launches", "int"),
         Column("unit", "Unit"),
         Column("instances", "Instances", "int"),
@@ -185,7 +186,7 @@ def rates_text(run: RunAnalysis) -> Table:
         Column("value", "Value", align="right",
                of=lambda at: at[1] and si(at[1].value, at[1].unit, 4)),
         Column("interval", "95 %, this run", of=lambda at: at[1] and interval(at[1])),
-        Column("another", "95 %, another launch", of=lambda at: at[1] and another(at[1])),
+        Column("another", "95 %, rerun", of=lambda at: at[1] and another(at[1])),
         Column("n", "n", "int", of=lambda at: at[1] and at[1].instances),
         Column("clock", "Clock", of=lambda at: at[1] and at[1].clock),
         Column("other", "On the other clocks", of=lambda at: at[1] and at[2]),
@@ -194,14 +195,21 @@ def rates_text(run: RunAnalysis) -> Table:
     return Table.of(title, named, columns, rate_notes(run))
 
 
+RECORD_THREE: Final = "record three runs"
+"""What is said where one run is no evidence of how much runs differ."""
+
+
 def interval(rate: Rate) -> str:
     """The interval of a rate for this launch's batches, for a reader."""
     return _between(rate.low, rate.high, rate.unit)
 
 
-def another(rate: Rate) -> str:
-    """The interval of a rate for another launch, for a reader."""
-    return _between(rate.launch_low, rate.launch_high, rate.unit)
+def another(found: Rate | Estimate) -> str:
+    """Where the number of a rerun is expected, for a reader; without evidence, how to get some."""
+    if found.launch_low is None or found.launch_high is None:
+        return RECORD_THREE
+    unit = found.unit if isinstance(found, Rate) else "s"
+    return _between(found.launch_low, found.launch_high, unit)
 
 
 def _between(low: float, high: float, unit: str, digits: int = 3) -> str:
@@ -211,17 +219,11 @@ def _between(low: float, high: float, unit: str, digits: int = 3) -> str:
     return f"{value if last.endswith(f' {prefixed}') else first} to {last}"
 
 
-def interval_of_batch(run: RunAnalysis) -> str:
-    """Where the median step lies with 95 %: of this run, or of the next one if that is known.
-
-    Of several runs of one configuration, their interval; of one, that of its steps; of too few
-    steps, that of the next run as runs usually differ.
-    """
-    found = run.batch.median
-    if found.launches == 1 and run.batch.count >= MEDIAN_BATCHES:
-        return _between(found.low, found.high, "s", 4)
-    how = f"from {found.launches} runs" if found.launches > 1 else "as runs usually differ"
-    return f"next run: {_between(found.launch_low, found.launch_high, 's', 4)}, {how}"
+def interval_of_step(run: RunAnalysis) -> str:
+    """Where the median step of this run lies with 95 %; of too few steps, that they are."""
+    if run.batch.count < MEDIAN_BATCHES:
+        return "too few for an interval"
+    return _between(run.batch.median.low, run.batch.median.high, "s", 4)
 
 
 def other_clocks(run: RunAnalysis, name: str, rate: Rate | None) -> str:

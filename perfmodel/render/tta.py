@@ -37,6 +37,8 @@ RUNS: Final = (
     Column("time_s", "Time", "float", "s", digits=3, of=lambda r: _if_reached(r, "time_s")),
     Column("epochs_between", "Epochs, interpolated", "float", digits=2,
            of=lambda r: _if_reached(r, "epochs_between")),
+    Column("time_between_s", "Time, interpolated", "float", "s", digits=3,
+           of=lambda r: _if_reached(r, "time_between_s")),
     Column("accuracy_final", "Test, last", "float", digits=4),
     Column("accuracy_best", "Best", "float", digits=4),
     Column("ended", "Censored after epoch", "int",

@@ -41,16 +41,18 @@ class PathTimes:
 class Estimate:
     """A number with its 95 % intervals and the measurements behind it; base units.
 
-    `low` and `high` hold for the batches of this launch, `launch_low` and `launch_high` for the
-    median of another launch: from `launches` of them, or from one and how launches usually differ.
+    `low` and `high`, which are among the values, hold for the batches of this run; `launch_low` and
+    `launch_high` for the median of a rerun, from `launches` of them: None where so many are no
+    evidence. `limited_by` says what runs differ by (`perfmodel.models.launches.spreads`).
     """
 
     value: float
     low: float
     high: float
     instances: int
-    launch_low: float
-    launch_high: float
+    limited_by: str
+    launch_low: float | None
+    launch_high: float | None
     launches: int = 1
 
 

@@ -177,7 +177,7 @@ def test_a_range_that_moved_is_the_same_range(tmp_path: Path) -> None:
 def test_new_ranges_stand_beside_their_siblings(tmp_path: Path) -> None:
     before = simple(tmp_path / "b.sqlite", [("x", 0, 500), ("x1", 1, 100), ("y", 500, 900)])
     after = simple(tmp_path / "a.sqlite", [("x", 0, 500), ("x2", 1, 100), ("y", 500, 900),
-                                           ("z", 900, 950)])  # fmt: skip
+                                           ("z", 900, 950)], 999)  # fmt: skip
     found = compared(before, after)
     assert [r.name for r in found.rows] == ["batch iteration", "x", "x1", "x2", "y", "z"]
     assert [r.depth for r in found.rows] == [0, 1, 2, 2, 1, 1]
@@ -189,6 +189,14 @@ def test_new_ranges_stand_beside_their_siblings(tmp_path: Path) -> None:
     text = result(found).render()
     assert "x1, 99.0 µs (10 % of the step) before, gone after; it lost 99.0 µs" in text
     assert "    new after: x2 (99.0 µs), z (50.0 µs)\n" in text
+
+
+def test_no_bottleneck_was_addressed_where_the_batch_did_not_become_faster(tmp_path: Path) -> None:
+    before = simple(tmp_path / "b.sqlite", [("x", 0, 500), ("y", 500, 900)])
+    after = simple(tmp_path / "a.sqlite", [("x", 0, 100), ("y", 500, 900)], 1001)
+    found = compared(before, after)
+    assert row(found, "x").verdict == "faster"
+    assert found.addressed == ()
 
 
 def graph_report(path: Path, *, whole: bool) -> Path:

@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from functools import cache
+from itertools import permutations
 from xml.etree import ElementTree
 
 import numpy as np
@@ -13,14 +14,15 @@ import pytest
 
 from benchmarks.common import results
 from benchmarks.common.folders import PROFILES
-from perfmodel.analysis.compare.compare import gate_of
-from perfmodel.models.launches import GATE_SCALES, LAUNCH_NOISE, SCALES, Median, effect
+from perfmodel.analysis.compare.compare import KERNEL_NOISE, gate_of, judged
+from perfmodel.models.launches import GATE_SCALES, LAUNCH_NOISE, SCALES, Effect, Median, effect
 from support.cli import perfmodel
 
 LADDER = PROFILES / "ladder"
 NOISE = {"replayed": SCALES["kernel"], **GATE_SCALES}
 """Assumed for one or two launches a side, over that of host times."""
 PAIRS = 1000
+COMPUTING = ("large GEMMs", "small GEMMs", "element-wise", "step kernels")
 
 
 @cache
@@ -63,6 +65,67 @@ def answers(kind: str, launches: int, slowdown: float) -> Counter[bool | None]:
 def test_equal_runs_raise_at_most_5_percent_of_false_alarms(kind: str, launches: int) -> None:
     assert len(residuals()[kind]) > 40
     assert answers(kind, launches, 0.0)[True] <= 0.05 * PAIRS
+
+
+@pytest.mark.parametrize("launches", [2, 3, 5])
+def test_a_change_as_large_as_the_limit_is_decided(launches: int) -> None:
+    """By what is seen, in half of the cases either way, where the GPU limits the batch."""
+    found = answers("replayed", launches, 0.05)
+    assert found[None] < 0.02 * PAIRS
+    assert 0.4 * PAIRS < found[True] < 0.6 * PAIRS
+
+
+def test_the_rule_by_hand() -> None:
+    """Limits are exp(value -/+ 1.812 error) with 10 degrees of freedom."""
+
+    def judge(change: float, error: float) -> bool | None:
+        return judged(Effect(math.log1p(change), error, 10.0), 0.05)[2]
+
+    assert judge(0.051, 0.01) is True
+    assert judge(0.049, 0.01) is False  # at most 1.068
+    assert judge(0.051, 0.03) is None  # 0.995 to 1.110
+    assert judge(0.049, 0.03) is None
+    assert judge(-0.2, 0.05) is False
+
+
+def test_kernels_are_judged_apart_and_times_per_sample() -> None:
+    noisy, tight = Effect(0.0, 0.1, 10.0), Effect(math.log(1.03), 0.005, 10.0)
+    found = gate_of(noisy, (), 0.02, tight)
+    assert (found.slower, found.gpu and found.gpu[2]) == (True, True)
+    assert gate_of(noisy, (), 0.05, tight).slower is None
+    half = Effect(0.0, 0.005, 10.0)  # as long as before, of half the samples
+    assert gate_of(half, (), 0.05).slower is False
+    found = gate_of(half, (), 0.05, samples=0.5)
+    assert (found.slower, found.per_sample) == (True, True)
+    assert found.low == pytest.approx(2 * math.exp(-1.812 * 0.005), rel=1e-4)
+
+
+def test_kernels_of_one_run_a_side_show_3_percent() -> None:
+    launches = [
+        run
+        for name in ("launches", "fresh", "hosts", "scale")
+        for run in results.read(PROFILES / name / "launches.json")["launches"]
+        if run["recorded"] and run.get("parts") and run["settings"]["graph"] == "no"
+    ]
+    groups = defaultdict(list)
+    for run in launches:
+        spent = [s for part, s in run["parts"].items() if part.startswith(COMPUTING)]
+        groups[run["name"], run["machine"]].append(math.log(sum(spent)))
+
+    def found(change: float) -> float:
+        """Return in how many of all pairs of runs the kernels are more than 2 % slower."""
+        said = [
+            judged(effect([known(a)], [known(b + math.log1p(change))], KERNEL_NOISE), 0.02)[2]
+            for logs in groups.values() for a, b in permutations(logs, 2)
+        ]  # fmt: skip
+        return said.count(True) / len(said)
+
+    assert found(0.03) >= 0.85
+    assert found(0.0) <= 0.07
+
+
+def known(log: float) -> Median:
+    return Median(math.exp(log), log, 5e-4, 7.0)
 
 
 @pytest.mark.parametrize("launches", [2, 3, 5])

@@ -71,12 +71,12 @@ def test_holm_passes_what_its_level_says(pairs: list[tuple[float, float]]) -> No
 
 
 def test_median_and_its_error_by_hand() -> None:
-    """Eight blocks of one batch each: standard error of their logarithms, no correlation."""
+    """Eight batches in turns, limits at both values: the normal interval that would be as wide."""
     seconds = np.exp([0.1, -0.1] * 4)
     found = median(seconds)
-    sd = 0.1 * math.sqrt(8 / 7)
     assert found.seconds == pytest.approx(np.median(seconds))
-    assert found.error == pytest.approx(sd / math.sqrt(8), rel=1e-4)
+    assert (found.low, found.high) == (seconds.min(), seconds.max())
+    assert found.error == pytest.approx(0.1 / 1.959964, rel=1e-4)
     assert found.df == 7
 
 

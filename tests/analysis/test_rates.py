@@ -187,7 +187,7 @@ def test_products_are_timed_on_the_gpu_where_they_ran_there() -> None:
 
 
 def fitted(value: float, unit: str = "B/s") -> Rate:
-    return Rate(value, value, value, unit, 1, "host", ("x",), value, value)
+    return Rate(value, value, value, unit, 1, "host", ("x",), "host", value, value)
 
 
 def test_the_roof_needs_computing_and_one_link() -> None:

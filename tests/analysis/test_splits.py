@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.analysis.splits import override, rank_splits, sizes_of
+import perfmodel
+from benchmarks.common import results
+from benchmarks.common.folders import PROFILES, RESULTS, ROOT
+from perfmodel.analysis.splits import compare, override, rank_splits, rates_of, sizes_of
 from perfmodel.base.document import plain
 from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.machines.machine import Link
@@ -322,6 +325,51 @@ def test_the_answer_to_the_handout() -> None:
     assert "for B < 40,705 at this H, for H > 37.72 at this B, whatever p" in said[2]
     assert "images copied in every batch: for B < 4,717; for H > 325.6; for every p" in said[3]
     assert "images resident: for B < 40,667; for H > 37.76; for every p" in said[4]
+
+
+def test_the_crossing_depends_on_the_rate_at_which_images_are_copied() -> None:
+    """At P_pci, and at both rates of Figure 11: b B/2 (D + C) bytes in 574.8 us and in 2.002 ms."""
+    found = rank_splits(PAPER, 2, DOCUMENT)
+    at = {"P_pci": found.seconds.batch.at} | {c.timed: c.batch.at for c in found.copied}
+    assert at == pytest.approx(
+        {"P_pci": 4717, "Figure 11, GPU": 3203, "Figure 11, host": 974.2}, rel=2e-4
+    )
+    by_hand = override(DOCUMENT, {"P_images": 4 * 1500 * 794 / 574.799e-6})
+    assert rank_splits(PAPER, 2, by_hand).seconds.batch.at == at["Figure 11, GPU"]
+    assert by_hand.staging_bytes_per_s == DOCUMENT.staging_bytes_per_s
+
+
+def test_a_report_gives_both_rates_of_its_copy_and_its_batch() -> None:
+    runs = perfmodel.analyze(
+        PROFILES / "ladder/document_1.sqlite.xz", PROFILES / "ladder/model-host_1.sqlite.xz",
+        counting="full",
+    ).analysis.runs  # fmt: skip
+    rates = rates_of(runs[0])
+    gpu, host = rates.copied.values()
+    assert gpu == rates.images_bytes_per_s
+    assert host < gpu
+    data, model = (compare(run, rates) for run in runs)
+    assert data.estimated_batch_s == pytest.approx(1.36e-3, rel=5e-3)
+    assert model.estimated_batch_s == pytest.approx(178e-6, rel=5e-3)  # its images are resident
+    assert data.measured_batch_s == runs[0].batch.median.value
+
+
+def test_model_parallelism_is_faster_where_the_formula_says_so() -> None:
+    """The six pairs of docs/splits.md, timed without a profiler, images on the GPUs."""
+    timed = {
+        (row["rung"], row["H"], row["B"]): 1e6 * row["median_s"]
+        for row in results.read(RESULTS / "ladder.json")["rows"]
+        if row["p"] == 2 and row["dtype"] == "fp32" and row.get("median_s")
+    }
+    page = (ROOT / "docs" / "splits.md").read_text(encoding="utf-8")
+    for data, model in (("resident", "model host"), ("graph", "model graph")):
+        for hidden, batch in ((64, 3200), (512, 3000), (2048, 12000)):
+            at = crossings_of_bytes(Sizes(784, hidden, 10, batch)).batch.at
+            before, after = timed[data, hidden, batch], timed[model, hidden, batch]
+            assert at is not None
+            assert (batch < at) == (after < before)
+            shown = (f"{t:,.3g}" if t < 1000 else f"{t:,.0f}" for t in (before, after))
+            assert f"| {' µs | '.join(shown)} µs | {after / before:.2f} |" in page
 
 
 def test_tables_and_json_say_the_same() -> None:

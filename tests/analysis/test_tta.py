@@ -307,6 +307,22 @@ def test_two_sides(tmp_path: Path) -> None:
     assert found.sides[0].spreads["time_s"].mean == pytest.approx(3.0)
 
 
+def test_times_are_compared_as_they_are_shown_between_evaluations(tmp_path: Path) -> None:
+    """0.5 and 0.96 after seconds 2 and 4 cross 0.95 at 2 + 2 * 0.45 / 0.46."""
+    slow = [record([0.5, 0.9 + x], seed=i) for i, x in enumerate((0.07, 0.06, 0.08))]
+    fast = [record([0.5, 0.9 + x], 1.0, seed=i) for i, x in enumerate((0.07, 0.06, 0.08))]
+    paths = [file_of(tmp_path / f"{i}.json", *runs) for i, runs in enumerate((fast, slow))]
+    found = answer([paths[0]], [paths[1]], 0.95)
+    assert found.sides[1].spreads["time_s"].mean == pytest.approx(4.0)
+    between = found.sides[1].spreads["time_between_s"]
+    assert between.most == pytest.approx(2 + 2 * 0.45 / 0.46)
+    times = found.compared[0]
+    assert times.quantity == "time_between_s"
+    assert times.test == "Welch"  # evaluated times have no spread and no interval
+    assert times.effect is not None
+    assert times.effect.value == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize("shift", [0.0, 0.02, 0.1, 0.2, 0.5])
 def test_the_interval_agrees_with_the_verdict(tmp_path: Path, shift: float) -> None:
     """One test for each quantity, and an interval at the level at which Holm's method tests it."""
@@ -361,7 +377,7 @@ def test_the_command_says_json_and_text(tmp_path: Path) -> None:
     assert set(said) == {"target", "level", "sides", "differences", "compared", "warnings"}
     text = succeeds("tta", fast, "--against", slow, "--target", "0.9")
     assert "batch_size: 100 -> 200" in text
-    assert "time: x 0.500" in text
+    assert "time, interpolated: x 0.500" in text
     assert "Welch p = below 0.0001, differs at 1.7 %" in text
     picture = tmp_path / "tta.png"
     succeeds("tta", fast, "--against", slow, "-o", picture)

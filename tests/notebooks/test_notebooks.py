@@ -26,6 +26,7 @@ from writeup import export, repository, shipped
 
 from benchmarks.common.folders import PROFILES, ROOT
 from perfmodel.base.errors import PerfmodelError
+from perfmodel.base.units import parse_si
 from perfmodel.render.plot import panels
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -57,6 +58,7 @@ class Executed:
     figures: dict[str, dict[str, Any]]
     svg: dict[str, str]
     pdf: dict[str, bytes]
+    answers: dict[str, str]
     text: str
     shown: str
     seconds: float
@@ -83,6 +85,7 @@ def executed(path: Path) -> Executed:
             {p.stem: json.loads(p.read_text("utf-8")) for p in written.glob("*.json")},
             {p.stem: p.read_text("utf-8") for p in written.glob("*.svg")},
             {p.stem: p.read_bytes() for p in written.glob("*.pdf")},
+            {p.stem: p.read_text("utf-8") for p in written.glob("*.txt")},
             "".join(o.text for o in outputs if o.output_type == "stream" and o.name == "stderr"),
             "\n".join([*printed, *plain]),
             time.monotonic() - started,
@@ -177,6 +180,66 @@ def test_figures_are_written_with_captions(path: Path) -> None:
 def test_a_notebook_runs_quickly_and_without_a_warning(path: Path) -> None:
     assert executed(path).text == ""
     assert executed(path).seconds < LONGEST_S
+
+
+def test_one_report_answers_questions_2_1_to_2_6() -> None:
+    """Notebooks 02, 03 and 04 begin with the same path, which is set once in each."""
+    path = re.compile(r"^path = shipped\((.*)\)$", re.MULTILINE)
+    found = []
+    for name in ("02_profile", "03_model", "04_roofline"):
+        cells = code(ROOT / "notebooks" / f"{name}.ipynb")
+        assert [i for i, cell in enumerate(cells) if path.search(cell)] == [0], name
+        names: dict[str, Any] = {}
+        exec(cells[0], names)
+        found.append(names["path"])
+    assert len(set(found)) == 1
+
+
+@pytest.mark.slow
+def test_question_2_5_follows_from_question_2_4() -> None:
+    """The ridge and the roof at the program's intensity, by hand from the rates as printed."""
+    rates, roof = (
+        executed(ROOT / "notebooks" / name).answers[key]
+        for name, key in (("03_model.ipynb", "q24"), ("04_roofline.ipynb", "q25"))
+    )
+    flops, pci, mpi = (
+        parse_si(re.search(rf"= ([\d.]+ [TG]{unit})", part)[1], unit)  # type: ignore[index]
+        for part, unit in zip(re.split("P_pci|P_mpi", rates), ("FLOP/s", "B/s", "B/s"), strict=True)
+    )
+    link_s_per_byte = (1 / pci + 1 / mpi) / 2
+    intensity = 4 * 1500 * 512 * (784 + 10) / (4 * 4 * (512 * (784 + 1 + 10) + 10))
+    reached = intensity / (intensity / flops + link_s_per_byte)
+    assert float(re.search(r"ridge is at\s(\d+) FLOP/byte", roof)[1]) == pytest.approx(  # type: ignore[index]
+        flops * link_s_per_byte, rel=1e-3
+    )
+    said = re.search(r"at ([\d.]+) FLOP/byte, may reach ([\d.]+ TFLOP/s), ([\d.]+) %", roof)
+    assert said
+    assert float(said[1]) == pytest.approx(intensity, abs=0.05)
+    assert parse_si(said[2], "FLOP/s") == pytest.approx(reached, rel=1e-3)
+    assert float(said[3]) == pytest.approx(100 * reached / flops, abs=0.05)
+
+
+@notebooks
+def test_a_notebook_needs_only_what_its_readme_installs(path: Path) -> None:
+    """`pip install '.[notebooks]'` installs perfmodel; `writeup` and `studies` lie beside it."""
+    beside = {"writeup", "studies"}
+    files = [file for name in beside for file in (path.parent / name).glob("*.py")]
+    sources = [*code(path), *(file.read_text(encoding="utf-8") for file in files)]
+    for source in sources:
+        for node in ast.walk(ast.parse(source)):
+            named = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            named += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            roots = {name.split(".")[0] for name in named}
+            assert not roots & {"trainer", "benchmarks", "tests"}, roots
+
+
+@notebooks
+def test_what_a_notebook_reads_is_set_at_its_top(path: Path) -> None:
+    """The first cell of code names files; no other does."""
+    first, *others = code(path)
+    assert re.search(r"^\w+ = ", first, re.MULTILINE)
+    assert "shipped(" not in "\n".join(others)
+    assert len(first.splitlines()) <= 15
 
 
 @pytest.mark.slow

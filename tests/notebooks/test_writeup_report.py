@@ -123,7 +123,7 @@ def test_the_runs_that_the_first_answer_states_pass() -> None:
     assert {r["ranks"] for r in rows} == {1, 2, 4}
     assert {r["dtype"]: r["bound"] for r in rows} == {"float32": 1e-5, "float64": 1e-13}
     said = answers(parse(TEMPLATE.read_text(encoding="utf-8")))
-    assert said == ("q11", "q14_loss", "q14_hidden", "q23", "q26")
+    assert said == ("q11", "q14_loss", "q14_hidden", "q23", "q24", "q25", "q26")
 
 
 def test_the_report_is_written_whole(figures: Path, tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_it_says_what_the_analysis_says(base: Page) -> None:
     assert ranges[1][2:5] == ["2.44 ms", "1.93 ms", "359 µs"]
     rates = cells(base, "Effective throughputs and the machine's ceilings")
     assert rates[1] == [
-        "P_flops", "computing", "22.46 TFLOP/s", "21.7 to 23.3 TFLOP/s", "21.7 to 23.3 TFLOP/s",
+        "P_flops", "computing", "22.46 TFLOP/s", "21.8 to 22.8 TFLOP/s", "21.9 to 23.0 TFLOP/s",
         "projection (host 8.77 TFLOP/s, busy 26.1 TFLOP/s)", "67.0 TFLOP/s, float32 peak", "34 %",
     ]  # fmt: skip
     assert cells(base, "Predicted against measured")[1] == [

@@ -18,6 +18,7 @@ from perfmodel.analysis.compare.series import (
     GPU_IDLE,
     GRAPHS,
     GROUPS,
+    KERNELS,
     Group,
     Key,
     Launch,
@@ -50,6 +51,9 @@ Verdict = Literal["faster", "slower", "within noise", "only before", "only after
 
 
 ALPHA: Final = 0.05
+KERNEL_NOISE: Final = 0.0075
+"""Relative standard deviation of the time in kernels between runs of one configuration: less in
+three of four of profiles/launches, fresh, hosts and scale, 0.24 % in the median."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +135,13 @@ class Gate:
     low, high : float
         Limits of after / before of the batch, of which each is missed with 5 %.
     slower : bool or None
-        True if `low` is beyond the limit, False if `high` is within it, else None: the noise is
-        too large to decide.
+        True if the batch or its kernels are slower, by `judged`; False if neither is; None if the
+        noise is too large to decide.
+    gpu : (float, float, bool or None) or None
+        The limits and the answer for the time in kernels that compute, which differs less between
+        runs; None where kernels were not recorded.
+    per_sample : bool
+        Whether times are per sample, for the sides have different batch sizes.
     rows : tuple of Row
         Ranges, links and kernels that certainly gained time, the largest first.
     """
@@ -142,18 +151,43 @@ class Gate:
     high: float
     slower: bool | None
     rows: tuple[Row, ...]
+    gpu: tuple[float, float, bool | None] | None = None
+    per_sample: bool = False
 
 
-def gate_of(batch: Effect, rows: Sequence[Row], limit: float) -> Gate:
-    """Hold a batch's change against a limit, with a one-sided test on either side of it.
+def judged(found: Effect, limit: float) -> tuple[float, float, bool | None]:
+    """Hold a change against a limit; return its two limits, each missed with 5 %, and the answer.
 
-    Source: two one-sided tests, D. J. Schuirmann, J. Pharmacokinet. Biopharm. 15, 657-680 (1987).
+    Slower is what is seen above the limit and is certainly no chance (the lower limit is above 1);
+    not slower what is seen below it and is certainly less than twice the limit. So a change as
+    large as the limit is decided as soon as the noise is less than the limit, by what is seen, and
+    no change raises an alarm in less than 5 %. Source: two one-sided tests, D. J. Schuirmann,
+    J. Pharmacokinet. Biopharm. 15, 657-680 (1987), about 1 and 1 + 2 limit.
     """
-    _, low, high = batch.ratio(2 * ALPHA)
-    slower = True if low > 1 + limit else False if high <= 1 + limit else None
+    ratio, low, high = found.ratio(2 * ALPHA)
+    if ratio > 1 + limit:
+        return low, high, True if low > 1 else None
+    return low, high, False if high <= 1 + 2 * limit else None
+
+
+def gate_of(
+    batch: Effect, rows: Sequence[Row], limit: float, kernels: Effect | None = None,
+    samples: float = 1.0,
+) -> Gate:  # fmt: skip
+    """Judge the batch, and apart from it its kernels, per sample.
+
+    `samples` are those of a batch after over those before.
+    """
+    more = math.log(samples)
+    low, high, slower = judged(replace(batch, value=batch.value - more), limit)
+    gpu = (
+        None if kernels is None
+        else judged(replace(kernels, value=kernels.value - more), limit)
+    )  # fmt: skip
+    slower = True if gpu is not None and gpu[2] else slower
     gained = [r for r in rows[1:] if r.verdict in ("slower", "only after") and r.difference_s > 0]
     gained.sort(key=lambda row: -row.difference_s)
-    return Gate(limit, low, high, slower, tuple(gained))
+    return Gate(limit, low, high, slower, tuple(gained), gpu, samples != 1.0)
 
 
 def _gate_scale(before: Launches, after: Launches, batch: Key) -> float:
@@ -563,9 +597,43 @@ def compare_sides(
             ),
             rows,
             options.limit,
+            _kernels(medians, machines=machines),
+            _samples(before, after),
         ),
         warnings=tuple(dict.fromkeys([*warnings, *_warnings(before, after, machines, options)])),
     )
+
+
+def _kernels(
+    medians: Mapping[Key, tuple[list[Median], list[Median]]], *, machines: bool
+) -> Effect | None:
+    """Compare the time in kernels that compute."""
+    total = next((pair for (kind, path), pair in medians.items()
+                  if kind == "kernel" and path == (KERNELS,)), None)  # fmt: skip
+    if total is None or not all(total):
+        return None
+    return effect(*total, KERNEL_NOISE, machines=machines)
+
+
+def _samples(before: Side, after: Side) -> float:
+    """Samples of a batch after over those before; 1 where a side does not say one number."""
+    sizes = [
+        {int(v) for run in side.settings for k, v in run.items() if k.endswith(" (B)")}
+        for side in (before, after)
+    ]
+    old, new = ((side or {0}).copy() for side in sizes)
+    return new.pop() / old.pop() if len(sizes[0]) == len(sizes[1]) == 1 else 1.0
+
+
+def _work_changed(before: Side, after: Side) -> Iterable[str]:
+    """Yield what a median batch does more or less of."""
+    for name in dict.fromkeys(k for x in (*before.launches, *after.launches) for k in x.work):
+        old, new = (
+            float(np.median([x.work.get(name, 0.0) for x in side.launches]))
+            for side in (before, after)
+        )
+        if abs(new - old) > LEAST * max(old, new):
+            yield f"{name} {old:,.0f} -> {new:,.0f}"
 
 
 def _runs(
@@ -676,6 +744,8 @@ def _addressed(rows: Sequence[Row], before: Side, after: Side) -> tuple[Row, ...
     host only queues, and ranges cannot show what it lost, the GPU's idle time does, if that is
     more than any link lost.
     """
+    if (rows[0].after_s or 0.0) >= (rows[0].before_s or 0.0):
+        return ()  # nothing was gained that it could be the reason of
     leaves = _telling_ranges(rows, before, after)
     totals = (GPU_BUSY, GPU_IDLE)
     links = [r for r in rows if r.group != "range" and r.depth == 0 and r.path[0] not in totals]
@@ -723,6 +793,10 @@ def _warnings(before: Side, after: Side, machines: bool, options: CompareOptions
             f"the sides do not compute the same ({other}): the comparison is not of one "
             f"change; compare runs of one workload"
         )
+    if _samples(before, after) != 1.0 and options.limit is not None:
+        said.append("the batch size changed: --fail-if-slower compares times per sample")
+    if work := "; ".join(_work_changed(before, after)):
+        said.append(f"a batch does other work on the two sides ({work})")
     counts = len(before.launches), len(after.launches)
     if min(counts) < ENOUGH:
         noise = f"{100 * options.noise:g} %" if options.noise else "nothing"

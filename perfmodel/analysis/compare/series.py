@@ -168,7 +168,8 @@ class Launch:
     `recorded` names what it has events of: 'gpu', 'nodes' (operations one by one, no CUDA graphs
     traced whole) and 'mpi'; `queues` says that the host leaves batches before they are done, so
     that the host times of ranges are those of queueing. `idle` has the seconds that the GPU of a
-    rank idles in a median step, by rank and cause; empty where the report does not say.
+    rank idles in a median step, by rank and cause; empty where the report does not say. `work` has
+    what a median batch of a rank does, whatever time it takes: GPU operations, bytes.
     """
 
     label: str
@@ -179,6 +180,7 @@ class Launch:
     series: Mapping[Key, Series]
     queues: bool = False
     idle: Mapping[tuple[int, str], float] = field(default_factory=dict)
+    work: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def batches(self) -> int:
@@ -251,7 +253,16 @@ def launch_of(
     queues = async_batches.queues and not by_gpu
     causes = idle_causes(run.steps, warmup=first) if run.steps else ()
     idle = {(one.rank, one.cause): one.seconds for one in causes}
-    return Launch(run.label, first, len(run.ranks), gpus, recorded, kept, queues, idle)
+    counted = {
+        "GPU operations": head.gpu_ops, "bytes copied": head.copy_bytes,
+        "bytes handed to MPI": head.mpi_bytes,
+    }  # fmt: skip
+    work = {
+        name: float(np.nanmedian(table[:, first:]))
+        for name, table in counted.items()
+        if np.isfinite(table[:, first:]).any()
+    }
+    return Launch(run.label, first, len(run.ranks), gpus, recorded, kept, queues, idle, work)
 
 
 def _noise(key: Key, async_batches: AsyncBatches) -> Noise:

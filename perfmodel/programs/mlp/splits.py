@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Final, Literal
 
 from perfmodel.base.errors import WorkloadError
@@ -329,6 +329,9 @@ class SplitRates:
         What is missing in them.
     through : {'MPI', 'NCCL'}
         Whose link it is.
+    copied : mapping of str to float
+        Rates at which the images were copied, by what timed the copy, in B/s: of the image copy,
+        where `images_bytes_per_s` is another or one of them.
     """
 
     flops_per_s: float
@@ -339,6 +342,7 @@ class SplitRates:
     source: str = "given"
     notes: tuple[str, ...] = ()
     through: Through = "MPI"
+    copied: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def link_name(self) -> str:
@@ -353,8 +357,14 @@ DOCUMENT: Final = SplitRates(
     staging_bytes_per_s=1.2720e10,
     source="the CME 213 assignment, Question 2.4",
     notes=("alpha is unknown: messages cost their bytes only; give --rate alpha=2us, say",),
+    copied={
+        "Figure 11, GPU": 4 * 1500 * (784 + 10) / 574.799e-6,
+        "Figure 11, host": 4 * 1500 * (784 + 10) / 2.002e-3,
+    },
 )
-"""The assignment's rates, of two GPUs; its P_mpi counts both directions, 2 n b bytes."""
+"""The assignment's rates, of two GPUs; its P_mpi counts both directions, 2 n b bytes. Question 2.4
+leaves out the copy of images, whose medians are in Figure 11: 574.799 us on the GPU, 2.002 ms on
+the host, for b B/2 (D + C) bytes at B = 3000."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,8 +171,8 @@ def _tiles(run: RunAnalysis) -> Iterator[Tile]:
     yield Tile(
         "Median step",
         si(seconds.value, "s", 4),
-        f"95 %: {tables.interval_of_batch(run)}; {batch.count} steps on {len(run.ranks)} "
-        f"rank{'s' * (len(run.ranks) != 1)}",
+        f"95 %, this run: {tables.interval_of_step(run)}; {batch.count} steps on {len(run.ranks)} "
+        f"rank{'s' * (len(run.ranks) != 1)}; rerun: {tables.another(seconds)}",
     )
     if head.gpu_busy_s is not None and seconds.value > 0:
         share = min(head.gpu_busy_s / seconds.value, 1.0)
@@ -233,7 +233,7 @@ def _rates(run: RunAnalysis) -> Grid:
         Column("means", "Of"),
         Column("value", "Effective", align="right"),
         Column("interval", "95 %, this run", align="right"),
-        Column("another", "95 %, another launch", align="right"),
+        Column("another", "95 %, rerun", align="right"),
         Column("clock", "Clock (the others)"),
         Column("ceiling", "Ceiling", align="right"),
         Column("share", "Share of it", "percent", digits=0),
