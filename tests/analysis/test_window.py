@@ -43,8 +43,6 @@ def shown(monkeypatch: pytest.MonkeyPatch, *words: str | Path, large: bool) -> t
         "launches/p4_nccl_device_H512_B3000.sqlite.xz",
         "launches/p2_nccl_device_fused_tf32x3_graph_H128_B3000.sqlite.xz",
         "ddp/ddp_p2_H256_B3000.sqlite.xz",
-        "programs/gpt_shapes.sqlite.xz",
-        pytest.param("programs/gpt_straggler8.sqlite.xz", marks=pytest.mark.slow),
         "programs/gpt_unnamed.sqlite.xz",
         "programs/jax_gpt.sqlite.xz",
     ],

@@ -180,7 +180,7 @@ def test_summaries_and_the_timeline_of_rows_in_another_order(kind: str, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("name", RECORDED[::3])
 def test_summaries_and_timelines_of_recorded_reports(name: str, tmp_path: Path) -> None:
     source = recorded(name, tmp_path / "made.sqlite")
     (tmp_path / "other").mkdir()
