@@ -67,7 +67,7 @@ def test_the_window_of_a_large_report_is_that_of_the_whole(
     path = unpacked(path, tmp_path) if path.suffix == ".xz" else path
     whole = shown(monkeypatch, *words, path, large=False)
     assert shown(monkeypatch, *words, path, large=True) == whole
-    assert len(whole[1]) > 400 or words[0] == "memory" or "expected batch 999999" in whole[2]
+    assert len(whole[1]) > 400 or words[0] == "memory" or "expected step 999999" in whole[2]
 
 
 def test_a_report_per_rank_with_clocks_of_their_own(
