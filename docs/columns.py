@@ -34,7 +34,8 @@ COMMANDS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
         "categories", "kernels", "idle", "gaps", "late_ranks", "points", "runs",
     )),
     ("analyze", (HALO,), (
-        *12 * ("",), "messages", "waiting", "chains", "ranges_by_rank", "late_ranks", "outliers", "", "",
+        *12 * ("",), "messages", "waiting", "chains", "ranges_by_rank", "late_ranks", "outliers",
+        "", "",
     )),
     ("stats", (BASE,), (
         "nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum",

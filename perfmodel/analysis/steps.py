@@ -239,7 +239,7 @@ def _rank(times: StepTimes, lane: int, rank: int, window: slice, waited: Floats 
         batch_s=median(times.step_ns),
         gpu_busy_s=median(times.busy_ns) if on_gpu else None,
         compute_s=compute_s,
-        communication_s=median(times.communication_ns),
+        communication_s=max(median(times.communication_ns), exposed_s),
         waiting_s=waiting,
         exposed_communication_s=exposed_s,
         copy_s=copy_s if on_gpu else None,

@@ -163,7 +163,8 @@ def test_non_blocking_reductions_of_pairs_without_ranges(tmp_path: Path) -> None
     run = analyzed(report)
     assert run.batch.count + run.batch.warmup in (19, 20)  # the last may lack its computing
     (group,) = [g for g in run.collectives if g.name == "MPI_Iallreduce"]
-    assert (group.ranks, group.count) == (2, 1.0)
+    assert group.ranks == 2
+    assert 0.9 < group.count <= 1.0  # per step of all: one rank may end a step earlier
     waiting = {r.rank: r.waiting_s or 0.0 for r in run.ranks}
     assert waiting[2] == pytest.approx(10e-3, rel=0.5)
     assert max(waiting, key=waiting.__getitem__) == 2
