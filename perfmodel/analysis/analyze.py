@@ -40,6 +40,7 @@ from perfmodel.machines.devices import Identified, identify, known
 from perfmodel.models.launches import LAUNCH_SD
 from perfmodel.programs import program_of_run
 from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime, ranked
+from perfmodel.programs.places import located
 from perfmodel.readers import RAW, check_at_rest
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import AsyncBatches, head_of, time_async, until_done
@@ -368,7 +369,7 @@ def _concluded(analysis: RunAnalysis, facts: Facts) -> RunAnalysis:
     """Add what follows from the numbers."""
     return replace(
         analysis,
-        findings=ranked(facts, analysis.program.advice(facts)),
+        findings=located(ranked(facts, analysis.program.advice(facts)), facts.steps),
         outliers=find_outliers(analysis.ranks, analysis.hosts),
     )
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.analysis.modules import layers_together
 from perfmodel.base.arrays import Bool, Floats, Int64, distinct_positions
 from perfmodel.base.units import si
 from perfmodel.readers.trace import NULL
@@ -465,6 +466,7 @@ def _longest(gaps: IdleGaps, rows: Int64, begins: Int64) -> tuple[Gap, ...]:
             in_step_s=float(gaps.start_ns[i] - begins[gaps.step[i]]) * 1e-9,
             call=names[gaps.call[i]],
             range=names[gaps.range[i]],
+            line=names[gaps.line[i]] or None,
         )
         for i in top.tolist()
     )
@@ -487,6 +489,7 @@ def _kernels(reports: Sequence[StepReport], window: slice) -> tuple[KernelTime, 
             durations.setdefault(key, []).append(times)
     joined = {key: np.concatenate(times) for key, times in durations.items()}
     top = sorted((k for k in joined if len(joined[k])), key=lambda key: -int(joined[key].sum()))
+    places = places_of(reports, window)
     return tuple(
         KernelTime(
             name=name,
@@ -495,9 +498,36 @@ def _kernels(reports: Sequence[StepReport], window: slice) -> tuple[KernelTime, 
             median_s=float(np.median(joined[name, category])) * 1e-9,
             seconds=float(joined[name, category].sum()) * 1e-9 / cells,
             share=float(joined[name, category].sum()) / max(total, 1),
+            line=places.get(name, (None, None))[0],
+            module=places.get(name, (None, None))[1],
         )
         for name, category in top
     )
+
+
+def places_of(
+    reports: Sequence[StepReport], window: slice
+) -> dict[str, tuple[str | None, str | None]]:
+    """Return the line and the module that launch each kernel or copy for most of its time.
+
+    Layers of one kind are one module.
+    """
+    spent: dict[str, dict[tuple[str | None, str | None], int]] = {}
+    for report in reports:
+        times = report.stacks
+        for node, name, ns in times.inside(window):
+            module = times.module(node)
+            place = times.line(node), layers_together(module) if module else None
+            mine = spent.setdefault(name, {})
+            mine[place] = mine.get(place, 0) + ns
+    return {name: _largest(places) for name, places in spent.items()}
+
+
+def _largest(
+    places: dict[tuple[str | None, str | None], int],
+) -> tuple[str | None, str | None]:
+    """Return the place with most time, of those with a line where there are any."""
+    return max(places, key=lambda place: (place[0] is not None, places[place]))
 
 
 def on_step_clock(everything: PathTable, run: Run, steps: StepBreakdown) -> PathTable:

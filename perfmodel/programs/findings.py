@@ -63,7 +63,8 @@ class Finding:
 
     `kind` is one of `KINDS`. `saving_s` is an upper bound per batch, None where it is unknown.
     Savings overlap: they do not add up. `of_mean` says that it is lost in some batches only, and
-    the mean over all of them.
+    the mean over all of them. `line` and `range` are where in the program it is, None where the
+    report does not say.
     """
 
     kind: str
@@ -72,6 +73,8 @@ class Finding:
     evidence: str
     action: str
     of_mean: bool = False
+    line: str | None = None
+    range: str | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

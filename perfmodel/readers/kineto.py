@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from array import array
 from collections.abc import Hashable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from itertools import chain, islice
@@ -26,8 +27,10 @@ from typing import IO, Any, Final, TypeGuard
 
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.checks import RECORD
+from perfmodel.readers.frames import FRAMEWORK, MODULE, python_frame
 from perfmodel.readers.json_stream import JsonStream
 from perfmodel.readers.nvtx import BEGUN, GPU_DOMAIN, PAYLOAD_COMMUNICATOR, PAYLOAD_SIZE
+from perfmodel.readers.stacks import FUNCTION_COLUMNS, FUNCTION_NAMES, FUNCTIONS
 from perfmodel.readers.trace import COPY_KINDS, MEMORY_KINDS, PROCESS_BITS, TORCH_PROFILER
 from perfmodel.readers.write_sqlite import SqliteWriter, written
 
@@ -49,6 +52,10 @@ _TABLES: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 _HOST, _OPERATOR, _CALL, _KERNEL, _COPY, _SET, _ON_GPU, _MTIA = range(8)
+_FUNCTION: Final = "python_function"
+_BUILT_IN: Final = "<"
+_STACKS: Final = ("Call stack", "Call Stack")
+_STEP: Final = "ProfilerStep"
 _KINDS: Final = {
     "user_annotation": _HOST, "cpu_op": _OPERATOR, "gpu_user_annotation": _ON_GPU,
     "cuda_runtime": _CALL, "cuda_driver": _CALL, "hip_runtime": _CALL, "hip_driver": _CALL,
@@ -164,6 +171,7 @@ class _Events:
         self._annotated: set[str] = set()
         self._on_gpu: list[tuple[str, int, int | None, tuple[Any, ...]]] = []
         self._unread: dict[str, None] = {}
+        self._functions = _Functions()
         self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _TABLES}
         self._made: set[str] = set()
         self._origin_ns = 0
@@ -194,6 +202,8 @@ class _Events:
                 raise self._odd(number, "an object", event)
             if event.get("ph") != "X":
                 continue
+            if event.get("cat") == _FUNCTION:
+                self._functions.add(event, event.get("name"))
             kind = _kind(event)
             if kind == _MTIA:
                 kind, event = _as_of_gpu(event)
@@ -212,6 +222,7 @@ class _Events:
             for table in self._made:  # events are in any order
                 self._out.add_to(table, ("start", "end"), early)
             self._origin_ns = self._first_ns
+        self._write_functions()
         if late := self._process - self._gpu_process:
             for table in self._made.intersection(_GPU_TABLES):  # kernels came before the host's
                 self._out.add_to(table, ("globalPid",), late)
@@ -243,6 +254,9 @@ class _Events:
             payload = _payload(args) if "Collective name" in args else None
             begun = args.get(_COUNTED, args.get(_NUMBERED_AS))
             thread = self._thread(number, event, start)
+            for stack in _STACKS:
+                if args.get(stack) and not name.startswith(_STEP):  # which ends elsewhere
+                    self._functions.add(event, args[stack], is_stack=True)
             self._row("NVTX_EVENTS", (*span, thread, _PUSH_POP, None, self._text(label),
                                       _number(begun), payload))  # fmt: skip
             return
@@ -321,6 +335,20 @@ class _Events:
             self._out.change(table, "correlationId", f"rowid * {len(tables)} + {i}")
             row = ("start", "start", str(thread), "correlationId", str(name))
             self._out.add_from(calls, table, row)
+
+    def _write_functions(self) -> None:
+        """Write functions of Python and stacks; modules become ranges, too, as `annotate` does."""
+        rows, names = self._functions.rows(self._threads, self._origin_ns), self._functions.names
+        if not rows or "NVTX_EVENTS" not in self._made:
+            return
+        _write(self._out, FUNCTIONS, dict.fromkeys(FUNCTION_COLUMNS, "INTEGER"), rows)
+        texts = ((i, name.encode("utf-8", "replace").decode()) for i, name in enumerate(names))
+        _write(self._out, FUNCTION_NAMES, {"id": "INTEGER PRIMARY KEY", "value": "TEXT"}, texts)
+        for start, end, thread, name, is_stack in rows:
+            if not is_stack and names[name].startswith(MODULE):
+                span = start, end, thread, _PUSH_POP, None
+                self._row("NVTX_EVENTS", (*span, self._text(names[name]), None, None))
+        self._flush("NVTX_EVENTS")
 
     def _row(self, table: str, row: tuple[Any, ...]) -> None:
         rows = self._rows[table]
@@ -450,6 +478,49 @@ class _Events:
             f"{self._source}: traceEvents[{number}]: expected {expected}; got {repr(got)[:60]}; "
             f"the trace is damaged: record it again"
         )
+
+
+class _Functions:
+    """Functions of Python and stacks of operators, without those of the framework.
+
+    Attributes
+    ----------
+    names : list of str
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._known: dict[str, int] = {}
+        self._threads: dict[tuple[Hashable, Hashable], int] = {}
+        self._flat = array("q")
+
+    def add(self, event: Mapping[str, Any], name: Any, *, is_stack: bool = False) -> None:
+        """Add an event; one that is none of PyTorch's is left out."""
+        if not isinstance(name, str) or name.startswith(_BUILT_IN):
+            return
+        code = self._known.get(name)
+        if code is None:
+            told = is_stack or python_frame(name)[1] < FRAMEWORK
+            code = self._known[name] = len(self.names) if told else -1
+            self.names += [name] * told
+        start, spent = _ns(event.get("ts")), _ns(event.get("dur", 0))
+        if code < 0 or start is None or spent is None or spent < 0:
+            return
+        given = event.get("pid"), event.get("tid")
+        if max(abs(start), spent) < _LATEST_NS and all(isinstance(v, Hashable) for v in given):
+            thread = self._threads.setdefault(given, len(self._threads))
+            self._flat.extend((start, start + spent, thread, code, is_stack))
+
+    def rows(
+        self, threads: Mapping[tuple[Hashable, Hashable], int], origin_ns: int
+    ) -> list[tuple[int, int, int, int, int]]:
+        """Return rows of `FUNCTIONS` of the threads that did something else, too."""
+        known = [threads.get(given) for given in self._threads]
+        return [
+            (start - origin_ns, end - origin_ns, tid, code, is_stack)
+            for start, end, thread, code, is_stack in zip(*[iter(self._flat)] * 5, strict=True)
+            if (tid := known[thread]) is not None
+        ]
 
 
 _WHERE: Final = (("device", "pid"), ("stream", "tid"))

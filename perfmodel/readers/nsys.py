@@ -26,6 +26,7 @@ from perfmodel.readers.order import in_order, numbered
 from perfmodel.readers.packed import EventsByProcess, Split, ordered, rows_of_report
 from perfmodel.readers.pages import Texts, as_text
 from perfmodel.readers.sqlite import Database
+from perfmodel.readers.stacks import PYTHON_DOMAIN, read_stacks
 from perfmodel.readers.trace import (
     GRAPH,
     KERNEL,
@@ -47,9 +48,9 @@ from perfmodel.readers.trace import (
 )
 from perfmodel.readers.window import InWindow, LeftOut
 
-ALL_PARTS: Final = frozenset({"nvtx", "ops", "op_details", "api", "api_names", "mpi"})
+ALL_PARTS: Final = frozenset({"nvtx", "ops", "op_details", "api", "api_names", "mpi", "stacks"})
 """Parts of a report. 'op_details' are sizes, kinds and places of GPU operations, 'api_names' the
-names of API calls; both cost reading time that some questions can save."""
+names of API calls; these and stacks cost reading time that some questions can save."""
 
 OP_TABLES = (
     (KERNEL, "CUPTI_ACTIVITY_KIND_KERNEL"),
@@ -106,7 +107,9 @@ def read_sqlite(
                for part in table]  # fmt: skip
         api = join(_read_api(events[1], ids, threads, names="api_names" in expected))
         mpi = _read_mpi(db.only_if("mpi" in expected), ids, strings)
-        return _assemble(db, strings, nvtx, (join(ops), processes), (api, threads), mpi)
+        by_process, by_thread = (join(ops), processes), (api, threads)
+        stacks = "stacks" in expected
+        return _assemble(db, strings, nvtx, by_process, by_thread, mpi, with_stacks=stacks)
 
 
 def read_by_process(
@@ -288,6 +291,8 @@ def _assemble(
     by_process: tuple[GpuOps, Codes],
     by_thread: tuple[ApiCalls, Codes],
     mpi: Mpi,
+    *,
+    with_stacks: bool = True,
 ) -> Trace:
     """Number threads, processes and names of ranges, and put all events into order.
 
@@ -312,6 +317,10 @@ def _assemble(
     process_at, thread_at = (
         {id_: i for i, id_ in enumerate(ids.tolist())} for ids in (known.processes, known.threads)
     )
+    marked = PYTHON_DOMAIN in nvtx.all_domains
+    ranges_of = (nvtx.ranges, nvtx.labels) if with_stacks else (rows(nvtx.ranges, slice(0)), ())
+    frames = db.only_if(with_stacks)
+    stacks = read_stacks(frames, known.thread, *ranges_of, python_marks=marked)
     if not any(t in db.tables for t in MPI_TABLES):
         mpi, strings = _mpi_from_nvtx(nvtx, mpi, strings)
     meta = {str(n): str(v) for t in _META for n, v in db.rows(t, ["name", "value"])}
@@ -345,6 +354,7 @@ def _assemble(
         mpi_from_nvtx=mpi.from_nvtx,
         host=_host(db),
         numbers=nvtx.numbers,
+        stacks=stacks,
         views=db.views & frozenset(_FACTS).union(*EVENT_TABLES.values()),
     )
 

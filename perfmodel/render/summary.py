@@ -275,4 +275,6 @@ def _findings(run: RunAnalysis) -> Iterator[str]:
         saving = "" if f.saving_s is None else f" — up to {si(f.saving_s, 's')} ({share:.0f} %)"
         yield f" {i}. {f.title}{saving}"
         yield f"    {f.evidence}"
+        if f.line:
+            yield f"    at {f.line}{f', in {f.range!r}' if f.range else ''}"
         yield f"    -> {f.action}"

@@ -37,7 +37,10 @@ _BY_HOST: Final = (ALLOCATION, HOST, SYNC, PAGEABLE, LAUNCH)
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """One kernel by name: launches per step and rank, median time, share of all kernel time."""
+    """One kernel by name: launches per step and rank, median time, share of all kernel time.
+
+    `line` and `module` launch it for most of its time; None where the report does not say.
+    """
 
     name: str
     category: str
@@ -45,6 +48,8 @@ class KernelTime:
     median_s: float
     seconds: float
     share: float
+    line: str | None = None
+    module: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,8 @@ class Gap:
 
     `in_step_s` counts from the moment in which the first rank began `step`, as timelines do. `call`
     is the CUDA or MPI call that the cause was seen in, or that ended the gap, and `range` the range
-    that the host was in; '' where there is none.
+    that the host was in; '' where there is none. `line` is that of its code, None where that is
+    not known.
     """
 
     start_s: float
@@ -62,6 +68,7 @@ class Gap:
     in_step_s: float
     call: str
     range: str
+    line: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from perfmodel.timing.nesting import last_moment, nest
 from perfmodel.timing.projection import Joined
 from perfmodel.timing.small_kernels import SmallKernels, small_kernels
 from perfmodel.timing.spans import PAUSE, Spans, Steps
+from perfmodel.timing.stack_times import StackTimes, join_stack_times, stack_times
 from perfmodel.timing.step_graph import StepGraph, last_steps, step_graph
 from perfmodel.timing.step_times import StepOps, StepTimes, join_times, step_times, widened
 
@@ -37,7 +38,7 @@ LaunchedThere = Literal[
 ]
 
 _NONE: Final[Any] = np.empty(0, np.int64)
-_NO_GAPS: Final = IdleGaps((), *[_NONE] * 8)
+_NO_GAPS: Final = IdleGaps((), *[_NONE] * 9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,8 @@ class StepReport:
     pauses : tuple of Pause
     spans : Spans
         The steps, and the levels around and inside them.
+    stacks : StackTimes
+        What launched the operations in steps.
     """
 
     steps: Steps
@@ -135,6 +138,7 @@ class StepReport:
     utc_start_ns: int | None
     pauses: tuple[Pause, ...]
     spans: Spans
+    stacks: StackTimes
 
 
 def report_steps(trace: Trace, steps: Steps) -> StepReport:
@@ -275,6 +279,7 @@ def _measured(
         utc_start_ns=trace.utc_start_ns,
         pauses=tuple(_pauses(trace, steps, found, times)),
         spans=step_spans(trace, steps, found),
+        stacks=stack_times(trace, steps, found, times),
     )
 
 
@@ -390,6 +395,7 @@ def _joined(
         utc_start_ns=trace.utc_start_ns,
         pauses=tuple(pause for pauses in column["pauses"] for pause in pauses),
         spans=join_spans(column["spans"]),
+        stacks=join_stack_times(column["stacks"]),
     )
 
 
