@@ -500,9 +500,9 @@ class _Functions:
             return
         code = self._known.get(name)
         if code is None:
-            told = is_stack or python_frame(name)[1] < FRAMEWORK
-            code = self._known[name] = len(self.names) if told else -1
-            self.names += [name] * told
+            own = is_stack or python_frame(name)[1] < FRAMEWORK
+            code = self._known[name] = len(self.names) if own else -1
+            self.names += [name] * own
         start, spent = _ns(event.get("ts")), _ns(event.get("dur", 0))
         if code < 0 or start is None or spent is None or spent < 0:
             return
