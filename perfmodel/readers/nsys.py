@@ -189,8 +189,9 @@ def read_window(
 
 def check_export(db: Database) -> None:
     """Refuse an SQLite file that is no Nsight Systems export with a `SchemaError`."""
-    known = {*_META, "ANALYSIS_DETAILS", "TARGET_INFO_SESSION_START_TIME"}
-    if "StringIds" not in db.tables or not (known | {"NVTX_EVENTS"}) & db.tables:
+    known = {*_META, "ANALYSIS_DETAILS", "TARGET_INFO_SESSION_START_TIME", "NVTX_EVENTS", API_TABLE}
+    known |= {table for _, table in OP_TABLES}  # old exports have these alone
+    if "StringIds" not in db.tables or not known & db.tables:
         found = ", ".join(sorted(db.tables)[:5]) or "no table"
         kind = "a folder" if Path(db.path).is_dir() else "an SQLite file"
         if "StringIds" in db.views:
@@ -231,14 +232,27 @@ def _read_ops(
     tables = []
     for at, (kind, table) in enumerate(OP_TABLES):
         have = db.columns(table)
+        alone = NULL if "globalPid" in have or not have else _only_process(db)
 
-        def made(rows: dict[str, Int64], kind: int = kind) -> GpuOps:
+        def made(rows: dict[str, Int64], kind: int = kind, alone: int = alone) -> GpuOps:
             ops = _gpu_ops(kind, rows, ids)
+            if alone != NULL:
+                ops = replace(ops, process=np.full(len(ops), alone))
             return replace(ops, process=processes.of(np.asarray(ops.process), ops.device))
 
         found = [c for c in columns if c in have]
         tables.append(db.collect(table, found, made, partial(into, at)))
     return tables
+
+
+def _only_process(db: Database) -> int:
+    """Return the process whose calls are recorded, `NULL` if there are several.
+
+    Exports before 2021 do not say which process an operation is of.
+    """
+    threads = db.read(API_TABLE, ["globalTid"])["globalTid"]
+    found = np.unique(threads[threads != NULL] & PROCESS_BITS)
+    return int(found[0]) if len(found) == 1 else NULL
 
 
 def _gpu_ops(kind: int, rows: dict[str, Int64], ids: Ids) -> GpuOps:
