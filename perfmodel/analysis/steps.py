@@ -490,6 +490,7 @@ def _kernels(reports: Sequence[StepReport], window: slice) -> tuple[KernelTime, 
     joined = {key: np.concatenate(times) for key, times in durations.items()}
     top = sorted((k for k in joined if len(joined[k])), key=lambda key: -int(joined[key].sum()))
     places = places_of(reports, window)
+    single = {name: kind for report in reports for name, kind in report.kernels.single.items()}
     return tuple(
         KernelTime(
             name=name,
@@ -500,6 +501,7 @@ def _kernels(reports: Sequence[StepReport], window: slice) -> tuple[KernelTime, 
             share=float(joined[name, category].sum()) / max(total, 1),
             line=places.get(name, (None, None))[0],
             module=places.get(name, (None, None))[1],
+            single=single.get(name, 0),
         )
         for name, category in top
     )

@@ -52,9 +52,9 @@ KINDS: Final = (
     "launch_bound", "blocking_sync", "host_compute", "allocation", "pageable_copy",
     "exposed_communication", "straggler", "low_precision_unused", "unfused_attention",
     "many_small_kernels", "memory_bound", "kernel_below_ceiling", "waiting_mpi",
-    "host_reduction", "input_copy", "shared_gpu",
+    "host_reduction", "input_copy", "shared_gpu", "page_migration", "single_block",
 )  # fmt: skip
-"""What findings are about; the three before the last are of MPI programs and of the trainer."""
+"""What findings are about; `waiting_mpi` to `input_copy` are of MPI programs and of the trainer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from perfmodel.base.kernels import kernel, kernel_types
 from perfmodel.base.units import percent, si
+from perfmodel.programs.device_losses import page_migrations, single_blocks
 from perfmodel.programs.findings import (
     Actions,
     Facts,
@@ -83,6 +84,8 @@ def find_losses(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fi
     yield from _attention(steps, actions)
     yield from _memory(facts, steps, actions)
     yield from _gemms(facts, steps, actions)
+    yield from page_migrations(facts, steps, actions)
+    yield from single_blocks(facts, steps, actions)
     yield from late_messages(facts, actions)
     if facts.waiting is not None:
         yield from waiting_ranks(facts, actions)

@@ -41,6 +41,7 @@ _TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "globalTid", "correlationId", "nameId"),
     "CUPTI_ACTIVITY_KIND_KERNEL": (
         "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName",
+        "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
     ),
     "CUPTI_ACTIVITY_KIND_MEMCPY": (
         "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "copyKind",
@@ -291,7 +292,8 @@ class _Events:
         start, end, correlation = when
         row = (start, end, *where, correlation, self._gpu_process)
         if kind == _KERNEL and (kind := _ROCTRACER.get(name, _KERNEL)) == _KERNEL:
-            self._row("CUPTI_ACTIVITY_KIND_KERNEL", (*row, self._text(_as_nsys(name))))
+            shape = (*_three(args.get("grid")), *_three(args.get("block")))
+            self._row("CUPTI_ACTIVITY_KIND_KERNEL", (*row, self._text(_as_nsys(name)), *shape))
             return
         size = args.get("bytes")
         if size is not None and (not _is_small(size) or size < 0):
@@ -673,6 +675,13 @@ def _payload(args: Mapping[str, Any]) -> str | None:
     digest = hashlib.blake2b(group.encode("utf-8", "replace"), digest_size=8).digest()
     size = (min(known) if each else max(known)) * item
     return json.dumps({PAYLOAD_COMMUNICATOR: int.from_bytes(digest, "big"), PAYLOAD_SIZE: size})
+
+
+def _three(sizes: Any) -> tuple[int | None, ...]:
+    """Return the sizes of a launch; None where they are none."""
+    if isinstance(sizes, list) and len(sizes) == 3 and all(type(n) is int for n in sizes):
+        return tuple(n if 0 < n < 1 << 31 else None for n in sizes)
+    return (None,) * 3
 
 
 def _as_nsys(kernel: str) -> str:

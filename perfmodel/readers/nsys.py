@@ -24,7 +24,7 @@ from perfmodel.readers.nvtx import MPI_DOMAIN, Nvtx, read_nvtx
 from perfmodel.readers.operator_texts import OperatorTexts
 from perfmodel.readers.order import in_order, numbered
 from perfmodel.readers.packed import EventsByProcess, Split, ordered, rows_of_report
-from perfmodel.readers.pages import Texts, as_text
+from perfmodel.readers.pages import Texts, Unsupported, as_text
 from perfmodel.readers.sqlite import Database
 from perfmodel.readers.stacks import PYTHON_DOMAIN, read_stacks
 from perfmodel.readers.trace import (
@@ -37,6 +37,8 @@ from perfmodel.readers.trace import (
     MPI_P2P,
     MPI_WAIT,
     NULL,
+    ONE_BLOCK,
+    ONE_THREAD,
     PROCESS_BITS,
     ApiCalls,
     Diagnostic,
@@ -77,6 +79,8 @@ _FACTS: Final = (
 )  # fmt: skip
 """Tables of what does not happen at a time."""
 _META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+_SHAPE: Final = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+"""Columns of a kernel's launch."""
 _SEVERITY = {0: "unknown", 1: "info", 2: "warning", 3: "error", 4: "verbose"}
 
 
@@ -109,7 +113,7 @@ def read_sqlite(
         mpi = _read_mpi(db.only_if("mpi" in expected), ids, strings)
         by_process, by_thread = (join(ops), processes), (api, threads)
         stacks = "stacks" in expected
-        return _assemble(db, strings, nvtx, by_process, by_thread, mpi, with_stacks=stacks)
+        return _assemble(db, ids, strings, nvtx, by_process, by_thread, mpi, with_stacks=stacks)
 
 
 def read_by_process(
@@ -131,7 +135,7 @@ def read_by_process(
         api = _read_api(db, ids, threads, lambda: Split("thread", threads, arenas))
         mpi = _read_mpi(db, ids, strings)
         none = (ops[0].none, processes), (api.none, threads)
-        trace = _assemble(db, strings, nvtx, *none, mpi)
+        trace = _assemble(db, ids, strings, nvtx, *none, mpi)
         left_out = LeftOut(path, before, tuple(split.chunks for split in ops), api.chunks)
         trace = replace(trace, left_out=left_out)
         return trace, EventsByProcess(ops, api, processes, threads, arenas)
@@ -266,6 +270,33 @@ def _gpu_ops(kind: int, rows: dict[str, Int64], ids: Ids) -> GpuOps:
     )  # fmt: skip
 
 
+def _single(db: Database, ids: Ids, strings: Sequence[str]) -> dict[str, int]:
+    """Find the kernels that are launched with one block, or one thread, for most of their time.
+
+    The launches that are read at once stand for all: programs repeat them.
+    """
+    table = OP_TABLES[0][1]
+    if not {"demangledName", *_SHAPE} <= {*db.columns(table)}:
+        return {}
+    try:
+        chunks = db.event_chunks(table, ["demangledName", *_SHAPE], open_ends=False)
+        found = next(chunks, ({}, 0))[0]
+    except (Unsupported, SchemaError):
+        return {}
+    if not found:
+        return {}
+    blocks, threads = (
+        np.logical_and.reduce([found[name] == 1 for name in _SHAPE if name.startswith(of)])
+        for of in ("grid", "block")
+    )
+    name = ids.codes(found["demangledName"]) + 1
+    spent = found["end"] - found["start"]
+    times = [np.bincount(name, spent * mask) for mask in (1, blocks, blocks & threads)]
+    one = 2 * times[1] > times[0]
+    kinds = np.where(2 * times[2] > times[0], ONE_THREAD, ONE_BLOCK)
+    return {strings[i - 1]: int(kinds[i]) for i in np.flatnonzero(one).tolist() if i}
+
+
 def _read_api(
     db: Database, ids: Ids, threads: Codes, into: Callable[[], Any] = list, *, names: bool = True
 ) -> Any:
@@ -300,6 +331,7 @@ def narrow(values: Int64, kind: Any) -> Any:
 
 def _assemble(
     db: Database,
+    ids: Ids,
     strings: tuple[str, ...],
     nvtx: Nvtx,
     by_process: tuple[GpuOps, Codes],
@@ -369,6 +401,7 @@ def _assemble(
         host=_host(db),
         numbers=nvtx.numbers,
         stacks=stacks,
+        single=_single(frames, ids, strings),
         views=db.views & frozenset(_FACTS).union(*EVENT_TABLES.values()),
     )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -79,6 +79,9 @@ MEMORY_KINDS: Final = {
 """CUPTI's `CUpti_ActivityMemoryKind`, as Nsight Systems numbers it."""
 
 PAGEABLE_MEMORY: Final = 0
+
+ONE_BLOCK, ONE_THREAD = 1, 2
+"""Kernels that are launched with a grid of one block, and of one thread in it."""
 
 
 class Events:
@@ -390,6 +393,10 @@ class Trace:
     numbers : int64 array or None
         What was cut out of the labels of PyTorch's operators, as in `readers.operator_texts`; None
         where these are whole.
+    stacks : Stacks
+        Frames of Python, or of recorded call chains; trimmed traces have none.
+    single : mapping of str to int
+        `ONE_BLOCK` or `ONE_THREAD` by the names of kernels that are launched so.
     """
 
     source: Path
@@ -424,6 +431,7 @@ class Trace:
     left_out: LeftOut | None = None
     numbers: Int64 | None = None
     stacks: Stacks = NO_STACKS
+    single: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def op_count(self) -> int:

@@ -16,6 +16,7 @@ from perfmodel.timing.nccl import PASSES, MatchedKernels, NcclKernels
 from perfmodel.timing.small_kernels import MANY
 from perfmodel.timing.step_graph import KERNEL_OP
 from perfmodel.timing.step_report import StepReport
+from perfmodel.timing.unified import UnifiedFacts, unified_facts
 
 _WORTH: Final = 0.005
 """Kinds that take less than this share of a step cannot save more, and are not replayed."""
@@ -40,6 +41,7 @@ class KernelTime:
     """One kernel by name: launches per step and rank, median time, share of all kernel time.
 
     `line` and `module` launch it for most of its time; None where the report does not say.
+    `single` is `ONE_BLOCK` or `ONE_THREAD` of one that is launched so, else 0.
     """
 
     name: str
@@ -50,6 +52,7 @@ class KernelTime:
     share: float
     line: str | None = None
     module: str | None = None
+    single: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +254,8 @@ class StepFacts:
         Those with most GPU time.
     long : LongSteps or None
         Steps that are so much longer than the median one that it does not stand for all.
+    unified : UnifiedFacts or None
+        Migrations of unified memory.
     """
 
     step_s: float
@@ -269,6 +274,7 @@ class StepFacts:
     idle: tuple[IdleCause, ...]
     kernels: tuple[KernelTime, ...]
     long: LongSteps | None = None
+    unified: UnifiedFacts | None = None
 
     def idle_s(self, cause: str) -> float:
         """Idle time by a cause, of the rank with most of it."""
@@ -367,6 +373,7 @@ def step_facts(
         idle=idle,
         kernels=kernels,
         long=long,
+        unified=unified_facts([r.migrations for r in reports], window, len(lanes)),
     )
 
 

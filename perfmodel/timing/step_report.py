@@ -28,6 +28,7 @@ from perfmodel.timing.spans import PAUSE, Spans, Steps
 from perfmodel.timing.stack_times import StackTimes, join_stack_times, stack_times
 from perfmodel.timing.step_graph import StepGraph, last_steps, step_graph
 from perfmodel.timing.step_times import StepOps, StepTimes, join_times, step_times, widened
+from perfmodel.timing.unified import Migrations, migrations
 
 _MOST_KERNELS: Final = 40
 """Kernels of one report that are kept by name, those with most GPU time."""
@@ -54,6 +55,8 @@ class KernelTimes:
         One row per launch, in as few bytes as they need; `step` is the step's number.
     total_ns : int64, shape (steps,)
         GPU time of all kernels by step, of those that are not kept by name, too.
+    single : mapping of str to int
+        Kernels of one block or thread by name, as `Trace.single`.
     """
 
     names: tuple[str, ...]
@@ -62,6 +65,7 @@ class KernelTimes:
     step: Int32
     duration_ns: Int64
     total_ns: Int64
+    single: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,8 @@ class StepReport:
         The steps, and the levels around and inside them.
     stacks : StackTimes
         What launched the operations in steps.
+    migrations : Migrations
+        Of unified memory.
     """
 
     steps: Steps
@@ -139,6 +145,7 @@ class StepReport:
     pauses: tuple[Pause, ...]
     spans: Spans
     stacks: StackTimes
+    migrations: Migrations
 
 
 def report_steps(trace: Trace, steps: Steps) -> StepReport:
@@ -280,6 +287,7 @@ def _measured(
         pauses=tuple(_pauses(trace, steps, found, times)),
         spans=step_spans(trace, steps, found),
         stacks=stack_times(trace, steps, found, times),
+        migrations=migrations(trace, steps, times),
     )
 
 
@@ -396,6 +404,7 @@ def _joined(
         pauses=tuple(pause for pauses in column["pauses"] for pause in pauses),
         spans=join_spans(column["spans"]),
         stacks=join_stack_times(column["stacks"]),
+        migrations=Migrations.join(column["migrations"]),
     )
 
 
@@ -483,6 +492,7 @@ def _kernels(
         step=_narrow(step),
         duration_ns=_narrow(duration),
         total_ns=total,
+        single=trace.single,
     )
 
 
@@ -512,6 +522,7 @@ def _longest(kernels: KernelTimes) -> KernelTimes:
         step=kernels.step[kept],
         duration_ns=kernels.duration_ns[kept],
         total_ns=kernels.total_ns,
+        single=kernels.single,
     )
 
 
@@ -522,6 +533,7 @@ def _join_kernels(parts: list[KernelTimes], count: int) -> KernelTimes:
         keys = zip(part.names, part.categories, strict=True)
         recode = np.array([codes.setdefault(key, len(codes)) for key in keys], np.int32)
         names.append(_narrow(recode[part.name]))
+    single = parts[0].single  # that of the report
     total = np.zeros(count, np.int64)
     for part in parts:
         total[: len(part.total_ns)] += part.total_ns
@@ -531,6 +543,7 @@ def _join_kernels(parts: list[KernelTimes], count: int) -> KernelTimes:
         name=np.concatenate(names),
         **join_columns(parts, ("step", "duration_ns")),
         total_ns=total,
+        single=single,
     )
 
 

@@ -308,9 +308,9 @@ DETAILS = """\
 "0","77","saxpy(int)","(4096, 1, 1)","Duration","us","5.62",""
 "0","77","saxpy(int)","(4096, 1, 1)","","","","SOLBottleneck"
 """
-WIDE_DETAILS = '''"ID","Kernel Name","Grid Size","Duration [ns]"
+WIDE_DETAILS = """"ID","Kernel Name","Grid Size","Duration [ns]"
 "0","saxpy(int)","(4096, 1, 1)","5620"
-'''
+"""
 
 
 @pytest.mark.parametrize("text", [DETAILS, WIDE_DETAILS])
