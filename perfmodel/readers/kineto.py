@@ -173,6 +173,7 @@ class _Events:
         self._on_gpu: list[tuple[str, int, int | None, tuple[Any, ...]]] = []
         self._unread: dict[str, None] = {}
         self._functions = _Functions()
+        self._of_xla = False
         self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _TABLES}
         self._made: set[str] = set()
         self._origin_ns = 0
@@ -202,6 +203,7 @@ class _Events:
             if not isinstance(event, dict):
                 raise self._odd(number, "an object", event)
             if event.get("ph") != "X":
+                self._of_xla |= _is_of_xla(event)
                 continue
             if event.get("cat") == _FUNCTION:
                 self._functions.add(event, event.get("name"))
@@ -408,7 +410,7 @@ class _Events:
         if not parsed.found or not self._count:
             raise SchemaError(
                 f"{self._source}: expected a trace of torch.profiler, with operators or kernels in "
-                f"'traceEvents'; got {self._instead(parsed)}; record one with {RECORD}"
+                f"'traceEvents'; got {self._instead(parsed)}; {self._advice(parsed)}"
             )
         out, beside = self._out, parsed.beside
         _write(out, "StringIds", {"id": "INTEGER PRIMARY KEY", "value": "TEXT"},
@@ -441,8 +443,18 @@ class _Events:
         self._write_gpus(beside.get("deviceProperties") or beside.get("computeProperties"))
         self._write_ranks(beside.get("distributedInfo"))
 
+    def _advice(self, parsed: JsonStream) -> str:
+        """Say what to give in place of a file that is no trace of torch.profiler."""
+        if self._of_xla:
+            return "give the .xplane.pb file that the profiler wrote into the same folder"
+        if parsed.foreign is not None:
+            return "record with rocprofv3 --output-format rocpd, and give its .db file"
+        return f"record one with {RECORD}"
+
     def _instead(self, parsed: JsonStream) -> str:
         """Name what a file is that is no trace of torch.profiler."""
+        if self._of_xla:
+            return "a trace of JAX or TensorFlow, which does not say what launched a kernel"
         if parsed.foreign is not None:
             return _FOREIGN[parsed.foreign]
         if parsed.found:
@@ -550,6 +562,13 @@ def _kind(event: Mapping[str, Any]) -> int | None:
         return _KINDS.get(event.get("cat", ""))
     except TypeError:  # a list or an object
         return None
+
+
+def _is_of_xla(event: Mapping[str, Any]) -> bool:
+    """Whether an event names a process as the profiler of JAX and TensorFlow does."""
+    args = event.get("args")
+    name = args.get("name") if isinstance(args, dict) else None
+    return isinstance(name, str) and name.startswith(("/device:", "/host:"))
 
 
 def _unread(event: Mapping[str, Any]) -> str:
