@@ -185,7 +185,7 @@ class _Tables:
         threads = 0
         for plane in planes:
             gpu = _GPU.fullmatch(plane.name)
-            if gpu and plane.facts:
+            if gpu and any(fact in plane.facts for _, fact in _FACTS):
                 self._add("TARGET_INFO_GPU", id=int(gpu[1]), name=plane.facts.get("device_name"),
                           **{column: plane.facts.get(fact) for column, fact in _FACTS})  # fmt: skip
             for name, number, events in plane.lines():

@@ -331,7 +331,7 @@ def test_what_is_no_trace_of_torch_profiler(content: Any, reason: str, tmp_path:
 
 def test_json_of_rocprofv3(tmp_path: Path) -> None:
     content = {"rocprofiler-sdk-tool": [{"buffer_records": {}}]}
-    with pytest.raises(SchemaError, match="got JSON of rocprofv3.*--output-format rocpd"):
+    with pytest.raises(SchemaError, match=r"got JSON of rocprofv3.*--output-format rocpd"):
         read(build_kineto.write(tmp_path / "t.json", content))
 
 
