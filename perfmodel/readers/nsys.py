@@ -44,6 +44,7 @@ from perfmodel.readers.trace import (
     Diagnostic,
     GpuOps,
     MpiCalls,
+    Ranges,
     Trace,
     join,
     rows,
@@ -79,6 +80,8 @@ _FACTS: Final = (
 )  # fmt: skip
 """Tables of what does not happen at a time."""
 _META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+_ALL_TO_ALL: Final = ("nccl:all_to_all", "c10d::alltoall", "ncclAlltoAll", "ncclAllToAll")
+"""How ranges begin in which sends and receives of NCCL are an all-to-all, not of a pipeline."""
 _SHAPE: Final = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 """Columns of a kernel's launch."""
 _SEVERITY = {0: "unknown", 1: "info", 2: "warning", 3: "error", 4: "verbose"}
@@ -401,9 +404,17 @@ def _assemble(
         host=_host(db),
         numbers=nvtx.numbers,
         stacks=stacks,
+        all_to_all=_all_to_all(nvtx),
         single=_single(frames, ids, strings),
         views=db.views & frozenset(_FACTS).union(*EVENT_TABLES.values()),
     )
+
+
+def _all_to_all(nvtx: Nvtx) -> Ranges | None:
+    """Ranges that PyTorch or NCCL pushes around an all-to-all."""
+    named = [i for i, label in enumerate(nvtx.labels) if label.startswith(_ALL_TO_ALL)]
+    found = rows(nvtx.ranges, np.isin(nvtx.ranges.name, named)) if named else None
+    return found if found is not None and len(found) else None
 
 
 def _host(db: Database) -> str | None:

@@ -395,6 +395,8 @@ class Trace:
         where these are whole.
     stacks : Stacks
         Frames of Python, or of recorded call chains; trimmed traces have none.
+    all_to_all : Ranges or None
+        Ranges that say that the kernels launched in them are an all-to-all; None without any.
     single : mapping of str to int
         `ONE_BLOCK` or `ONE_THREAD` by the names of kernels that are launched so.
     """
@@ -431,6 +433,7 @@ class Trace:
     left_out: LeftOut | None = None
     numbers: Int64 | None = None
     stacks: Stacks = NO_STACKS
+    all_to_all: Ranges | None = None
     single: Mapping[str, int] = field(default_factory=dict)
 
     @property

@@ -52,6 +52,7 @@ def trim(timed: TimedReport, *, replays: bool = False, most_ops: int | None = No
         whole=False,
         left_out=None,
         stacks=NO_STACKS,
+        all_to_all=None,
         single={},
         ranges=rows(trace.ranges, _ranges(trace.ranges)),
         mpi=trace.mpi if calls.all() else rows(trace.mpi, calls),
