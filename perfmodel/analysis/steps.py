@@ -512,24 +512,20 @@ def places_of(
 ) -> dict[str, tuple[str | None, str | None]]:
     """Return the line and the module that launch each kernel or copy for most of its time.
 
-    Layers of one kind are one module.
+    Of the launches whose line, or module, is known; layers of one kind are one module.
     """
-    spent: dict[str, dict[tuple[str | None, str | None], int]] = {}
+    spent: dict[tuple[str, int], dict[str, int]] = {}
     for report in reports:
         times = report.stacks
         for node, name, ns in times.inside(window):
             module = times.module(node)
-            place = times.line(node), layers_together(module) if module else None
-            mine = spent.setdefault(name, {})
-            mine[place] = mine.get(place, 0) + ns
-    return {name: _largest(places) for name, places in spent.items()}
-
-
-def _largest(
-    places: dict[tuple[str | None, str | None], int],
-) -> tuple[str | None, str | None]:
-    """Return the place with most time, of those with a line where there are any."""
-    return max(places, key=lambda place: (place[0] is not None, places[place]))
+            for which, place in enumerate((times.line(node), module and layers_together(module))):
+                if place:
+                    mine = spent.setdefault((name, which), {})
+                    mine[place] = mine.get(place, 0) + ns
+    most = {key: max(places, key=places.__getitem__) for key, places in spent.items()}
+    names = dict.fromkeys(name for name, _ in most)
+    return {name: (most.get((name, 0)), most.get((name, 1))) for name in names}
 
 
 def on_step_clock(everything: PathTable, run: Run, steps: StepBreakdown) -> PathTable:
