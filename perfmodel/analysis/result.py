@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from perfmodel.base.errors import PerfmodelError
+from perfmodel.base.units import si
 from perfmodel.readers.trace import Trace
 
 if TYPE_CHECKING:
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
     from perfmodel.programs.program import Program
     from perfmodel.timing.collectives import CollectiveGroup
     from perfmodel.timing.copies import CopyGroup
+    from perfmodel.timing.late_ranks import LateRank
     from perfmodel.timing.point_to_point import PointToPoint, RangeOfRank
     from perfmodel.timing.range_times import Path
     from perfmodel.timing.run import Run
     from perfmodel.timing.samples import Estimate
-    from perfmodel.timing.stragglers import Skew
+    from perfmodel.timing.skew import Skew
     from perfmodel.workloads.work import Counts, Workload
 
 
@@ -89,17 +91,6 @@ class BatchSummary:
     median: Estimate
     mean_s: float
     queued_s: float | None = None
-
-    def share(self, finding: Finding) -> float | None:
-        """Share of a saving in the median batch; None where it is unknown.
-
-        Of what some batches lose, and of more than a median batch, in the mean one.
-        """
-        seconds, usual = finding.saving_s, self.median.value
-        if seconds is None:
-            return None
-        of_mean = finding.of_mean or seconds > usual
-        return seconds / (max(self.mean_s, seconds) if of_mean else usual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +157,7 @@ class RunAnalysis:
     findings: tuple[Finding, ...]
     warnings: tuple[str, ...]
     skew: Skew | None = None
+    late: tuple[LateRank, ...] = ()
     steps: StepBreakdown | None = None
     messages: PointToPoint | None = None
     ranges_by_rank: tuple[RangeOfRank, ...] = ()
@@ -177,6 +169,13 @@ class RunAnalysis:
     def traces(self) -> tuple[Trace, ...]:
         """The reports of the run."""
         return self.measured.traces
+
+    def __repr__(self) -> str:
+        return (
+            f"<RunAnalysis {self.label}: {self.batch.count} steps of "
+            f"{si(self.batch.median.value, 's')}, {len(self.ranks)} ranks, "
+            f"{len(self.findings)} findings>"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +190,10 @@ class Analysis:
     fit: int = 0
     failed: tuple[PerfmodelError, ...] = ()
     not_kept: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        more = f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else ""
+        return f"<Analysis of {self.fitted!r}{more}>"
 
     @property
     def fitted(self) -> RunAnalysis:

@@ -12,12 +12,13 @@ from perfmodel.analysis.modules import layers_together
 from perfmodel.base.arrays import Bool, Floats, Int64, distinct_positions
 from perfmodel.base.units import si
 from perfmodel.readers.trace import NULL
-from perfmodel.timing.collectives import CollectiveGroup
+from perfmodel.timing.exchanges import Exchanges
 from perfmodel.timing.host_timeline import CAUSES, DEPENDENCY
 from perfmodel.timing.idle_causes import LONGEST, IdleGaps
+from perfmodel.timing.kernels import COMMUNICATION
 from perfmodel.timing.levels import LayerTime, LevelRow, layer_times, level_rows
-from perfmodel.timing.nccl import match_kernels, nccl_groups
 from perfmodel.timing.run import Run
+from perfmodel.timing.run_exchanges import kernels_of, lane_ranks
 from perfmodel.timing.samples import PathTable
 from perfmodel.timing.spans import Candidate, FoundBy
 from perfmodel.timing.step_facts import (
@@ -30,13 +31,15 @@ from perfmodel.timing.step_facts import (
     step_facts,
 )
 from perfmodel.timing.step_report import StepReport
-from perfmodel.timing.step_times import SLOW, StepTimes, counted_steps
+from perfmodel.timing.step_times import StepTimes, counted_steps
 
 _TOP_KERNELS: Final = 10
 _FEW: Final = 3
 _UNEQUAL: Final = 0.1
-"""Of at least so many steps the median one does not stand for all if long ones (as slow as a step
-of the warm-up) take this share of it more, per step of all."""
+"""Of at least so many steps the median one does not stand for all if long ones take this share of
+it more, per step of all."""
+_LONG: Final = 1.5
+"""A long step takes more than so many median ones: what a bar chart of steps shows at a glance."""
 _MOSTLY: Final = 0.5
 """A cause explains long steps if it takes this share of what they take more."""
 _BUSY: Final = {
@@ -48,11 +51,14 @@ _BUSY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RankStep:
-    """Medians over the steps of one rank's GPU; None where the report cannot say.
+    """The median step of one rank's GPU, and its parts; None where the report cannot say.
 
     `batch_s` runs from the first GPU operation of a step to the first of the next (the host's time
-    of the step where there is no GPU); the parts are those of `timing.step_times.StepTimes`.
-    `waiting_s` is the part of `communication_s` before the last rank arrived.
+    of the step where there is no GPU). Times in it are those of `timing.step_times.StepTimes`:
+    `compute_s`, `copy_s`, `exposed_communication_s` and `idle_s` add up to it; `gpu_busy_s` and
+    `communication_s` overlap them. `waiting_s` is the part of `communication_s` before the ranks
+    came that it needed. Each is a median over the steps, but that the parts, whose medians need not
+    add up, are scaled to the median of the time in which any of them goes on.
     """
 
     rank: int
@@ -101,7 +107,7 @@ class StepBreakdown:
     seconds : float64, shape (ranks, steps)
         Time of every step, warm-up included, NaN where it is unknown; rows are `ranks`.
     median_s : float
-        Largest of the ranks' medians: a step ends when the slowest rank is done.
+        Over the ranks and the steps that count.
     unattributed : float
         Share of the GPU time between the first and the last step that no step holds.
     idle : tuple of IdleCause
@@ -127,7 +133,6 @@ class StepBreakdown:
     ranks: tuple[RankStep, ...]
     categories: tuple[CategoryTime, ...]
     kernels: tuple[KernelTime, ...]
-    collectives: tuple[CollectiveGroup, ...]
     unattributed: float
     idle: tuple[IdleCause, ...]
     facts: StepFacts
@@ -136,34 +141,37 @@ class StepBreakdown:
     candidates: tuple[Candidate, ...]
 
 
-def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> StepBreakdown:
+def break_down(
+    reports: Sequence[StepReport], found: Exchanges, *, warmup: int | None = None
+) -> StepBreakdown:
     """Sum the steps of a run up.
 
     Parameters
     ----------
     reports : sequence of StepReport
         One per report of the run.
+    found : Exchanges
+        Of the run; its kernels come first.
     warmup : int, optional
         Leading steps to leave out; see `perfmodel.timing.step_times.counted_steps`.
     """
-    lanes = [len(r.times.process) for r in reports]
-    matched = match_kernels([r.nccl for r in reports], lanes, [r.utc_start_ns for r in reports])
     steps = max(r.times.step_ns.shape[1] for r in reports)
     window = counted_steps([r.times for r in reports], warmup)
-    waiting = matched.waiting_by_step(sum(lanes), steps)
+    waiting = _waiting_by_step(found, window)
     rows: list[RankStep] = []
     seconds: list[Floats] = []
     numbered = lane_ranks(reports)
     for report, numbers in zip(reports, numbered, strict=True):
         for lane, rank in enumerate(numbers):
-            waited = None if waiting is None else waiting[len(rows), window]
-            rows.append(_rank(report.times, lane, rank, window, waited, len(matched.kernels) > 0))
+            waited = None if waiting is None else waiting[found.ranks.index(rank)]
+            rows.append(_rank(report.times, lane, rank, window, waited))
             seconds.append(_seconds(report.times.step_ns[lane], window, steps))
     order = sorted(range(len(rows)), key=lambda i: (rows[i].rank, rows[i].gpu or 0))
     launched = sum(r.launched_ns for r in reports)
     idle = _idle(reports, window, numbered)
     kernels = _kernels(reports, window)
-    median_s = max(row.batch_s for row in rows)
+    counted = np.stack(seconds)[:, window]
+    median_s = float(np.nanmedian(counted)) if np.isfinite(counted).any() else 0.0
     return StepBreakdown(
         label=reports[0].steps.label,
         found_by=reports[0].steps.found_by,
@@ -174,9 +182,8 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
         seconds=np.stack([seconds[i] for i in order]),
         median_s=median_s,
         ranks=tuple(rows[i] for i in order),
-        categories=_categories(reports, window),
+        categories=_categories(reports, rows, window),
         kernels=kernels[:_TOP_KERNELS],
-        collectives=nccl_groups(matched, window, [r for ranks in numbered for r in ranks]),
         unattributed=sum(r.lost_ns for r in reports) / launched if launched else 0.0,
         idle=idle,
         levels=level_rows([r.spans for r in reports], sum(r.work_ns for r in reports)),
@@ -184,7 +191,8 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
         candidates=reports[0].steps.candidates,
         facts=step_facts(
             reports,
-            matched,
+            kernels_of(reports),
+            found,
             window,
             numbered,
             idle,
@@ -195,19 +203,13 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
     )
 
 
-def lane_ranks(reports: Sequence[StepReport]) -> list[list[int]]:
-    """Rank of every lane: its process's, or counted where a process drives several GPUs."""
-    known = [[r.rank_of.get(int(p), NULL) for p in r.times.process] for r in reports]
-    flat = [rank for ranks in known for rank in ranks]
-    if NULL not in flat and len(set(flat)) == len(flat):
-        return known
-    lanes = sorted(
-        (i, int(r.times.device[j]), int(r.times.process[j]), j)
-        for i, r in enumerate(reports)
-        for j in range(len(r.times.process))
-    )
-    number = {(i, j): n for n, (i, _, _, j) in enumerate(lanes)}
-    return [[number[i, j] for j in range(len(r.times.process))] for i, r in enumerate(reports)]
+def _waiting_by_step(found: Exchanges, window: slice) -> Floats | None:
+    """Waiting of every rank and step that counts, in s; None where it is not known."""
+    inside = (found.step >= window.start) & (found.step < window.stop)
+    known, mpi = found.wait_ns != NULL, found.by_mpi
+    if not (inside & known).any() or (inside & ~mpi & ~known).any():
+        return None
+    return found.seconds_by_step(window.stop, waiting=True)[:, window]
 
 
 def _median_s(values: Int64) -> float | None:
@@ -215,32 +217,41 @@ def _median_s(values: Int64) -> float | None:
     return float(np.median(known)) * 1e-9 if len(known) else None
 
 
-def _rank(
-    times: StepTimes, lane: int, rank: int, window: slice, waited: Int64 | None, nccl: bool
-) -> RankStep:
+def _rank(times: StepTimes, lane: int, rank: int, window: slice, waited: Floats | None) -> RankStep:
     on_gpu = bool(times.device[lane] >= 0)
     present = times.busy_ns[lane, window] >= 0
 
     def median(column: Int64) -> float:
         return _median_s(column[lane, window]) or 0.0
 
-    waiting = None if nccl or median(times.communication_ns) else 0.0
-    if waited is not None:
-        shown = waited[: len(present)][present]
-        waiting = float(np.median(shown)) * 1e-9 if len(shown) else 0.0
+    waiting = None if median(times.communication_ns) else 0.0
+    if waited is not None and present.any():
+        spent = times.communication_ns[lane, window][present] * 1e-9
+        waiting = float(np.median(np.minimum(waited[: len(present)][present], spent)))
+    parts = np.array([times.compute_ns, times.copy_ns, times.exposed_ns])[:, lane, window]
+    active_s = _median_s(np.where(present, parts.sum(axis=0), -1)) or 0.0
+    usual = np.median(parts[:, present], axis=1) if present.any() else np.zeros(3)
+    usual = usual if usual.any() or not present.any() else parts[:, present].mean(axis=1)
+    compute_s, copy_s, exposed_s = (active_s * usual / max(float(usual.sum()), 1.0)).tolist()
     return RankStep(
         rank=rank,
         gpu=int(times.device[lane]) if on_gpu else None,
         batches=int(present.sum()),
         batch_s=median(times.step_ns),
         gpu_busy_s=median(times.busy_ns) if on_gpu else None,
-        compute_s=median(times.compute_ns),
+        compute_s=compute_s,
         communication_s=median(times.communication_ns),
         waiting_s=waiting,
-        exposed_communication_s=median(times.exposed_ns),
-        copy_s=median(times.copy_ns) if on_gpu else None,
-        idle_s=median(times.idle_ns) if on_gpu else None,
+        exposed_communication_s=exposed_s,
+        copy_s=copy_s if on_gpu else None,
+        idle_s=max(median(times.step_ns) - active_s, 0.0) if on_gpu else None,
     )
+
+
+def _gpu_idle_s(times: StepTimes, lane: int, window: slice) -> float:
+    """What the GPU's busy time leaves of the median step, also while its process communicates."""
+    step_s, busy_s = (_median_s(ns[lane, window]) or 0.0 for ns in (times.step_ns, times.busy_ns))
+    return max(step_s - busy_s, 0.0)
 
 
 def _seconds(step_ns: Int64, window: slice, steps: int) -> Floats:
@@ -256,21 +267,28 @@ def _warmup_seconds(reports: Sequence[StepReport], first: int) -> float:
     return float(max(early, default=0)) * 1e-9
 
 
-def _categories(reports: Sequence[StepReport], window: slice) -> tuple[CategoryTime, ...]:
-    """Split every rank's median busy time by category, and average over the ranks with a GPU."""
+def _categories(
+    reports: Sequence[StepReport], rows: Sequence[RankStep], window: slice
+) -> tuple[CategoryTime, ...]:
+    """Split the GPU's parts of every rank's step by category, and average over the ranks."""
     names = reports[0].categories
+    sends = np.array([name == COMMUNICATION for name in names])
     seconds, own, count = (np.zeros(len(names)) for _ in range(3))
     lanes = 0
-    for report in reports:
-        times = report.times
-        for lane in np.flatnonzero(times.device >= 0).tolist():
-            busy = times.busy_ns[lane, window]
-            held = report.exclusive_ns[lane, window].sum(axis=0).astype(np.float64)
-            seconds += (_median_s(busy) or 0.0) * held / max(held.sum(), 1.0)
-            steps = max(int((busy >= 0).sum()), 1)
-            own += report.kernel_ns[lane, window].sum(axis=0) * 1e-9 / steps
-            count += report.count[lane, window].sum(axis=0) / steps
-            lanes += 1
+    for at, (report, lane) in enumerate(
+        (r, i) for r in reports for i in range(len(r.times.device))
+    ):
+        rank = rows[at]
+        if rank.gpu_busy_s is None or rank.copy_s is None:
+            continue
+        held = report.exclusive_ns[lane, window].sum(axis=0).astype(np.float64)
+        others_s = rank.compute_s + rank.copy_s if held[sends].any() else rank.gpu_busy_s
+        for group, part_s in ((~sends, others_s), (sends, max(rank.gpu_busy_s - others_s, 0.0))):
+            seconds[group] += part_s * held[group] / max(held[group].sum(), 1.0)
+        steps = max(int((report.times.busy_ns[lane, window] >= 0).sum()), 1)
+        own += report.kernel_ns[lane, window].sum(axis=0) * 1e-9 / steps
+        count += report.count[lane, window].sum(axis=0) / steps
+        lanes += 1
     total = float(seconds.sum()) or 1.0
     lanes = max(lanes, 1)
     found = [
@@ -307,7 +325,7 @@ def idle_ranges(
             mine = gaps.rows_of(lane, window)
             key = (gaps.range[mine] + 1).astype(np.int64) * len(CAUSES) + gaps.cause[mine]
             distinct, share = _shares(report, mine, window, key)
-            idle_s = _median_s(report.times.idle_ns[lane, window]) or 0.0
+            idle_s = _gpu_idle_s(report.times, lane, window)
             for code, part in zip(distinct.tolist(), share.tolist(), strict=True):
                 where = names[code // len(CAUSES) - 1], CAUSES[code % len(CAUSES)]
                 found[where] = found.get(where, 0.0) + part * idle_s
@@ -322,18 +340,18 @@ def _idle(
 ) -> tuple[IdleCause, ...]:
     """Split the idle time of every rank's median step by the medians of its causes."""
     found: list[IdleCause] = []
-    for report, numbers, begins in zip(reports, numbered, _begins(reports), strict=True):
+    for report, numbers in zip(reports, numbered, strict=True):
         for lane, rank in enumerate(numbers):
             rows = report.gaps.rows_of(lane, window)
             cause = report.gaps.cause[rows].astype(np.int64)
             codes, shares = _shares(report, rows, window, cause)
-            idle_s = _median_s(report.times.idle_ns[lane, window]) or 0.0
+            idle_s = _gpu_idle_s(report.times, lane, window)
             names = (*report.gaps.names, "")  # the last one is that of no range
             for i in np.argsort(-shares, kind="stable").tolist():
                 code, share = int(codes[i]), float(shares[i])
                 if share > 0:
                     mine = rows[cause == code]
-                    longest = _longest(report.gaps, mine, begins)
+                    longest = _longest(report.gaps, mine)
                     where = report.gaps.range[mine].astype(np.int64) + 1
                     ranges, parts = _shares(report, mine, window, where)
                     most = names[int(ranges[np.argmax(parts)]) - 1]
@@ -355,7 +373,7 @@ def unequal_steps(steps: StepBreakdown | None) -> tuple[str, ...]:
     else:
         why = f"; the long ones take {si(long.longer_s, 's')} more"
     return (
-        f"{long.count} of {long.steps} steps take over {SLOW:g} times the median "
+        f"{long.count} of {long.steps} steps take over {_LONG:g} times the median "
         f"{si(long.median_s, 's')}; the mean is {si(long.mean_s, 's')}: times, shares and savings "
         f"are those of a median step{why}",
     )
@@ -366,14 +384,14 @@ def _long_steps(
 ) -> LongSteps | None:
     """Find steps that are much longer than the others; of ranks the one that idles longest then."""
     found = []
-    for report, numbers, begins in zip(reports, numbered, _begins(reports), strict=True):
+    for report, numbers in zip(reports, numbered, strict=True):
         for lane, rank in enumerate(numbers):
             step_ns = report.times.step_ns[lane, window]
             known = step_ns[step_ns >= 0]
             if report.times.device[lane] < 0 or len(known) < _FEW:
                 continue
             usual = float(np.median(known))
-            long = step_ns > SLOW * usual
+            long = step_ns > _LONG * usual
             longer = step_ns[long] - usual
             if longer.sum() < _UNEQUAL * usual * len(known):
                 continue
@@ -387,7 +405,7 @@ def _long_steps(
             why = CAUSES[most]
             if more[most] < _MOSTLY * longer.sum():
                 why, most = _busy_longer(report.times, lane, window, long, float(longer.sum())), -1
-            gaps = _longest(report.gaps, rows[cause == most], begins)
+            gaps = _longest(report.gaps, rows[cause == most])
             found.append(
                 LongSteps(
                     rank,
@@ -441,17 +459,7 @@ def _shares(report: StepReport, rows: Int64, window: slice, key: Int64) -> tuple
     return distinct, usual / max(float(usual.sum()), 1.0)
 
 
-def _begins(reports: Sequence[StepReport]) -> list[Int64]:
-    """When the first rank began every step, in ns on the clock of each report."""
-    base = reports[0].utc_start_ns or 0
-    shifts = [(r.utc_start_ns or base) - base for r in reports]
-    first = np.full(max(int(r.steps.number.max()) for r in reports) + 1, np.iinfo(np.int64).max)
-    for report, shift in zip(reports, shifts, strict=True):
-        np.minimum.at(first, report.steps.number, report.steps.start_ns + shift)
-    return [first - shift for shift in shifts]
-
-
-def _longest(gaps: IdleGaps, rows: Int64, begins: Int64) -> tuple[Gap, ...]:
+def _longest(gaps: IdleGaps, rows: Int64) -> tuple[Gap, ...]:
     names = (*gaps.names, "")
     rows = rows[gaps.start_ns[rows] != NULL]
     if len(rows) > LONGEST:  # few are sorted, in time linear in all
@@ -463,7 +471,7 @@ def _longest(gaps: IdleGaps, rows: Int64, begins: Int64) -> tuple[Gap, ...]:
             start_s=float(gaps.start_ns[i]) * 1e-9,
             seconds=float(gaps.idle_ns[i]) * 1e-9,
             step=int(gaps.step[i]),
-            in_step_s=float(gaps.start_ns[i] - begins[gaps.step[i]]) * 1e-9,
+            in_step_s=float(gaps.into_ns[i]) * 1e-9,
             call=names[gaps.call[i]],
             range=names[gaps.range[i]],
             line=names[gaps.line[i]] or None,

@@ -9,15 +9,15 @@ import numpy as np
 
 from perfmodel.analysis.outliers import check_ranks
 from perfmodel.analysis.rates import amounts, counted
-from perfmodel.analysis.steps import lane_ranks
 from perfmodel.base.units import si
 from perfmodel.programs.identify import Identity
 from perfmodel.readers.trace import GRAPH, MPI_OTHER, NULL, Trace
-from perfmodel.timing.collectives import lost
 from perfmodel.timing.copies import devices, gpu_id, tells_devices, unsized_copies
 from perfmodel.timing.host_events import cut_short
+from perfmodel.timing.mpi_calls import lost
 from perfmodel.timing.range_times import ranks_of
 from perfmodel.timing.run import Run
+from perfmodel.timing.run_exchanges import lane_ranks
 from perfmodel.timing.samples import PathTimes
 from perfmodel.timing.step_report import MOST_PAUSES, LaunchedThere, StepReport
 from perfmodel.workloads.work import Counts
@@ -133,7 +133,7 @@ def check_collection(
         yield (
             f"{run.label}: {lost} of {counts['gpu_ops']} GPU operations belong to no range "
             f"({counts['without_launch']} without a launch in the report, {strays} launched "
-            f"outside all ranges while the batches ran); {advice}"
+            f"outside all ranges while the steps ran); {advice}"
         )
 
 
@@ -326,7 +326,7 @@ def check_ranges(
     absent = [n for n, c in counts.items() if n not in present and c.flops + c.moved_bytes]
     if absent:
         yield (
-            f"{run.label}: the workload counts ranges that the batches do not have: "
+            f"{run.label}: the workload counts ranges that the steps do not have: "
             f"{', '.join(repr(n) for n in absent)}; their work is left out of rates and intensity"
         )
     work = {} if replay else amounts(totals)

@@ -6,6 +6,7 @@ GPU operations, some rows at a time.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from perfmodel.base.arrays import Arena, Bool, Int32, Int64, keep_freed
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.gpu import Gpu
 from perfmodel.readers.checks import stamp, unchanged
+from perfmodel.readers.chunks import LeftOut
 from perfmodel.readers.codes import Codes, Ids, factorize, least
 from perfmodel.readers.nvtx import MPI_DOMAIN, Nvtx, read_nvtx
 from perfmodel.readers.operator_texts import OperatorTexts
@@ -49,7 +51,7 @@ from perfmodel.readers.trace import (
     join,
     rows,
 )
-from perfmodel.readers.window import InWindow, LeftOut
+from perfmodel.readers.window import InWindow
 
 ALL_PARTS: Final = frozenset({"nvtx", "ops", "op_details", "api", "api_names", "mpi", "stacks"})
 """Parts of a report. 'op_details' are sizes, kinds and places of GPU operations, 'api_names' the
@@ -79,11 +81,16 @@ _FACTS: Final = (
     "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV", "DIAGNOSTIC_EVENT",
 )  # fmt: skip
 """Tables of what does not happen at a time."""
-_META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+META_TABLES: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+"""Versions and settings of the export; the second name is that of 2022."""
+HOST_NAME: Final = "Hostname"
+"""The name of the recorded machine in TARGET_INFO_SYSTEM_ENV."""
 _ALL_TO_ALL: Final = ("nccl:all_to_all", "c10d::alltoall", "ncclAlltoAll", "ncclAllToAll")
 """How ranges begin in which sends and receives of NCCL are an all-to-all, not of a pipeline."""
 _SHAPE: Final = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 """Columns of a kernel's launch."""
+_PATH: Final = re.compile(r"(?<![\w/.])(?:~|\.{1,2})?/(?:[^\s/'\"]+/)*(?=[^\s/'\"])")
+"""The folders of a path, which may name a user."""
 _SEVERITY = {0: "unknown", 1: "info", 2: "warning", 3: "error", 4: "verbose"}
 
 
@@ -196,8 +203,8 @@ def read_window(
 
 def check_export(db: Database) -> None:
     """Refuse an SQLite file that is no Nsight Systems export with a `SchemaError`."""
-    known = {*_META, "ANALYSIS_DETAILS", "TARGET_INFO_SESSION_START_TIME", "NVTX_EVENTS", API_TABLE}
-    known |= {table for _, table in OP_TABLES}  # old exports have these alone
+    known = {*META_TABLES, "ANALYSIS_DETAILS", "TARGET_INFO_SESSION_START_TIME", "NVTX_EVENTS"}
+    known |= {API_TABLE, *(table for _, table in OP_TABLES)}  # old exports have these alone
     if "StringIds" not in db.tables or not known & db.tables:
         found = ", ".join(sorted(db.tables)[:5]) or "no table"
         kind = "a folder" if Path(db.path).is_dir() else "an SQLite file"
@@ -372,7 +379,7 @@ def _assemble(
     stacks = read_stacks(frames, known.thread, *ranges_of, python_marks=marked)
     if not any(t in db.tables for t in MPI_TABLES):
         mpi, strings = _mpi_from_nvtx(nvtx, mpi, strings)
-    meta = {str(n): str(v) for t in _META for n, v in db.rows(t, ["name", "value"])}
+    meta = {str(n): str(v) for t in META_TABLES for n, v in db.rows(t, ["name", "value"])}
     (utc,) = next(db.rows("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"]), (None,))
     return Trace(
         source=db.path,
@@ -401,7 +408,7 @@ def _assemble(
         nvtx_last_ns=nvtx.last_ns,
         utc_start_ns=utc if isinstance(utc, int) else None,
         mpi_from_nvtx=mpi.from_nvtx,
-        host=_host(db),
+        host=host_name(db),
         numbers=nvtx.numbers,
         stacks=stacks,
         all_to_all=_all_to_all(nvtx),
@@ -417,16 +424,32 @@ def _all_to_all(nvtx: Nvtx) -> Ranges | None:
     return found if found is not None and len(found) else None
 
 
-def _host(db: Database) -> str | None:
+def host_name(db: Database) -> str | None:
     """Name of the machine, as recorded."""
     facts = db.rows("TARGET_INFO_SYSTEM_ENV", ["name", "value"])
-    return next((as_text(value) for name, value in facts if as_text(name) == "Hostname"), None)
+    return next((as_text(value) for name, value in facts if as_text(name) == HOST_NAME), None)
+
+
+def without_places(text: str, host: str | None) -> str:
+    """Return a text without the host's name, and of every path its last part only.
+
+    Examples
+    --------
+    >>> without_places("On node7 events were lost, see /data/somebody/log.txt", "node7")
+    'On HOST events were lost, see log.txt'
+    """
+    return _PATH.sub("", text.replace(host, "HOST") if host else text)
 
 
 def _diagnostics(db: Database) -> tuple[Diagnostic, ...]:
     """Read what Nsight Systems says of the collection, by time."""
+    host = host_name(db)
     found = [
-        (at if isinstance(at, int) else 0, (as_text(text) or "").strip(), severity)
+        (
+            at if isinstance(at, int) else 0,
+            without_places((as_text(text) or "").strip(), host),
+            severity,
+        )
         for at, text, severity in db.rows("DIAGNOSTIC_EVENT", ["timestamp", "text", "severity"])
     ]
     found.sort(key=lambda row: row[:2])
@@ -474,9 +497,9 @@ class Mpi:
 def _read_mpi(db: Database, ids: Ids, strings: tuple[str, ...]) -> Mpi:
     """Read every MPI table there is."""
     columns = ["globalTid", "textId", "size", "recvSize", "commHandle", "remoteRank", "tag",
-               "requestHandle"]  # fmt: skip
+               "requestHandle", "rootRank"]  # fmt: skip
     tables = [db.read_events(t, columns, needed=["globalTid"], open_ends=True) for t in MPI_TABLES]
-    start, end, tid, text, size, received, handle, peer, tag, request = (
+    start, end, tid, text, size, received, handle, peer, tag, request, root = (
         np.concatenate([t[c] for t in tables]) for c in ["start", "end", *columns]
     )
     named = [
@@ -507,6 +530,7 @@ def _read_mpi(db: Database, ids: Ids, strings: tuple[str, ...]) -> Mpi:
     members, group, own = _communicators(tid, handle, ranks, known, world)
     thread: Any = tid
     source = np.repeat(np.arange(len(MPI_TABLES), dtype=np.int8), [len(t["start"]) for t in tables])
+    peer = np.where(peer == NULL, root, peer)
     sent, least = _message_bytes(name, strings, size, received, members, own)
     calls = MpiCalls(start, end, thread, name, source, sent, least, group, own, peer, tag, request)
     return Mpi(calls, ranks, world or None)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64
 from perfmodel.base.gpu import Gpu
-
-if TYPE_CHECKING:
-    from perfmodel.readers.window import LeftOut
+from perfmodel.readers.chunks import LeftOut
 
 T = TypeVar("T")
 
@@ -217,8 +215,8 @@ class MpiCalls(Events):
     communicator : int64, shape (n,)
         A number that all its ranks share, 0 for MPI_COMM_WORLD; `NULL` where there is none.
     own, peer : int64, shape (n,)
-        The caller's rank and that at the other end of a message, in the communicator; -1 for a
-        message of any source, `NULL` where there is none.
+        The caller's rank and that at the other end of a message, or the root of a collective, in
+        the communicator; -1 for a message of any source, `NULL` where there is none.
     tag, request : int64, shape (n,)
         A message's tag, and the handle that a call started or completed (one row a request); `NULL`
         where there is none.
@@ -435,6 +433,12 @@ class Trace:
     stacks: Stacks = NO_STACKS
     all_to_all: Ranges | None = None
     single: Mapping[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:  # texts of a report may be private
+        return (
+            f"<Trace {self.source.name}: {self.recorder}, {len(self.ranges)} ranges, "
+            f"{self.op_count} GPU operations, {len(self.mpi)} MPI calls>"
+        )
 
     @property
     def op_count(self) -> int:

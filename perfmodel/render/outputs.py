@@ -15,7 +15,7 @@ from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.analysis.rows import comparable, machine_roof, own_roof
 from perfmodel.base.document import to_json
 from perfmodel.base.errors import ModelError, PerfmodelError
-from perfmodel.base.files import blocks, staged_folder
+from perfmodel.base.files import blocks, check_path, staged_folder
 from perfmodel.base.table import Column, Table, render
 from perfmodel.models.roofline import Point
 from perfmodel.render import messages, operators, tables
@@ -81,8 +81,10 @@ def csv_tables(analysis: Analysis) -> Iterator[tuple[str, Table]]:
             "messages": messages.pairs, "waiting": messages.waiters, "chains": messages.chains,
             "ranges_by_rank": messages.by_rank,
         }  # fmt: skip
-    if any(run.steps and run.steps.facts.stragglers for run in analysis.runs):
-        of_run |= {"late_ranks": tables.late_ranks, "last_arrivals": tables.last_arrivals}
+    if any(run.late for run in analysis.runs):
+        of_run["late_ranks"] = tables.late_ranks
+    if any(run.steps and run.steps.facts.arrivals for run in analysis.runs):
+        of_run["last_arrivals"] = tables.last_arrivals
     if any(run.outliers for run in analysis.runs):
         of_run["outliers"] = tables.outliers
     for name, make in of_run.items():
@@ -209,7 +211,7 @@ def draw_breakdown(analysis: Analysis, ax: Axes | None = None) -> Axes:
     return plot.breakdown(
         run.ranges,
         ax=ax,
-        title=f"A median batch of {run.label}",
+        title=f"A median step of {run.label}",
         queued=run.batch.queued_s is not None,
     )
 
@@ -251,6 +253,8 @@ def append(analysis: Analysis, path: Path) -> int:
     """
     import sqlite_utils
 
+    if path.exists():
+        check_path(path)
     keys = [_hash(run) for run in analysis.runs]
     try:
         connection = sqlite3.connect(

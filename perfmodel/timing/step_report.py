@@ -12,9 +12,16 @@ import numpy as np
 from perfmodel.base.arrays import Floats, Growing, Int8, Int32, Int64, distinct_positions
 from perfmodel.base.kernels import PRODUCTS
 from perfmodel.readers.codes import sums
-from perfmodel.readers.trace import KERNEL, NO_NAME, Trace, join_columns
+from perfmodel.readers.trace import KERNEL, MEMCPY, MEMSET, NO_NAME, Trace, join_columns
 from perfmodel.timing.by_process import Part, by_process
-from perfmodel.timing.host_timeline import HostTimes, call_kinds, host_timeline, host_times
+from perfmodel.timing.host_timeline import (
+    HostTimes,
+    call_kinds,
+    host_timeline,
+    host_times,
+    other_timelines,
+    quick_launches,
+)
 from perfmodel.timing.idle_causes import IdleGaps, idle_gaps
 from perfmodel.timing.intervals import extents, union
 from perfmodel.timing.kernels import COMMUNICATION, categorize
@@ -39,7 +46,7 @@ LaunchedThere = Literal[
 ]
 
 _NONE: Final[Any] = np.empty(0, np.int64)
-_NO_GAPS: Final = IdleGaps((), *[_NONE] * 9)
+_NO_GAPS: Final = IdleGaps((), *[_NONE] * 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,14 +264,16 @@ def _measured(
     product = np.isin(code, [i for i, name in enumerate(names) if name in PRODUCTS])
     exclusive, own, count = _by_category(trace, steps, times, code, names)
     nesting = nest(trace.ranges, len(trace.threads), last_ns=last_ns)
-    small, small_of = small_kernels(trace, steps, found, times, nesting, code, names)
-    kinds = call_kinds(trace, found)
+    quick = quick_launches(trace, found)
+    small, small_of = small_kernels(trace, steps, found, times, nesting, code, names, quick)
+    kinds = call_kinds(trace, found, quick)
     gaps, hosts, graphs = [], [], []
     for lane in range(len(times.process)):
-        line = host_timeline(trace, steps, found, times, lane, kinds)
+        line = host_timeline(trace, steps, found, times, lane, kinds, quick)
         gaps.append(idle_gaps(trace, steps, found, times, lane, line, nesting, names_of_gaps))
         hosts.append(host_times(line, steps, times, lane))
-        graphs.append(step_graph(trace, steps, found, times, line, lane, sends, small_of))
+        others = other_timelines(trace, steps, times, lane, kinds)
+        graphs.append(step_graph(trace, steps, found, times, line, lane, sends, small_of, others))
     lost, everything = _lost(trace, steps, found, step)
     return StepReport(
         steps=steps,
@@ -430,9 +439,9 @@ def _by_category(
     cell = times.ops.lane * shape[1] + step
     category = code[op].astype(np.int64)
     start, end = trace.ops.start_ns[op], trace.ops.end_ns[op]
-    later = {"copy": 1, "memset": 1, "communication": 2}
-    order = np.array([later.get(name, 0) for name in names], np.int64)
-    held = exclusive(cell, start, end, order[category])
+    kind, sends = trace.ops.kind[op], category == names.index(COMMUNICATION)
+    order = np.where(sends, 2, ((kind == MEMCPY) | (kind == MEMSET)).astype(np.int64))
+    held = exclusive(cell, start, end, order)
     where = cell * len(names) + category
     cells = shape[0] * shape[1] * shape[2]
     each = (held, end - start, np.ones(len(op), np.int64))

@@ -25,8 +25,8 @@ from support.build_training import Training, analyzed, training_report
 from support.document_report import document_report
 
 CSVS = {
-    "categories", "collectives", "copies", "findings", "gaps", "idle", "kernels", "points",
-    "ranges", "ranks", "rates", "runs", "skew", "stragglers",
+    "categories", "collectives", "copies", "findings", "gaps", "idle", "kernels", "late_ranks",
+    "points", "ranges", "ranks", "rates", "runs", "skew", "stragglers",
 }  # fmt: skip
 PICTURES = {
     "breakdown.png", "breakdown.svg", "idle.png", "idle.svg", "roofline.pdf", "roofline.png",
@@ -39,6 +39,7 @@ UNITLESS = {
     "share", "last_share", "of_ceiling", "of_roof", "model_error",  # fractions
     "value", "low", "high", "launch_low", "launch_high", "rate",  # with a unit column
     *"DHCBpb",  # symbols
+    "share_last", "latest", "steps", "probability", "doing",  # empty: nobody is late
 }  # fmt: skip
 NAMES = (
     "\x1b[2J\x1b[31mred", "[bold red]rich[/]", "two\r\nlines\n", r"$\frac{$", 'a,b"c', "=1+1",

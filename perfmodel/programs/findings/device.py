@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from perfmodel.base.units import percent, si
-from perfmodel.programs.findings import Actions, Facts, Finding
+from perfmodel.programs.actions import Actions
+from perfmodel.programs.facts import Facts
+from perfmodel.programs.findings import Finding, finding
 from perfmodel.readers.trace import ONE_THREAD
 from perfmodel.timing.kernels import COMMUNICATION
 
@@ -17,7 +19,8 @@ _MUCH: Final = 0.05
 """Kernels of one block with this share of a step are reported."""
 
 
-def page_migrations(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:
+@finding("page_migration", needs=("steps",))
+def page_migrations(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Finding]:
     """Pages of unified memory that move between host and GPU while kernels wait for them."""
     moved = steps.unified
     if moved is None:
@@ -32,13 +35,12 @@ def page_migrations(facts: Facts, steps: StepFacts, actions: Actions) -> Iterato
         f"{moved.count:.0f} migrations per step move {si(moved.to_gpu_bytes, 'B')} to the GPU and "
         f"{si(moved.to_host_bytes, 'B')} to the host{rate}, in "
         f"{si(moved.seconds, 's')} of {si(steps.step_s or facts.batch.value, 's')}",
-        "cudaMemPrefetchAsync before the kernels that use them"
-        + ("; cudaMemAdvise (SetReadMostly, SetAccessedBy) for what both sides read" * both)
-        + "; or cudaMalloc in place of cudaMallocManaged, with copies from pinned memory",
+        actions.advise("share_pages" if both else "prefetch_pages"),
     )
 
 
-def single_blocks(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:
+@finding("single_block", needs=("steps",))
+def single_blocks(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Finding]:
     """Kernels of one block, or one thread: one multiprocessor works, the others idle."""
     step_s = steps.step_s or facts.batch.value
     for kernel in steps.kernels:
@@ -55,6 +57,5 @@ def single_blocks(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[
             seconds * (1 - 1 / units) if units else seconds,
             f"{kernel.count:.1f} launches per step take {si(seconds, 's')}, "
             f"{percent(seconds / step_s)} of the step, on one{of or ' multiprocessor'}",
-            "launch more blocks: split the work over elements or rows, and sum the parts up with "
-            "atomics or in a second kernel",
+            actions.advise("more_blocks"),
         )
