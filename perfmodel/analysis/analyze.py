@@ -47,6 +47,7 @@ from perfmodel.programs import program_of_run
 from perfmodel.programs.facts import DeviceReduce, Facts, GemmTime
 from perfmodel.programs.findings import find
 from perfmodel.programs.identify import missing_values
+from perfmodel.programs.places import located
 from perfmodel.readers import RAW, check_at_rest
 from perfmodel.readers.trace import NULL, Trace
 from perfmodel.timing.async_batches import AsyncBatches, head_of, time_async, until_done
@@ -388,7 +389,9 @@ def _concluded(analysis: RunAnalysis, facts: Facts) -> RunAnalysis:
     program = analysis.program
     return replace(
         analysis,
-        findings=find(program.facts(facts), program.actions(analysis.identity)),
+        findings=located(
+            find(program.facts(facts), program.actions(analysis.identity)), facts.steps
+        ),
         outliers=find_outliers(analysis.ranks, analysis.hosts),
     )
 

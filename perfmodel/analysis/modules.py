@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+_OF_CLASS: Final = re.compile(r"([A-Z]\w*)_\d+")
+"""A module by its class and number, as torch.profiler names them."""
 _DEEPEST: Final = 31
 """Modules around a module; the names of those further in stay with the last."""
 
@@ -80,8 +83,13 @@ def _around(module: str) -> list[str]:
 
 
 def layers_together(module: str) -> str:
-    """Return a name with `*` for the numbers of layers."""
-    return ".".join("*" if part.isdecimal() else part for part in module.split("."))
+    """Return a name with `*` for the numbers of layers, without those of modules of one class.
+
+    >>> layers_together("GPT.h.3.attn"), layers_together("GPT_0.Block_3")
+    ('GPT.h.*.attn', 'GPT.Block')
+    """
+    parts = ("*" if part.isdecimal() else part for part in module.split("."))
+    return ".".join(_OF_CLASS.sub(r"\1", part) for part in parts)
 
 
 def _module(name: str, parts: Sequence[ModulePart], own_s: float, total_s: float) -> ModuleRow:

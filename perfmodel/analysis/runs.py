@@ -30,7 +30,7 @@ from perfmodel.timing.step_report import StepsByPart
 from perfmodel.timing.trim import needed, trim
 
 _SUFFIXES: Final = re.compile(
-    r"\.sqlite.*|\.nsys-rep$|(\.pt\.trace)?\.json(\.gz|\.xz|\.zst)?$|_(pqt|arw)dir$"
+    r"\.sqlite.*|\.nsys-rep$|(\.pt\.trace)?\.json(\.gz|\.xz|\.zst)?$|_(pqt|arw)dir$|\.xplane\.pb"
 )
 """Ends of the names of reports, which labels leave out."""
 _LARGE_BYTES: Final = 1 << 25

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from perfmodel.analysis.modules import layers_together
 from perfmodel.base.arrays import Bool, Floats, Int64, distinct_positions
 from perfmodel.base.units import si
 from perfmodel.readers.trace import NULL
@@ -473,6 +474,7 @@ def _longest(gaps: IdleGaps, rows: Int64) -> tuple[Gap, ...]:
             in_step_s=float(gaps.into_ns[i]) * 1e-9,
             call=names[gaps.call[i]],
             range=names[gaps.range[i]],
+            line=names[gaps.line[i]] or None,
         )
         for i in top.tolist()
     )
@@ -495,6 +497,8 @@ def _kernels(reports: Sequence[StepReport], window: slice) -> tuple[KernelTime, 
             durations.setdefault(key, []).append(times)
     joined = {key: np.concatenate(times) for key, times in durations.items()}
     top = sorted((k for k in joined if len(joined[k])), key=lambda key: -int(joined[key].sum()))
+    places = places_of(reports, window)
+    single = {name: kind for report in reports for name, kind in report.kernels.single.items()}
     return tuple(
         KernelTime(
             name=name,
@@ -503,9 +507,33 @@ def _kernels(reports: Sequence[StepReport], window: slice) -> tuple[KernelTime, 
             median_s=float(np.median(joined[name, category])) * 1e-9,
             seconds=float(joined[name, category].sum()) * 1e-9 / cells,
             share=float(joined[name, category].sum()) / max(total, 1),
+            line=places.get(name, (None, None))[0],
+            module=places.get(name, (None, None))[1],
+            single=single.get(name, 0),
         )
         for name, category in top
     )
+
+
+def places_of(
+    reports: Sequence[StepReport], window: slice
+) -> dict[str, tuple[str | None, str | None]]:
+    """Return the line and the module that launch each kernel or copy for most of its time.
+
+    Of the launches whose line, or module, is known; layers of one kind are one module.
+    """
+    spent: dict[tuple[str, int], dict[str, int]] = {}
+    for report in reports:
+        times = report.stacks
+        for node, name, ns in times.inside(window):
+            module = times.module(node)
+            for which, place in enumerate((times.line(node), module and layers_together(module))):
+                if place:
+                    mine = spent.setdefault((name, which), {})
+                    mine[place] = mine.get(place, 0) + ns
+    most = {key: max(places, key=places.__getitem__) for key, places in spent.items()}
+    names = dict.fromkeys(name for name, _ in most)
+    return {name: (most.get((name, 0)), most.get((name, 1))) for name in names}
 
 
 def on_step_clock(everything: PathTable, run: Run, steps: StepBreakdown) -> PathTable:

@@ -35,6 +35,10 @@ _SHOWN = 10
     "--section", type=click.Choice(["levels"]),
     help="Print one section: the steps' levels, layers and other candidates.",
 )  # fmt: skip
+@click.option(
+    "--stacks", type=_options.FILE,
+    help="File to write the stacks of the GPU's time to, folded, in µs, as flame graphs read them.",
+)  # fmt: skip
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")
 @_options.output("", said="The folder also has analysis.json and the figures.")
 def analyze(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
@@ -59,6 +63,11 @@ def analyze(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: An
         from perfmodel.render import outputs
 
         outputs.append(analysis, db)
+    if options["stacks"] is not None:
+        from perfmodel.base.files import write_text
+        from perfmodel.render.stacks import folded_stacks
+
+        write_text(options["stacks"], folded_stacks(analysis))
     emit(summary.result(analysis, options["section"]), fmt, out, makes={"": write})
     exit_of(analysis)
 

@@ -31,6 +31,13 @@ ADVICE: Final[Mapping[str, str]] = {
     "raise_rate": "larger matrices: a larger batch; sizes that are multiples of 64",
     "fuse_attention": "use a fused attention kernel, which keeps the scores on the chip",
     "fuse_small": "fuse the kernels{where}, or capture them in a CUDA graph",
+    "prefetch_pages": "cudaMemPrefetchAsync before the kernels that use them; or cudaMalloc in "
+    "place of cudaMallocManaged, with copies from pinned memory",
+    "share_pages": "cudaMemPrefetchAsync before the kernels that use them; cudaMemAdvise "
+    "(SetReadMostly, SetAccessedBy) for what both sides read; or cudaMalloc in place of "
+    "cudaMallocManaged, with copies from pinned memory",
+    "more_blocks": "launch more blocks: split the work over elements or rows, and sum the parts up "
+    "with atomics or in a second kernel",
 }
 """What to do against a loss of any program."""
 

@@ -10,11 +10,13 @@ from typing import Final
 from perfmodel.base.files import COMPRESSED, open_input
 from perfmodel.readers.checks import RAW, begins_as_json, check_file
 from perfmodel.readers.nsys import ALL_PARTS, read_sqlite
+from perfmodel.readers.rocpd import is_rocpd
 from perfmodel.readers.trace import Trace
 
 __all__ = ["RAW", "check_at_rest", "opened", "read"]
 
-_CONVERTED: Final = (*RAW, *COMPRESSED)
+_CONVERTED: Final = (*RAW, *COMPRESSED, ".pb")
+"""Suffixes of what is made SQLite first; `.pb` is XPlane, of JAX and TensorFlow."""
 
 
 def read(path: str | Path, *, parts: Iterable[str] = ALL_PARTS) -> Trace:
@@ -74,7 +76,9 @@ def check_at_rest(path: Path, source: Path) -> None:
 
 def is_sqlite(path: Path) -> bool:
     """Whether a report is read as it is, not from a temporary file that is made of it."""
-    return path.suffix not in _CONVERTED and not path.is_dir() and not _is_json(path)
+    if path.suffix in _CONVERTED or path.is_dir() or _is_json(path):
+        return False
+    return not is_rocpd(path)
 
 
 def _is_json(path: Path) -> bool:

@@ -25,8 +25,8 @@ _UNREAD_TABLES: Final = frozenset({
 })  # fmt: skip
 _UNREAD_COLUMNS: Final = frozenset({
     "eventClass", "returnValue", "callchainId", "contextId", "greenContextId", "shortName",
-    "mangledName", "launchType", "cacheConfig", "registersPerThread", "gridX", "gridY", "gridZ",
-    "blockX", "blockY", "blockZ", "staticSharedMemory", "dynamicSharedMemory",
+    "mangledName", "launchType", "cacheConfig", "registersPerThread", "staticSharedMemory",
+    "dynamicSharedMemory",
     "localMemoryPerThread", "localMemoryTotal", "gridId", "sharedMemoryExecuted",
     "sharedMemoryLimitConfig", "uint64Value", "int64Value", "doubleValue", "uint32Value",
     "int32Value", "floatValue", "color", "category", "rangeId", "binaryData",

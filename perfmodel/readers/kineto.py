@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from array import array
 from collections.abc import Hashable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from itertools import chain, islice
@@ -28,8 +29,10 @@ from typing import IO, Any, Final, TypeGuard
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.kernels.types import ITEM_BYTES, dtype_named
 from perfmodel.readers.checks import RECORD
+from perfmodel.readers.frames import FRAMEWORK, MODULE, python_frame
 from perfmodel.readers.json_stream import JsonStream
 from perfmodel.readers.nvtx import BEGUN, GPU_DOMAIN, PAYLOAD_COMMUNICATOR, PAYLOAD_SIZE
+from perfmodel.readers.stacks import FUNCTION_COLUMNS, FUNCTION_NAMES, FUNCTIONS
 from perfmodel.readers.trace import COPY_KINDS, MEMORY_KINDS, PROCESS_BITS, TORCH_PROFILER
 from perfmodel.readers.write_sqlite import SqliteWriter, written
 
@@ -40,6 +43,7 @@ _TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "globalTid", "correlationId", "nameId"),
     "CUPTI_ACTIVITY_KIND_KERNEL": (
         "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName",
+        "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
     ),
     "CUPTI_ACTIVITY_KIND_MEMCPY": (
         "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "copyKind",
@@ -51,6 +55,10 @@ _TABLES: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 _HOST, _OPERATOR, _CALL, _KERNEL, _COPY, _SET, _ON_GPU, _MTIA = range(8)
+_FUNCTION: Final = "python_function"
+_BUILT_IN: Final = "<"
+_STACKS: Final = ("Call stack", "Call Stack")
+_STEP: Final = "ProfilerStep"
 _KINDS: Final = {
     "user_annotation": _HOST, "cpu_op": _OPERATOR, "gpu_user_annotation": _ON_GPU,
     "cuda_runtime": _CALL, "cuda_driver": _CALL, "hip_runtime": _CALL, "hip_driver": _CALL,
@@ -175,6 +183,8 @@ class _Events:
         self._sized: list[tuple[tuple[Any, ...], str]] = []
         self._on_gpu: list[tuple[str, int, int | None, tuple[Any, ...]]] = []
         self._unread: dict[str, None] = {}
+        self._functions = _Functions()
+        self._of_xla = False
         self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _TABLES}
         self._made: set[str] = set()
         self._origin_ns = 0
@@ -204,7 +214,10 @@ class _Events:
             if not isinstance(event, dict):
                 raise self._odd(number, "an object", event)
             if event.get("ph") != "X":
+                self._of_xla |= _is_of_xla(event)
                 continue
+            if event.get("cat") == _FUNCTION:
+                self._functions.add(event, event.get("name"))
             kind = _kind(event)
             if kind == _MTIA:
                 kind, event = _as_of_gpu(event)
@@ -225,6 +238,7 @@ class _Events:
             for table in self._made:  # events are in any order
                 self._out.add_to(table, ("start", "end"), early)
             self._origin_ns = self._first_ns
+        self._write_functions()
         if late := self._process - self._gpu_process:
             for table in self._made.intersection(_GPU_TABLES):  # kernels came before the host's
                 self._out.add_to(table, ("globalPid",), late)
@@ -257,6 +271,9 @@ class _Events:
             self._counted |= payload is not None
             begun = args.get(_COUNTED, args.get(_NUMBERED_AS))
             thread = self._thread(number, event, start)
+            for stack in _STACKS:
+                if args.get(stack) and not name.startswith(_STEP):  # which ends elsewhere
+                    self._functions.add(event, args[stack], is_stack=True)
             range_row = *span, thread, _PUSH_POP, None, self._text(label), _number(begun)
             if name.startswith(_NCCL) and (size := _payload_of_sizes(args)):
                 self._sized.append((range_row, size))
@@ -296,7 +313,8 @@ class _Events:
         start, end, correlation = when
         row = (start, end, *where, correlation, self._gpu_process)
         if kind == _KERNEL and (kind := _ROCTRACER.get(name, _KERNEL)) == _KERNEL:
-            self._row("CUPTI_ACTIVITY_KIND_KERNEL", (*row, self._text(_as_nsys(name))))
+            shape = (*_three(args.get("grid")), *_three(args.get("block")))
+            self._row("CUPTI_ACTIVITY_KIND_KERNEL", (*row, self._text(_as_nsys(name)), *shape))
             return
         size = args.get("bytes")
         if size is not None and (not _is_small(size) or size < 0):
@@ -340,6 +358,20 @@ class _Events:
             self._out.change(table, "correlationId", f"rowid * {len(tables)} + {i}")
             row = ("start", "start", str(thread), "correlationId", str(name))
             self._out.add_from(calls, table, row)
+
+    def _write_functions(self) -> None:
+        """Write functions of Python and stacks; modules become ranges, too, as `annotate` does."""
+        rows, names = self._functions.rows(self._threads, self._origin_ns), self._functions.names
+        if not rows or "NVTX_EVENTS" not in self._made:
+            return
+        _write(self._out, FUNCTIONS, dict.fromkeys(FUNCTION_COLUMNS, "INTEGER"), rows)
+        texts = ((i, name.encode("utf-8", "replace").decode()) for i, name in enumerate(names))
+        _write(self._out, FUNCTION_NAMES, {"id": "INTEGER PRIMARY KEY", "value": "TEXT"}, texts)
+        for start, end, thread, name, is_stack in rows:
+            if not is_stack and names[name].startswith(MODULE):
+                span = start, end, thread, _PUSH_POP, None
+                self._row("NVTX_EVENTS", (*span, self._text(names[name]), None, None))
+        self._flush("NVTX_EVENTS")
 
     def _row(self, table: str, row: tuple[Any, ...]) -> None:
         rows = self._rows[table]
@@ -397,7 +429,7 @@ class _Events:
         if not parsed.found or not self._count:
             raise SchemaError(
                 f"{self._source}: expected a trace of torch.profiler, with operators or kernels in "
-                f"'traceEvents'; got {self._instead(parsed)}; record one with {RECORD}"
+                f"'traceEvents'; got {self._instead(parsed)}; {self._advice(parsed)}"
             )
         out, beside = self._out, parsed.beside
         _write(out, "StringIds", {"id": "INTEGER PRIMARY KEY", "value": "TEXT"},
@@ -430,8 +462,18 @@ class _Events:
         self._write_gpus(beside.get("deviceProperties") or beside.get("computeProperties"))
         self._write_ranks(beside.get("distributedInfo"))
 
+    def _advice(self, parsed: JsonStream) -> str:
+        """Say what to give in place of a file that is no trace of torch.profiler."""
+        if self._of_xla:
+            return "give the .xplane.pb file that the profiler wrote into the same folder"
+        if parsed.foreign is not None:
+            return "record with rocprofv3 --output-format rocpd, and give its .db file"
+        return f"record one with {RECORD}"
+
     def _instead(self, parsed: JsonStream) -> str:
         """Name what a file is that is no trace of torch.profiler."""
+        if self._of_xla:
+            return "a trace of JAX or TensorFlow, which does not say what launched a kernel"
         if parsed.foreign is not None:
             return _FOREIGN[parsed.foreign]
         if parsed.found:
@@ -471,6 +513,49 @@ class _Events:
         )
 
 
+class _Functions:
+    """Functions of Python and stacks of operators, without those of the framework.
+
+    Attributes
+    ----------
+    names : list of str
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._known: dict[str, int] = {}
+        self._threads: dict[tuple[Hashable, Hashable], int] = {}
+        self._flat = array("q")
+
+    def add(self, event: Mapping[str, Any], name: Any, *, is_stack: bool = False) -> None:
+        """Add an event; one that is none of PyTorch's is left out."""
+        if not isinstance(name, str) or name.startswith(_BUILT_IN):
+            return
+        code = self._known.get(name)
+        if code is None:
+            own = is_stack or python_frame(name)[1] < FRAMEWORK
+            code = self._known[name] = len(self.names) if own else -1
+            self.names += [name] * own
+        start, spent = _ns(event.get("ts")), _ns(event.get("dur", 0))
+        if code < 0 or start is None or spent is None or spent < 0:
+            return
+        given = event.get("pid"), event.get("tid")
+        if max(abs(start), spent) < _LATEST_NS and all(isinstance(v, Hashable) for v in given):
+            thread = self._threads.setdefault(given, len(self._threads))
+            self._flat.extend((start, start + spent, thread, code, is_stack))
+
+    def rows(
+        self, threads: Mapping[tuple[Hashable, Hashable], int], origin_ns: int
+    ) -> list[tuple[int, int, int, int, int]]:
+        """Return rows of `FUNCTIONS` of the threads that did something else, too."""
+        known = [threads.get(given) for given in self._threads]
+        return [
+            (start - origin_ns, end - origin_ns, tid, code, is_stack)
+            for start, end, thread, code, is_stack in zip(*[iter(self._flat)] * 5, strict=True)
+            if (tid := known[thread]) is not None
+        ]
+
+
 _WHERE: Final = (("device", "pid"), ("stream", "tid"))
 """Where a GPU operation ran: by its arguments, or by the row that it is drawn in."""
 
@@ -496,6 +581,13 @@ def _kind(event: Mapping[str, Any]) -> int | None:
         return _KINDS.get(event.get("cat", ""))
     except TypeError:  # a list or an object
         return None
+
+
+def _is_of_xla(event: Mapping[str, Any]) -> bool:
+    """Whether an event names a process as the profiler of JAX and TensorFlow does."""
+    args = event.get("args")
+    name = args.get("name") if isinstance(args, dict) else None
+    return isinstance(name, str) and name.startswith(("/device:", "/host:"))
 
 
 def _unread(event: Mapping[str, Any]) -> str:
@@ -639,6 +731,13 @@ def _payload(args: Mapping[str, Any]) -> str | None:
     digest = hashlib.blake2b(group.encode("utf-8", "replace"), digest_size=8).digest()
     size = (min(known) if each else max(known)) * item
     return json.dumps({PAYLOAD_COMMUNICATOR: int.from_bytes(digest, "big"), PAYLOAD_SIZE: size})
+
+
+def _three(sizes: Any) -> tuple[int | None, ...]:
+    """Return the sizes of a launch; None where they are none."""
+    if isinstance(sizes, list) and len(sizes) == 3 and all(type(n) is int for n in sizes):
+        return tuple(n if 0 < n < 1 << 31 else None for n in sizes)
+    return (None,) * 3
 
 
 def _as_nsys(kernel: str) -> str:

@@ -18,6 +18,8 @@ from perfmodel.readers.rep import converted
 TIME: Final = "gpu__time_duration.sum"
 DEVICE: Final = "device__attribute_display_name"
 _LONG: Final = ("Metric Name", "Metric Unit", "Metric Value")
+_DURATION: Final = re.compile(r"(?:GPU Time )?Duration(?: ?[(\[](?P<unit>[^)\]]*)[)\]])?")
+"""What the page of details calls `TIME`, in some exports with its unit."""
 _RENAMED: Final = re.compile(r"([^(<]*)/")
 """What --print-nvtx-rename kernel puts before a kernel's name, which has no slash of its own."""
 
@@ -199,8 +201,11 @@ def _is_long(header: list[str]) -> bool:
 
 def _wide(header: list[str], rows: Rows, source: str, warnings: list[str]) -> Iterator[Launch]:
     """A row a launch; the row without an ID has the units."""
-    metrics = [i for i, name in enumerate(header) if "__" in name]
     units = next((row for row in rows if not row[0].strip()), [""] * len(header))
+    header, units = [*header], [*units]
+    for i, label in enumerate(header):
+        header[i], units[i] = _metric(label, units[i])
+    metrics = [i for i, name in enumerate(header) if "__" in name]
     counted = [row for row in rows if row[0].strip()]
     mark = decimal_mark((row[i] for row in counted for i in metrics), source)
     scales = {i: _scale(header[i], units[i], source, warnings) for i in metrics}
@@ -219,11 +224,23 @@ def _long(header: list[str], rows: Rows, source: str, warnings: list[str]) -> It
     for row in rows:
         launches.setdefault((row[of_process], row[0]), []).append(row)
     for group in launches.values():
+        for row in group:
+            row[name], row[unit] = _metric(row[name], row[unit])
         scales = {row[name]: _scale(row[name], row[unit], source, warnings) for row in group}
         values = {row[name]: _value(row[value], mark, scales[row[name]]) for row in group}
         texts = {row[name]: row[value] for row in group}
         values.pop("", None)
         yield _launch(dict(zip(header, group[0], strict=True)), values, texts, source)
+
+
+def _metric(label: str, unit: str) -> tuple[str, str]:
+    """Return a metric's name and unit, given its label on the page of details.
+
+    >>> _metric("Duration", "us"), _metric("Duration [ns]", ""), _metric("SM Frequency", "Ghz")
+    (('gpu__time_duration.sum', 'us'), ('gpu__time_duration.sum', 'ns'), ('SM Frequency', 'Ghz'))
+    """
+    found = _DURATION.fullmatch(label.strip())
+    return (TIME, unit or found["unit"] or "") if found else (label, unit)
 
 
 def _scale(metric: str, unit: str, source: str, warnings: list[str]) -> float | None:

@@ -26,8 +26,9 @@ from perfmodel.readers.nvtx import MPI_DOMAIN, Nvtx, read_nvtx
 from perfmodel.readers.operator_texts import OperatorTexts
 from perfmodel.readers.order import in_order, numbered
 from perfmodel.readers.packed import EventsByProcess, Split, ordered, rows_of_report
-from perfmodel.readers.pages import Texts, as_text
+from perfmodel.readers.pages import Texts, Unsupported, as_text
 from perfmodel.readers.sqlite import Database
+from perfmodel.readers.stacks import PYTHON_DOMAIN, read_stacks
 from perfmodel.readers.trace import (
     GRAPH,
     KERNEL,
@@ -38,20 +39,23 @@ from perfmodel.readers.trace import (
     MPI_P2P,
     MPI_WAIT,
     NULL,
+    ONE_BLOCK,
+    ONE_THREAD,
     PROCESS_BITS,
     ApiCalls,
     Diagnostic,
     GpuOps,
     MpiCalls,
+    Ranges,
     Trace,
     join,
     rows,
 )
 from perfmodel.readers.window import InWindow
 
-ALL_PARTS: Final = frozenset({"nvtx", "ops", "op_details", "api", "api_names", "mpi"})
+ALL_PARTS: Final = frozenset({"nvtx", "ops", "op_details", "api", "api_names", "mpi", "stacks"})
 """Parts of a report. 'op_details' are sizes, kinds and places of GPU operations, 'api_names' the
-names of API calls; both cost reading time that some questions can save."""
+names of API calls; these and stacks cost reading time that some questions can save."""
 
 OP_TABLES = (
     (KERNEL, "CUPTI_ACTIVITY_KIND_KERNEL"),
@@ -81,6 +85,10 @@ META_TABLES: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """Versions and settings of the export; the second name is that of 2022."""
 HOST_NAME: Final = "Hostname"
 """The name of the recorded machine in TARGET_INFO_SYSTEM_ENV."""
+_ALL_TO_ALL: Final = ("nccl:all_to_all", "c10d::alltoall", "ncclAlltoAll", "ncclAllToAll")
+"""How ranges begin in which sends and receives of NCCL are an all-to-all, not of a pipeline."""
+_SHAPE: Final = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+"""Columns of a kernel's launch."""
 _PATH: Final = re.compile(r"(?<![\w/.])(?:~|\.{1,2})?/(?:[^\s/'\"]+/)*(?=[^\s/'\"])")
 """The folders of a path, which may name a user."""
 _SEVERITY = {0: "unknown", 1: "info", 2: "warning", 3: "error", 4: "verbose"}
@@ -113,7 +121,9 @@ def read_sqlite(
                for part in table]  # fmt: skip
         api = join(_read_api(events[1], ids, threads, names="api_names" in expected))
         mpi = _read_mpi(db.only_if("mpi" in expected), ids, strings)
-        return _assemble(db, strings, nvtx, (join(ops), processes), (api, threads), mpi)
+        by_process, by_thread = (join(ops), processes), (api, threads)
+        stacks = "stacks" in expected
+        return _assemble(db, ids, strings, nvtx, by_process, by_thread, mpi, with_stacks=stacks)
 
 
 def read_by_process(
@@ -135,7 +145,7 @@ def read_by_process(
         api = _read_api(db, ids, threads, lambda: Split("thread", threads, arenas))
         mpi = _read_mpi(db, ids, strings)
         none = (ops[0].none, processes), (api.none, threads)
-        trace = _assemble(db, strings, nvtx, *none, mpi)
+        trace = _assemble(db, ids, strings, nvtx, *none, mpi)
         left_out = LeftOut(path, before, tuple(split.chunks for split in ops), api.chunks)
         trace = replace(trace, left_out=left_out)
         return trace, EventsByProcess(ops, api, processes, threads, arenas)
@@ -193,8 +203,9 @@ def read_window(
 
 def check_export(db: Database) -> None:
     """Refuse an SQLite file that is no Nsight Systems export with a `SchemaError`."""
-    known = {*META_TABLES, "ANALYSIS_DETAILS", "TARGET_INFO_SESSION_START_TIME"}
-    if "StringIds" not in db.tables or not (known | {"NVTX_EVENTS"}) & db.tables:
+    known = {*META_TABLES, "ANALYSIS_DETAILS", "TARGET_INFO_SESSION_START_TIME", "NVTX_EVENTS"}
+    known |= {API_TABLE, *(table for _, table in OP_TABLES)}  # old exports have these alone
+    if "StringIds" not in db.tables or not known & db.tables:
         found = ", ".join(sorted(db.tables)[:5]) or "no table"
         kind = "a folder" if Path(db.path).is_dir() else "an SQLite file"
         if "StringIds" in db.views:
@@ -235,14 +246,27 @@ def _read_ops(
     tables = []
     for at, (kind, table) in enumerate(OP_TABLES):
         have = db.columns(table)
+        alone = NULL if "globalPid" in have or not have else _only_process(db)
 
-        def made(rows: dict[str, Int64], kind: int = kind) -> GpuOps:
+        def made(rows: dict[str, Int64], kind: int = kind, alone: int = alone) -> GpuOps:
             ops = _gpu_ops(kind, rows, ids)
+            if alone != NULL:
+                ops = replace(ops, process=np.full(len(ops), alone))
             return replace(ops, process=processes.of(np.asarray(ops.process), ops.device))
 
         found = [c for c in columns if c in have]
         tables.append(db.collect(table, found, made, partial(into, at)))
     return tables
+
+
+def _only_process(db: Database) -> int:
+    """Return the process whose calls are recorded, `NULL` if there are several.
+
+    Exports before 2021 do not say which process an operation is of.
+    """
+    threads = db.read(API_TABLE, ["globalTid"])["globalTid"]
+    found = np.unique(threads[threads != NULL] & PROCESS_BITS)
+    return int(found[0]) if len(found) == 1 else NULL
 
 
 def _gpu_ops(kind: int, rows: dict[str, Int64], ids: Ids) -> GpuOps:
@@ -254,6 +278,33 @@ def _gpu_ops(kind: int, rows: dict[str, Int64], ids: Ids) -> GpuOps:
         column["globalPid"], column["correlationId"], ids.codes(column["demangledName"]),
         column["bytes"], *(narrow(column[c], np.int8) for c in ("copyKind", "srcKind", "dstKind")),
     )  # fmt: skip
+
+
+def _single(db: Database, ids: Ids, strings: Sequence[str]) -> dict[str, int]:
+    """Find the kernels that are launched with one block, or one thread, for most of their time.
+
+    The launches that are read at once stand for all: programs repeat them.
+    """
+    table = OP_TABLES[0][1]
+    if not {"demangledName", *_SHAPE} <= {*db.columns(table)}:
+        return {}
+    try:
+        chunks = db.event_chunks(table, ["demangledName", *_SHAPE], open_ends=False)
+        found = next(chunks, ({}, 0))[0]
+    except (Unsupported, SchemaError):
+        return {}
+    if not found:
+        return {}
+    blocks, threads = (
+        np.logical_and.reduce([found[name] == 1 for name in _SHAPE if name.startswith(of)])
+        for of in ("grid", "block")
+    )
+    name = ids.codes(found["demangledName"]) + 1
+    spent = found["end"] - found["start"]
+    times = [np.bincount(name, spent * mask) for mask in (1, blocks, blocks & threads)]
+    one = 2 * times[1] > times[0]
+    kinds = np.where(2 * times[2] > times[0], ONE_THREAD, ONE_BLOCK)
+    return {strings[i - 1]: int(kinds[i]) for i in np.flatnonzero(one).tolist() if i}
 
 
 def _read_api(
@@ -290,11 +341,14 @@ def narrow(values: Int64, kind: Any) -> Any:
 
 def _assemble(
     db: Database,
+    ids: Ids,
     strings: tuple[str, ...],
     nvtx: Nvtx,
     by_process: tuple[GpuOps, Codes],
     by_thread: tuple[ApiCalls, Codes],
     mpi: Mpi,
+    *,
+    with_stacks: bool = True,
 ) -> Trace:
     """Number threads, processes and names of ranges, and put all events into order.
 
@@ -319,6 +373,10 @@ def _assemble(
     process_at, thread_at = (
         {id_: i for i, id_ in enumerate(ids.tolist())} for ids in (known.processes, known.threads)
     )
+    marked = PYTHON_DOMAIN in nvtx.all_domains
+    ranges_of = (nvtx.ranges, nvtx.labels) if with_stacks else (rows(nvtx.ranges, slice(0)), ())
+    frames = db.only_if(with_stacks)
+    stacks = read_stacks(frames, known.thread, *ranges_of, python_marks=marked)
     if not any(t in db.tables for t in MPI_TABLES):
         mpi, strings = _mpi_from_nvtx(nvtx, mpi, strings)
     meta = {str(n): str(v) for t in META_TABLES for n, v in db.rows(t, ["name", "value"])}
@@ -352,8 +410,18 @@ def _assemble(
         mpi_from_nvtx=mpi.from_nvtx,
         host=host_name(db),
         numbers=nvtx.numbers,
+        stacks=stacks,
+        all_to_all=_all_to_all(nvtx),
+        single=_single(frames, ids, strings),
         views=db.views & frozenset(_FACTS).union(*EVENT_TABLES.values()),
     )
+
+
+def _all_to_all(nvtx: Nvtx) -> Ranges | None:
+    """Ranges that PyTorch or NCCL pushes around an all-to-all."""
+    named = [i for i, label in enumerate(nvtx.labels) if label.startswith(_ALL_TO_ALL)]
+    found = rows(nvtx.ranges, np.isin(nvtx.ranges.name, named)) if named else None
+    return found if found is not None and len(found) else None
 
 
 def host_name(db: Database) -> str | None:

@@ -144,7 +144,8 @@ _MAX_MARKS = 10_000
 class Nvtx:
     """What NVTX_EVENTS holds, threads still as serialized ids, ranges and names in any order.
 
-    `begun` counts the ranges as they began, where the report does.
+    `begun` counts the ranges as they began, where the report does; `all_domains` are those of
+    marks, too.
     """
 
     ranges: Ranges
@@ -158,6 +159,7 @@ class Nvtx:
     nccl_ranks: tuple[NcclRank, ...]
     numbers: Int64 | None
     begun: Int64 | None
+    all_domains: frozenset[str]
 
     def in_order(self) -> Nvtx:
         """Return the same with ranges and names in order; threads are numbered."""
@@ -220,6 +222,7 @@ def read_nvtx(
         nccl_ranks=nccl_ranks,
         numbers=numbers,
         begun=ranges(BEGUN) if BEGUN in columns else None,
+        all_domains=frozenset(domain_of.values()),
     )
 
 

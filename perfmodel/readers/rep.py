@@ -6,6 +6,7 @@ A `.nsys-rep` goes through `nsys export`.
 from __future__ import annotations
 
 import errno
+import lzma
 import shutil
 import subprocess
 import tempfile
@@ -15,11 +16,13 @@ from pathlib import Path
 from typing import Final
 
 from perfmodel.base.errors import PerfmodelError, ReportError
-from perfmodel.base.files import check_path, opened_unpacked
-from perfmodel.readers import columnar, kineto
+from perfmodel.base.files import check_path, opened_unpacked, read_at_most
+from perfmodel.readers import columnar, kineto, rocpd, xplane
 from perfmodel.readers.checks import RAW, begins_as_json, stated_bytes
 
 _EXPORT_SECONDS: Final = 3600
+_LARGEST_PLANES: Final = 1 << 31
+"""Bytes of the largest protobuf."""
 _MORE: Final = 1 << 26
 """Bytes that may lie behind those that an SQLite header states."""
 
@@ -38,6 +41,10 @@ def as_sqlite(path: Path, folder: Path | None = None) -> Iterator[Path]:
         If JSON is no trace, or a folder no export.
     """
     make = _export if path.suffix in RAW else _unpack
+    if xplane.SUFFIX in path.suffixes[-2:]:
+        make = _planes
+    elif rocpd.is_rocpd(path):
+        make = rocpd.to_sqlite
     if columnar.is_folder(path):
         make = columnar.to_sqlite
     else:
@@ -107,6 +114,19 @@ def _export(path: Path, target: Path) -> None:
     payloads = ("--include-json", "true", "--include-blobs", "true") if known else ()
     command = ["nsys", "export", "-q", "true", "-t", "sqlite", "-o", str(target), raw]
     converted(path, command, instead, *payloads, made=target)
+
+
+def _planes(path: Path, target: Path) -> None:
+    try:
+        with opened_unpacked(path) as source:
+            data = read_at_most(source, _LARGEST_PLANES)
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise ReportError(f"{path}: cannot be read ({error}); copy it again") from error
+    if len(data) > _LARGEST_PLANES:
+        raise ReportError(
+            f"{path}: expected at most {_LARGEST_PLANES} bytes; got more; record fewer steps"
+        )
+    xplane.to_sqlite(data, path, target)
 
 
 def _unpack(path: Path, target: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -78,6 +78,9 @@ MEMORY_KINDS: Final = {
 """CUPTI's `CUpti_ActivityMemoryKind`, as Nsight Systems numbers it."""
 
 PAGEABLE_MEMORY: Final = 0
+
+ONE_BLOCK, ONE_THREAD = 1, 2
+"""Kernels that are launched with a grid of one block, and of one thread in it."""
 
 
 class Events:
@@ -256,6 +259,71 @@ class NcclRanges(Events):
     bytes: Int64
 
 
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """Frames that threads were in; a row is a change of a thread's innermost one.
+
+    Stacks are nodes of a tree: a node is a frame, called from that of its parent. Frames of the
+    framework are left out where there are others; those of `frames.MODULE` are PyTorch's modules.
+
+    Attributes
+    ----------
+    start_ns : int64, shape (n,)
+        Rows come by thread, then by time; a row holds until the thread's next one.
+    thread : int32, shape (n,)
+        Index into `Trace.threads`.
+    node : int32, shape (n,)
+        -1 where the thread was in no frame that is known.
+    frame, parent : int32, shape (nodes,)
+        Index into `frames`; the node of the caller, which comes before it, -1 of an outermost one.
+    line : int32, shape (nodes,)
+        Index into `frames` of the user's innermost frame, or else a library's; -1 if there is none.
+    module : int32, shape (nodes,)
+        Index into `modules`, -1 outside of all.
+    frames, modules : tuple of str
+        `file.py:LINE in function`, and paths of modules, the outermost first.
+    """
+
+    start_ns: Int64
+    thread: Int32
+    node: Int32
+    frame: Int32
+    parent: Int32
+    line: Int32
+    module: Int32
+    frames: tuple[str, ...]
+    modules: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def at(self, thread: Int32, at_ns: Int64) -> Int32:
+        """Return the node that each thread is in at a moment, -1 where that is not known."""
+        found = np.full(len(at_ns), -1, np.int32)
+        for number in np.unique(thread) if len(self) else ():
+            low, high = np.searchsorted(self.thread, [number, number + 1])
+            mine = np.flatnonzero(thread == number)
+            row = np.searchsorted(self.start_ns[low:high], at_ns[mine], side="right") - 1
+            known = row >= 0
+            found[mine[known]] = self.node[low + row[known]]
+        return found
+
+    def path(self, node: int) -> tuple[str, ...]:
+        """Return the frames of a stack, the outermost first."""
+        found: list[str] = []
+        while node >= 0:
+            found.append(self.frames[self.frame[node]])
+            node = int(self.parent[node])
+        return tuple(reversed(found))
+
+
+_NO_NODES: Final = np.empty(0, np.int32)
+NO_STACKS: Final = Stacks(
+    np.empty(0, np.int64), _NO_NODES, _NO_NODES, _NO_NODES, _NO_NODES, _NO_NODES, _NO_NODES, (), ()
+)
+"""Of reports without frames."""
+
+
 class NcclRank(NamedTuple):
     """A rank of a communicator of NCCL that has so many ranks."""
 
@@ -324,6 +392,12 @@ class Trace:
     numbers : int64 array or None
         What was cut out of the labels of PyTorch's operators, as in `readers.operator_texts`; None
         where these are whole.
+    stacks : Stacks
+        Frames of Python, or of recorded call chains; trimmed traces have none.
+    all_to_all : Ranges or None
+        Ranges that say that the kernels launched in them are an all-to-all; None without any.
+    single : mapping of str to int
+        `ONE_BLOCK` or `ONE_THREAD` by the names of kernels that are launched so.
     """
 
     source: Path
@@ -357,6 +431,9 @@ class Trace:
     whole: bool = True
     left_out: LeftOut | None = None
     numbers: Int64 | None = None
+    stacks: Stacks = NO_STACKS
+    all_to_all: Ranges | None = None
+    single: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:  # texts of a report may be private
         return (

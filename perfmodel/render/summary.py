@@ -287,4 +287,6 @@ def _findings(run: RunAnalysis) -> Iterator[str]:
     for i, f in enumerate(run.findings, 1):
         yield f" {i}. {f.title}{f.saving and f' — up to {f.saving}'}"
         yield f"    {f.evidence}"
+        if f.line:
+            yield f"    at {f.line}{f', in {f.range!r}' if f.range else ''}"
         yield f"    -> {f.action}"

@@ -352,11 +352,23 @@ KERNELS: Final = (
     Column("share", "Share", "percent", digits=1),
 )
 
+KERNEL_PLACES: Final = (
+    Column("line", "Line", of=lambda k: _last(k.line)),
+    Column("module", "Module", of=lambda k: _last(k.module)),
+)
+"""Where kernels are launched for most of their time, of reports that say it."""
+
 
 def kernels(run: RunAnalysis) -> Table:
     """The kernels with most GPU time."""
     found = run.steps.kernels if run.steps else ()
-    return Table.of("Largest kernels (per step and rank)", found, KERNELS)
+    some = [c for c in KERNEL_PLACES if any(getattr(k, c.key) for k in found)]
+    return Table.of("Largest kernels (per step and rank)", found, (*KERNELS, *some))
+
+
+def _last(name: str | None, most: int = 40) -> str | None:
+    """The end of a line of code or of a module's path, as far as a terminal has room."""
+    return name if name is None or len(name) <= most else f"…{name[1 - most :]}"
 
 
 def _short(name: str, most: int = 60) -> str:
@@ -381,6 +393,7 @@ GAPS: Final = (
     Column("call", "Call", of=lambda pair: pair[1].call),
     Column("range", "Range", of=lambda pair: pair[1].range),
 )
+_GAP_LINE: Final = Column("line", "Line", of=lambda pair: pair[1].line)
 _MOST_IDLE: Final = 4
 """Of more ranks, tables show those that idle most."""
 
@@ -409,7 +422,8 @@ def gaps_text(steps: StepBreakdown) -> Table:
 
 def _gaps(causes: Sequence[IdleCause], notes: Sequence[str] = ()) -> Table:
     pairs = [(cause, gap) for cause in causes for gap in cause.gaps]
-    return Table.of("Longest gaps of each cause", pairs, GAPS, notes)
+    lines = [_GAP_LINE] if any(gap.line for _, gap in pairs) else []
+    return Table.of("Longest gaps of each cause", pairs, (*GAPS, *lines), notes)
 
 
 def idle_text(steps: StepBreakdown) -> Table:
@@ -442,7 +456,8 @@ def gap_text(gap: Gap) -> str:
     """How long a gap is, where a timeline shows it, and what the host did."""
     where = f" in {gap.range}" if gap.range else ""
     when = f"{si(gap.in_step_s, 's', 4)} into step {gap.step}"
-    return f"{si(gap.seconds, 's')}, {when}: {gap.call}{where}"
+    line = f" at {gap.line}" if gap.line else ""
+    return f"{si(gap.seconds, 's')}, {when}: {gap.call}{where}{line}"
 
 
 COPIES: Final = (
@@ -554,7 +569,7 @@ def _listed(ranks: Sequence[int]) -> str:
 
 def findings(run: RunAnalysis) -> Table:
     """Findings, largest saving first."""
-    columns = (
+    columns: tuple[Column, ...] = (
         Column("saving_s", "Saves up to", "si", "s"),
         Column("share", "of step", "percent", digits=0),
         Column("title", "Finding"),
@@ -562,6 +577,8 @@ def findings(run: RunAnalysis) -> Table:
         Column("action", "What to do"),
         Column("kind", "Kind"),
     )  # fmt: skip
+    if any(f.line for f in run.findings):
+        columns = (*columns, Column("line", "Line"), Column("range", "Range"))
     return Table.of("Findings (savings overlap; they do not add up)", run.findings, columns)
 
 

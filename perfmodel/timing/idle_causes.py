@@ -28,6 +28,7 @@ from perfmodel.timing.intervals import extents, union
 from perfmodel.timing.launched import Launched
 from perfmodel.timing.nesting import Nesting, innermost, start_keys
 from perfmodel.timing.spans import Steps
+from perfmodel.timing.stack_times import nodes_at
 from perfmodel.timing.step_times import StepTimes
 
 _SETUP: Final = 2
@@ -48,7 +49,7 @@ class IdleGaps:
     Attributes
     ----------
     names : tuple of str
-        What `call` and `range` index; -1 where there is none.
+        What `call`, `range` and `line` index; -1 where there is none.
     lane : int32, shape (n,)
         Index into the lanes of `StepTimes`.
     step : int32, shape (n,)
@@ -69,6 +70,8 @@ class IdleGaps:
         Innermost range that the launching thread was in.
     op : int32, shape (n,)
         Row of `GpuOps` that ends the gap; -1 where they were added up.
+    line : int32, shape (n,)
+        Line of code that the launching thread was in.
     """
 
     names: tuple[str, ...]
@@ -81,6 +84,7 @@ class IdleGaps:
     call: Int32
     range: Int32
     op: Int32
+    line: Int32
 
     def __len__(self) -> int:
         return len(self.lane)
@@ -142,7 +146,7 @@ class IdleGaps:
         columns = {
             "lane": rows[:, 0], "step": rows[:, 1], "start_ns": np.full(len(rows), NULL),
             "into_ns": np.full(len(rows), NULL), "idle_ns": total, "cause": rows[:, 3],
-            "call": none, "range": rows[:, 2], "op": none,
+            "call": none, "range": rows[:, 2], "op": none, "line": none,
         }  # fmt: skip
         lane = np.concatenate([self.lane[at], columns["lane"]])
         order = np.argsort(lane, kind="stable")
@@ -198,12 +202,13 @@ def idle_gaps(
         some = _Gaps(*(getattr(gaps, c)[first : first + _BLOCK] for c in _Gaps.__slots__))
         launch = _launch(trace, found, line, some, graphs)
         parts.append(_joined(trace, (nesting, keys), own, line, some, launch))
-    number, start, into, total, cause, call, label, op = (
+    number, start, into, total, cause, call, label, op, line_of = (
         np.concatenate(c) for c in zip(*parts, strict=True)
     )
     return (
         np.full(len(op), lane, np.int32), number, start, into, total, cause,
         _named(names, trace.strings, call), _named(names, trace.range_labels, label), op,
+        _named(names, trace.stacks.frames, line_of),
     )  # fmt: skip
 
 
@@ -427,7 +432,24 @@ def _joined(
     return (
         gaps.step[gap].astype(np.int32), start, gaps.into_ns[gap] + start - gaps.start_ns[gap],
         total, cause[first], call, label, gaps.op[gap].astype(np.int32),
+        _lines(trace, own, launch, gap, thread, when),
     )  # fmt: skip
+
+
+def _lines(
+    trace: Trace, own: Int32, launch: _Launch, gap: Int64, thread: Int32, when: Int64
+) -> Int32:
+    """Return the lines of code that threads were in, or else that which launched what ends a gap.
+
+    Codes of `Stacks.frames`, -1 where none is known. A piece without a thread has that of the step.
+    """
+    if len(trace.stacks) == 0:
+        return np.full(len(gap), -1, np.int32)
+    asked = np.where(thread >= 0, thread, own[0] if len(own) else -1).astype(np.int32)
+    node = nodes_at(trace, asked, when)
+    left = np.flatnonzero((node < 0) & (launch.thread[gap] >= 0))
+    node[left] = nodes_at(trace, launch.thread[gap][left], launch.called_ns[gap][left])
+    return np.append(trace.stacks.line, np.int32(-1))[node]
 
 
 def _named(names: dict[str, int], texts: tuple[str, ...], codes: Int32) -> Int32:

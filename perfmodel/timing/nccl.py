@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int64
+from perfmodel.base.arrays import Bool, Int32, Int64
 from perfmodel.readers.trace import KERNEL, NO_NAME, NULL, Trace
 from perfmodel.timing.intervals import covered, union
 from perfmodel.timing.kernels import exchange_named
@@ -20,6 +20,8 @@ from perfmodel.timing.spans import Steps
 from perfmodel.timing.step_times import StepTimes
 
 _ALGORITHM: Final = re.compile(r"(RING|TREE|COLLNET\w{0,16}?|NVLS(?:_TREE)?|PAT)_(LL128|LL|SIMPLE)")
+_ALL_TO_ALL: Final = "NCCL AllToAll"
+_SENDS: Final = "SendRecv"
 PASSES: Final = ("", "forward", "backward", "after")
 """What launches a collective: '' where unknown; `after` a backward pass, before other products."""
 _UNKNOWN, _FORWARD, _BACKWARD, _AFTER = range(len(PASSES))
@@ -97,6 +99,7 @@ def nccl_kernels(
     mine, lane = mine[lane >= 0], lane[lane >= 0]  # a process without steps has no lane
     op = found.op[mine]
     names, name, algorithms, algorithm = _operations_named(trace, op)
+    names, name = _with_all_to_all(trace, names, name, found.thread[mine], found.at_ns[mine])
     at = steps.holding(found.process[mine], found.at_ns[mine])
     inside = times.ops
     computing = (ops.kind[inside.op] == KERNEL) & ~sends[inside.op] & (len(op) > 0)
@@ -140,6 +143,30 @@ def _operations_named(
         name[here] = names.setdefault(exchange_named(trace, code), len(names))
         algorithm[here] = algorithms.setdefault(said[0] if said else "", len(algorithms))
     return tuple(names), name, tuple(algorithms), algorithm
+
+
+def _with_all_to_all(
+    trace: Trace, names: tuple[str, ...], name: Int64, thread: Int32, at_ns: Int64
+) -> tuple[tuple[str, ...], Int64]:
+    """Call sends and receives an all-to-all that are launched in a range that says so.
+
+    Without such a range they are those of a pipeline: the kernels are the same.
+    """
+    ranges = trace.all_to_all
+    sends = [i for i, text in enumerate(names) if text.endswith(_SENDS)]
+    if ranges is None or not sends:
+        return names, name
+    order = np.lexsort((ranges.start_ns, ranges.thread))
+    inside = np.zeros(len(at_ns), np.bool_)
+    for number in np.unique(ranges.thread).tolist():
+        mine = order[ranges.thread[order] == number]
+        until = np.maximum.accumulate(ranges.end_ns[mine])
+        asked = np.flatnonzero(thread == number)
+        row = np.searchsorted(ranges.start_ns[mine], at_ns[asked], side="right") - 1
+        inside[asked] = (row >= 0) & (until[np.maximum(row, 0)] >= at_ns[asked])
+    found = name.copy()
+    found[inside & np.isin(name, sends)] = len(names)
+    return (*names, _ALL_TO_ALL), found
 
 
 def _pass_named(label: str) -> int:

@@ -17,6 +17,7 @@ from perfmodel.readers.trace import MEMCPY, NULL, TO_GPU, TO_HOST, Trace, rows
 from perfmodel.timing.intervals import extents
 from perfmodel.timing.nesting import Nesting, enclosing, last_moment, nest
 from perfmodel.timing.projection import Joined, Launches, all_pairs, attribute
+from perfmodel.timing.unified import is_migration
 
 Path = tuple[str, ...]
 _PAIRS: Final = 1 << 20  # of ranges and operations that are sorted at once
@@ -180,7 +181,7 @@ def time_ranges(
     outside = np.flatnonzero(unheld)  # launches that no range of their thread encloses
     return times, Attribution(
         total=len(trace.ops),
-        unlaunched=int((~launched).sum()),
+        unlaunched=int((~launched & ~is_migration(trace.ops)).sum()),
         outside=len(outside),
         crossing=bool(nesting.crossing.any()),
         strays=_strays(trace, nesting, launches.call[outside], batch_of),

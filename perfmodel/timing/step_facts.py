@@ -19,6 +19,7 @@ from perfmodel.timing.run_graph import replay_of
 from perfmodel.timing.small_kernels import MANY
 from perfmodel.timing.step_graph import KERNEL_OP
 from perfmodel.timing.step_report import StepReport
+from perfmodel.timing.unified import UnifiedFacts, unified_facts
 
 _WORTH: Final = 0.005
 """Kinds that take less than this share of a step cannot save more, and are not replayed."""
@@ -40,7 +41,11 @@ _BY_HOST: Final = (ALLOCATION, HOST, SYNC, PAGEABLE, LAUNCH)
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """One kernel by name: launches per step and rank, median time, share of all kernel time."""
+    """One kernel by name: launches per step and rank, median time, share of all kernel time.
+
+    `line` and `module` launch it for most of its time; None where the report does not say.
+    `single` is `ONE_BLOCK` or `ONE_THREAD` of one that is launched so, else 0.
+    """
 
     name: str
     category: str
@@ -48,6 +53,9 @@ class KernelTime:
     median_s: float
     seconds: float
     share: float
+    line: str | None = None
+    module: str | None = None
+    single: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,8 @@ class Gap:
 
     `in_step_s` counts from the first operation of `step` on that GPU, where the step's time begins,
     and is less than the step's time. `call` is the CUDA or MPI call that the cause was seen in, or
-    that ended the gap, and `range` the range that the host was in; '' where there is none.
+    that ended the gap, and `range` the range that the host was in; '' where there is none. `line`
+    is that of its code, None where that is not known.
     """
 
     start_s: float
@@ -65,6 +74,7 @@ class Gap:
     in_step_s: float
     call: str
     range: str
+    line: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +239,8 @@ class StepFacts:
         Those with most GPU time.
     long : LongSteps or None
         Steps that are so much longer than the median one that it does not stand for all.
+    unified : UnifiedFacts or None
+        Migrations of unified memory.
     changes : mapping of str to Change
         What is replayed, by the kind of the finding that says what it saves; those of further
         ranges with small kernels are called `many_small_kernels_2` and so on.
@@ -251,6 +263,7 @@ class StepFacts:
     idle: tuple[IdleCause, ...]
     kernels: tuple[KernelTime, ...]
     long: LongSteps | None = None
+    unified: UnifiedFacts | None = None
     changes: Mapping[str, Change] = field(default_factory=dict)
 
     def idle_s(self, cause: str) -> float:
@@ -365,6 +378,7 @@ def step_facts(
         idle=idle,
         kernels=kernels,
         long=long,
+        unified=unified_facts([r.migrations for r in reports], window, len(lanes)),
         changes=changes,
     )
 

@@ -32,8 +32,10 @@ from perfmodel.timing.nesting import last_moment, nest
 from perfmodel.timing.projection import Joined
 from perfmodel.timing.small_kernels import SmallKernels, small_kernels
 from perfmodel.timing.spans import PAUSE, Spans, Steps
+from perfmodel.timing.stack_times import StackTimes, join_stack_times, stack_times
 from perfmodel.timing.step_graph import StepGraph, last_steps, step_graph
 from perfmodel.timing.step_times import StepOps, StepTimes, join_times, step_times, widened
+from perfmodel.timing.unified import Migrations, migrations
 
 _MOST_KERNELS: Final = 40
 """Kernels of one report that are kept by name, those with most GPU time."""
@@ -44,7 +46,7 @@ LaunchedThere = Literal[
 ]
 
 _NONE: Final[Any] = np.empty(0, np.int64)
-_NO_GAPS: Final = IdleGaps((), *[_NONE] * 9)
+_NO_GAPS: Final = IdleGaps((), *[_NONE] * 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class KernelTimes:
         One row per launch, in as few bytes as they need; `step` is the step's number.
     total_ns : int64, shape (steps,)
         GPU time of all kernels by step, of those that are not kept by name, too.
+    single : mapping of str to int
+        Kernels of one block or thread by name, as `Trace.single`.
     """
 
     names: tuple[str, ...]
@@ -68,6 +72,7 @@ class KernelTimes:
     step: Int32
     duration_ns: Int64
     total_ns: Int64
+    single: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,10 @@ class StepReport:
     pauses : tuple of Pause
     spans : Spans
         The steps, and the levels around and inside them.
+    stacks : StackTimes
+        What launched the operations in steps.
+    migrations : Migrations
+        Of unified memory.
     """
 
     steps: Steps
@@ -142,6 +151,8 @@ class StepReport:
     utc_start_ns: int | None
     pauses: tuple[Pause, ...]
     spans: Spans
+    stacks: StackTimes
+    migrations: Migrations
 
 
 def report_steps(trace: Trace, steps: Steps) -> StepReport:
@@ -284,6 +295,8 @@ def _measured(
         utc_start_ns=trace.utc_start_ns,
         pauses=tuple(_pauses(trace, steps, found, times)),
         spans=step_spans(trace, steps, found),
+        stacks=stack_times(trace, steps, found, times),
+        migrations=migrations(trace, steps, times),
     )
 
 
@@ -399,6 +412,8 @@ def _joined(
         utc_start_ns=trace.utc_start_ns,
         pauses=tuple(pause for pauses in column["pauses"] for pause in pauses),
         spans=join_spans(column["spans"]),
+        stacks=join_stack_times(column["stacks"]),
+        migrations=Migrations.join(column["migrations"]),
     )
 
 
@@ -486,6 +501,7 @@ def _kernels(
         step=_narrow(step),
         duration_ns=_narrow(duration),
         total_ns=total,
+        single=trace.single,
     )
 
 
@@ -515,6 +531,7 @@ def _longest(kernels: KernelTimes) -> KernelTimes:
         step=kernels.step[kept],
         duration_ns=kernels.duration_ns[kept],
         total_ns=kernels.total_ns,
+        single=kernels.single,
     )
 
 
@@ -525,6 +542,7 @@ def _join_kernels(parts: list[KernelTimes], count: int) -> KernelTimes:
         keys = zip(part.names, part.categories, strict=True)
         recode = np.array([codes.setdefault(key, len(codes)) for key in keys], np.int32)
         names.append(_narrow(recode[part.name]))
+    single = parts[0].single  # that of the report
     total = np.zeros(count, np.int64)
     for part in parts:
         total[: len(part.total_ns)] += part.total_ns
@@ -534,6 +552,7 @@ def _join_kernels(parts: list[KernelTimes], count: int) -> KernelTimes:
         name=np.concatenate(names),
         **join_columns(parts, ("step", "duration_ns")),
         total_ns=total,
+        single=single,
     )
 
 

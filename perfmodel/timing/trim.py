@@ -18,6 +18,7 @@ from perfmodel.readers.trace import (
     MEMCPY,
     MPI_OTHER,
     NO_NAME,
+    NO_STACKS,
     NULL,
     TO_HOST,
     GpuOps,
@@ -50,6 +51,9 @@ def trim(timed: TimedReport, *, replays: bool = False, most_ops: int | None = No
         trace,
         whole=False,
         left_out=None,
+        stacks=NO_STACKS,
+        all_to_all=None,
+        single={},
         ranges=rows(trace.ranges, _ranges(trace.ranges)),
         mpi=trace.mpi if calls.all() else rows(trace.mpi, calls),
     )

@@ -315,7 +315,6 @@ def test_a_packed_trace_under_another_name(magic: bytes, suffix: str, tmp_path: 
 
 
 @pytest.mark.parametrize(("content", "reason"), [
-    ({"rocprofiler-sdk-tool": [{"buffer_records": {}}]}, "got JSON of rocprofv3"),
     ({"schema": "1.1.0", "pid": 1, "nodes": [{}]}, "got an execution trace of PyTorch, which has"),
     ({"traceEvents": [event("python_function", "f")]}, "got events of category 'python_function'"),
     ([event("", "f")], "got events of no category"),
@@ -328,6 +327,12 @@ def test_what_is_no_trace_of_torch_profiler(content: Any, reason: str, tmp_path:
     assert "expected a trace of torch.profiler, with operators or kernels" in str(raised.value)
     assert reason in str(raised.value)
     assert "record one with torch.profiler.profile" in str(raised.value)
+
+
+def test_json_of_rocprofv3(tmp_path: Path) -> None:
+    content = {"rocprofiler-sdk-tool": [{"buffer_records": {}}]}
+    with pytest.raises(SchemaError, match=r"got JSON of rocprofv3.*--output-format rocpd"):
+        read(build_kineto.write(tmp_path / "t.json", content))
 
 
 def test_another_tools_file_is_refused_before_it_is_read(tmp_path: Path) -> None:

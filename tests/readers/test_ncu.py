@@ -298,3 +298,22 @@ def test_l1_and_l2_of_the_golden_kernel_are_the_documents():
     assert one.metrics == {READ: 11_056_384, L2: 143.5e6, L1: 156.9e6, FFMA: 1_208_975_360}
     assert one.ranges == ("batch iteration", "forward", "forward GEMM 1")
     assert FADD not in one.metrics
+
+
+DETAILS = """\
+==PROF== Connected to process 77
+"ID","Process ID","Kernel Name","Grid Size","Metric Name","Metric Unit","Metric Value","Rule Name"
+"0","77","saxpy(int)","(4096, 1, 1)","SM Frequency","Ghz","1.52",""
+"0","77","saxpy(int)","(4096, 1, 1)","Elapsed Cycles","cycle","8,571",""
+"0","77","saxpy(int)","(4096, 1, 1)","Duration","us","5.62",""
+"0","77","saxpy(int)","(4096, 1, 1)","","","","SOLBottleneck"
+"""
+WIDE_DETAILS = """"ID","Kernel Name","Grid Size","Duration [ns]"
+"0","saxpy(int)","(4096, 1, 1)","5620"
+"""
+
+
+@pytest.mark.parametrize("text", [DETAILS, WIDE_DETAILS])
+def test_the_page_of_details_has_the_duration(text):
+    (launch,) = parse(text).launches
+    assert launch.metrics[ncu.TIME] == pytest.approx(5.62e-6)

@@ -19,6 +19,8 @@ import pytest
 from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.readers import read
 from perfmodel.readers.nsys import read_sqlite
+from perfmodel.timing.launched import launched
+from support.build_report import ReportBuilder
 from support.document_report import document_report
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".xz": lzma.compress}
@@ -268,3 +270,22 @@ def test_a_raw_report_with_nsys(nsys: str, tmp_path: Path, monkeypatch: pytest.M
     broken.write_bytes(raw.read_bytes()[:1000])
     with pytest.raises(ReportError, match="nsys export failed"):
         read(broken)
+
+
+def test_an_old_export_without_nvtx_metadata_and_processes(tmp_path: Path) -> None:
+    builder = ReportBuilder("2022.4.2")
+    main = builder.thread()
+    for at in range(4):
+        main.kernel("gemm", (at * 1000, at * 1000 + 100), (at * 1000 + 200, at * 1000 + 900))
+    path = builder.write(tmp_path / "old.sqlite")
+    with closing(sqlite3.connect(path)) as db:
+        kept = {"StringIds", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL"}
+        names = [n for (n,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for name in {*names} - kept:
+            db.execute(f"DROP TABLE {name}")
+        db.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN globalPid")
+        db.commit()
+    trace = read(path)
+    assert trace.product_version == "unknown"
+    assert trace.ops.process.tolist() == [0] * 4
+    assert len(launched(trace).op) == 4

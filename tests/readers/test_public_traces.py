@@ -60,7 +60,8 @@ def check(path: Path) -> Trace:
         name not in ("dma_request", "event_wait", "event_record") for name in mtia
     )
     copies = sum(map(kinds.count, _COPIES)) + mtia.count("dma_request")
-    assert len(trace.ranges) == sum(map(kinds.count, _RANGES)) + len(on_gpu)
+    modules = [each for each in events if each["name"].startswith("nn.Module: ")]
+    assert len(trace.ranges) == sum(map(kinds.count, _RANGES)) + len(on_gpu) + len(modules)
     assert int((trace.ops.kind == KERNEL).sum()) == kernels
     assert len(trace.ops) == kernels + copies
     calls = {

@@ -162,7 +162,7 @@ class Thread:
         correlation = self._launch(api_name, api, in_range, correlation)
         named = self.report.string(name)
         row = self._on_gpu(gpu, device, stream, correlation) | {
-            "demangledName": named, "shortName": named, "gridX": 1, "gridY": 1, "gridZ": 1,
+            "demangledName": named, "shortName": named, "gridX": 132, "gridY": 1, "gridZ": 1,
             "blockX": 128, "blockY": 1, "blockZ": 1,
         }  # fmt: skip
         self.report.insert("CUPTI_ACTIVITY_KIND_KERNEL", **row | columns)

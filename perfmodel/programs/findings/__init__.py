@@ -37,6 +37,8 @@ class Finding:
         Whether it is lost in some steps only, and the saving is the mean over all of them.
     share : float or None
         Of the step, as `find` computes it: of one step for all findings of a run.
+    line, range : str or None
+        Where in the program it is, None where the report does not say (`programs.places`).
     """
 
     kind: str
@@ -46,6 +48,8 @@ class Finding:
     action: str
     of_mean: bool = False
     share: float | None = None
+    line: str | None = None
+    range: str | None = None
 
     @property
     def saving(self) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
-MODULE: Final = "nn.Module: "
-"""How the name of a module's range begins; the model's class and the module's name follow."""
+from perfmodel.readers.frames import MODULE
 
 
 def annotate(model: Any) -> Callable[[], None]:

@@ -22,7 +22,6 @@ from perfmodel.base.kernels.types import (
     dtype_named,
     plain_unit,
 )
-from perfmodel.programs.pytorch.annotate import MODULE
 from perfmodel.programs.pytorch.names import OperatorNames, Size, Sizes
 from perfmodel.programs.pytorch.operators import (
     COPY,
@@ -45,6 +44,7 @@ from perfmodel.programs.pytorch.tree import (
     with_function,
 )
 from perfmodel.programs.pytorch.triton import Types, buffers
+from perfmodel.readers.frames import MODULE
 from perfmodel.readers.trace import KERNEL, MEMCPY
 from perfmodel.timing.operator_times import PHASES, Phase
 

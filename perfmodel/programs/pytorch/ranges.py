@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from perfmodel.programs.pytorch.annotate import MODULE
+from perfmodel.readers.frames import MODULE
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.spans import relabel
 

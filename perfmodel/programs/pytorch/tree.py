@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int32, Int64
-from perfmodel.programs.pytorch.annotate import MODULE
 from perfmodel.programs.pytorch.names import OperatorNames
+from perfmodel.readers.frames import MODULE, module_path
 
 EVALUATE: Final = "autograd::engine::evaluate_function"
 
@@ -81,17 +81,20 @@ class Modules:
 
 
 def find_modules(names: OperatorNames, tree: Tree) -> Modules:
-    """Find the module of every range, by the ranges that `annotate` pushes."""
-    paths: dict[str, int] = {}
-    code = np.full(len(names.name), -1, np.int64)
-    for i, name in enumerate(names.name):
-        if name.startswith(MODULE):
-            code[i] = paths.setdefault(name.removeprefix(MODULE), len(paths))
+    """Find the module of every range, by the ranges of modules: `annotate`'s, torch.profiler's."""
+    is_module = names.starting(MODULE)[tree.label]
     nothing = np.full(len(tree.parent), -1, np.int64)
-    if not paths:
+    if not is_module.any():
         return Modules(("",), nothing)
-    mine = code[tree.label]
-    around = nearest(tree.parent, mine >= 0)
+    around = nearest(tree.parent, is_module)
+    paths: dict[str, int] = {}
+    mine, outer = nothing.copy(), [""] * len(tree.parent)
+    for node in np.flatnonzero(is_module).tolist():
+        up = tree.parent[node]
+        above = outer[around[up]] if up >= 0 and around[up] >= 0 else ""
+        name = names.name[tree.label[node]].removeprefix(MODULE)
+        outer[node] = module_path(above, name)
+        mine[node] = paths.setdefault(outer[node], len(paths))
     of_node = np.where(around >= 0, mine[around], -1)
     backward, forward = _functions(names, tree)
     tied = nothing.copy()  # by the engine's range, which also sums gradients up after the function

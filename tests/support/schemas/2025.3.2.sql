@@ -29,6 +29,20 @@ CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (
     correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL,
     callchainId INTEGER
 );
+CREATE TABLE CUDA_CALLCHAINS (
+    id INTEGER NOT NULL, symbol INTEGER, module INTEGER, kernelMode INTEGER, thumbCode INTEGER,
+    unresolved INTEGER, specifiesReturnAddress INTEGER, unwindMethod INTEGER, originalIP INTEGER,
+    stackDepth INTEGER NOT NULL
+);
+CREATE TABLE SAMPLING_CALLCHAINS (
+    id INTEGER NOT NULL, symbol INTEGER, module INTEGER, kernelMode INTEGER, thumbCode INTEGER,
+    unresolved INTEGER, specifiesReturnAddress INTEGER, unwindMethod INTEGER, originalIP INTEGER,
+    stackDepth INTEGER NOT NULL
+);
+CREATE TABLE COMPOSITE_EVENTS (
+    id INTEGER NOT NULL PRIMARY KEY, start INTEGER NOT NULL, cpu INTEGER, threadState INTEGER,
+    globalTid INTEGER, cpuCycles INTEGER NOT NULL
+);
 CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (
     start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
     contextId INTEGER NOT NULL, greenContextId INTEGER, streamId INTEGER NOT NULL,

@@ -1,0 +1,44 @@
+"""Where in the program a finding is: the line of code and the range of what it is drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from perfmodel.base.kernels import PRODUCTS
+from perfmodel.timing.host_timeline import CAUSES
+from perfmodel.timing.kernels import COMMUNICATION
+
+if TYPE_CHECKING:
+    from perfmodel.programs.findings import Finding
+    from perfmodel.timing.step_facts import KernelTime, StepFacts
+
+
+def located(findings: Iterable[Finding], steps: StepFacts | None) -> tuple[Finding, ...]:
+    """Give findings the place of the longest gap, or of the largest kernel, that they are about."""
+    if steps is None:
+        return tuple(findings)
+    return tuple(_located(finding, steps) for finding in findings)
+
+
+def _located(finding: Finding, steps: StepFacts) -> Finding:
+    if finding.kind in CAUSES:
+        gap = steps.longest(finding.kind)
+        return finding if gap is None else replace(finding, line=gap.line, range=gap.range or None)
+    kernel = next((k for k in steps.kernels if _is_about(finding.kind, k)), None)
+    return finding if kernel is None else replace(finding, line=kernel.line)
+
+
+def _is_about(kind: str, kernel: KernelTime) -> bool:
+    """Whether a finding of a kind is about kernels such as this one."""
+    categories: dict[str, Sequence[str]] = {
+        "exposed_communication": (COMMUNICATION,),
+        "straggler": (COMMUNICATION,),
+        "low_precision_unused": PRODUCTS,
+        "kernel_below_ceiling": PRODUCTS,
+        "unfused_attention": ("softmax",),
+    }
+    if kind == "memory_bound":
+        return kernel.category not in (*PRODUCTS, COMMUNICATION)
+    return kernel.category in categories.get(kind, ())

@@ -1,0 +1,222 @@
+"""Stacks: lines of code and modules of launches, from traces of PyTorch and of Nsight Systems."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.programs.program import Options
+from perfmodel.readers import read
+from perfmodel.readers.frames import FRAMEWORK, LIBRARY, USER, python_frame
+from perfmodel.readers.stacks import PYTHON_DOMAIN
+from perfmodel.readers.trace import KERNEL, Trace
+from perfmodel.timing.launched import launched
+from perfmodel.timing.stack_times import nodes_at
+from support.build_kineto import write
+from support.build_report import ReportBuilder
+from support.build_thread import MARK
+from support.cli import fails, succeeds
+
+PUBLIC: Final = Path(__file__).parents[1] / "reports" / "public"
+
+BERT: Final = (
+    "moca/library/model_hub/huggingface/model/adapters/text_base_model.py:28 in run_on_input"
+)
+SGLANG: Final = "/sgl-workspace/sglang/python/sglang/srt/"
+
+LINES: Final = (
+    ("bert_h100", 8266, BERT, "BertLMHeadModel_0.BertModel_0.BertEmbeddings_0.Embedding_2"),
+    ("bert_h100", 9297, BERT, "BertLMHeadModel_0.BertModel_0.BertEncoder_0.BertLayer_2"
+     ".BertIntermediate_2.GELUActivation_2"),
+    ("sglang_decode_mi300x", 92169, SGLANG + "layers/attention/aiter_backend.py:1654 in "
+     "init_forward_metadata_replay_cuda_graph", None),
+    ("sglang_decode_mi300x", 92178, SGLANG + "model_executor/cuda_graph_runner.py:1333 in replay",
+     None),
+    ("vllm_decode_rocm", 505113, "vllm/compilation/cuda_graph.py:208 in __call__", None),
+    ("normalization_mi300x", 44, "test_perf_model.py:35 in forward", "Net_0.InstanceNorm2d_1"),
+    # of autograd's thread, while Python waits in backward()
+    ("normalization_mi300x", 145, "test_perf_model.py:64 in create_normalization_layer_trace",
+     None),
+    ("stacks_v100", 34441, "resnet50_profiler_api.py:46 in <module>", None),
+    ("stacks_v100", 34811, "resnet50_profiler_api.py:46 in <module>", None),
+    ("stacks_v100", 45529, "resnet50_profiler_api.py:51 in <module>", None),
+)  # fmt: skip
+"""Kernels of published traces by their correlation ids, with the line and the module that a person
+read off the events around their launches."""
+
+
+def place(trace: Trace, row: int) -> tuple[str | None, str | None]:
+    """Line and module of the launch of a GPU operation."""
+    found = launched(trace)
+    at = np.flatnonzero(found.op == row)
+    node = int(nodes_at(trace, found.thread[at], found.at_ns[at])[0])
+    stacks = trace.stacks
+    line, module = (stacks.line[node], stacks.module[node]) if node >= 0 else (-1, -1)
+    return (
+        stacks.frames[line] if line >= 0 else None,
+        stacks.modules[module] if module >= 0 else None,
+    )
+
+
+@pytest.mark.parametrize(("name", "launch", "line", "module"), LINES)
+def test_lines_of_published_traces(name: str, launch: int, line: str, module: str | None) -> None:
+    trace = read(PUBLIC / f"{name}.json.xz")
+    rows = np.flatnonzero((trace.ops.correlation == launch) & (trace.ops.kind == KERNEL))
+    assert {place(trace, row) for row in rows.tolist()} == {(line, module)}
+
+
+def test_whose_code_a_frame_is() -> None:
+    assert python_frame("train.py(3): <module>") == ("train.py:3 in <module>", USER)
+    assert python_frame("code.py(3): <module>")[1] == USER
+    assert python_frame("code.py(30): interact")[1] == FRAMEWORK
+    assert python_frame("/opt/conda/lib/python3.11/site-packages/timm/x.py(3): f") == (
+        "timm/x.py:3 in f", LIBRARY
+    )  # fmt: skip
+    assert python_frame("<frozen os>(709): __getitem__")[1] == FRAMEWORK
+    assert python_frame("/tmp/torchinductor_me/ob/cob.py(31): call")[1] == FRAMEWORK
+
+
+def traced(folder: Path) -> Path:
+    """A trace: two steps, in which the host sleeps in `load` and launches in a module."""
+    events: list[dict[str, Any]] = []
+
+    def add(cat: str, name: str, ts: float, dur: float, tid: int = 1, **args: Any) -> None:
+        pid = 0 if cat == "kernel" else 1
+        events.append({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts,
+                       "dur": dur, "args": args})  # fmt: skip
+
+    add("python_function", "train.py(40): <module>", 0, 9000)
+    add("python_function", "train.py(30): main", 1, 8998)
+    for step in range(4):
+        t = 2000.0 * step + 10
+        add("user_annotation", f"ProfilerStep#{step}", t, 1990)
+        add("python_function", "train.py(7): load", t + 10, 900)
+        add("python_function", "torch/utils/data/dataloader.py(700): __next__", t + 11, 890)
+        add("python_function", "nn.Module: Net_0", t + 1000, 800)
+        add("python_function", "torch/nn/modules/module.py(1773): _call_impl", t + 1001, 790)
+        add("python_function", "train.py(12): forward", t + 1002, 780)
+        add("python_function", "nn.Module: Linear_0", t + 1010, 300)
+        for i, at in enumerate((1020, 1100, 1400)):
+            number = 10 * step + i + 1
+            add("cpu_op", "aten::mm", t + at, 50)
+            add("cuda_runtime", "cudaLaunchKernel", t + at + 5, 10, correlation=number)
+            add("kernel", "gemm" if i < 2 else "other", t + at + 30, 40, tid=7, device=0,
+                stream=7, correlation=number)  # fmt: skip
+    return write(folder / "t.json", {"traceEvents": events})
+
+
+def test_places_of_kernels_gaps_and_findings(tmp_path: Path) -> None:
+    run = analyze_reports([traced(tmp_path)], Options()).fitted
+    assert run.steps is not None
+    kernels = {k.name: (k.line, k.module) for k in run.steps.kernels}
+    assert kernels == {
+        "gemm": ("train.py:12 in forward", "Net.Linear"), "other": ("train.py:12 in forward", "Net")
+    }  # fmt: skip
+    gap = run.steps.facts.longest("host_compute")
+    assert gap is not None
+    assert gap.line == "train.py:7 in load"
+    first = next(f for f in run.findings if f.kind == "host_compute")
+    assert (first.line, first.range) == ("train.py:7 in load", "ProfilerStep#*")
+
+
+def test_the_command_writes_places_and_folded_stacks(tmp_path: Path) -> None:
+    trace, folded = traced(tmp_path), tmp_path / "folded.txt"
+    found = json.loads(succeeds("analyze", trace, "--json", "--stacks", folded))
+    assert {f["line"] for f in found["findings"]} >= {"train.py:7 in load"}
+    assert found["kernels"]["largest"][0]["module"] == "Net.Linear"
+    main = "train.py:40 in <module>;train.py:30 in main;nn.Module: Net_0;train.py:12 in forward"
+    lines = folded.read_text().splitlines()
+    steps = found["batch"]["count"]
+    assert f"{main};nn.Module: Linear_0;gemm {80 * steps}" in lines
+    assert f"{main};other {40 * steps}" in lines
+    assert "at train.py:7 in load, in 'ProfilerStep#*'" in succeeds("analyze", trace)
+
+
+def test_stacks_that_are_not_there(tmp_path: Path) -> None:
+    events = json.loads(traced(tmp_path).read_text())["traceEvents"]
+    bare = [e for e in events if e["cat"] != "python_function"]
+    path = write(tmp_path / "bare.json", {"traceEvents": bare})
+    assert "with_stack=True" in fails(3, "analyze", path, "--stacks", tmp_path / "x.txt")
+    assert not (tmp_path / "x.txt").exists()
+
+
+def launches(builder: ReportBuilder, chain: int | None = None) -> None:
+    main = builder.thread()
+    builder.gpu()
+    for step in range(4):
+        t = step * 1_000_000
+        main.range("step", t, t + 900_000)
+        main.kernel("gemm", (t + 1000, t + 5000), (t + 9000, t + 400_000))
+    if chain is not None:
+        for row in builder.rows["CUPTI_ACTIVITY_KIND_RUNTIME"]:
+            row["callchainId"] = chain
+
+
+def chain(builder: ReportBuilder, table: str, number: int, *frames: tuple[str, str]) -> None:
+    for depth, (symbol, module) in enumerate(frames):
+        builder.insert(table, id=number, symbol=builder.string(symbol),
+                       module=builder.string(module), stackDepth=depth)  # fmt: skip
+
+
+def test_call_chains_of_nsys(tmp_path: Path) -> None:
+    builder = ReportBuilder("2025.3.2")
+    launches(builder, chain=5)
+    own = "/home/ada/bin/solver"
+    frames = ("cuLaunchKernel", "/usr/lib/libcuda.so.1"), ("Solver::step(int)", own), ("main", own)
+    chain(builder, "CUDA_CALLCHAINS", 5, *frames)
+    trace = read(builder.write(tmp_path / "r.sqlite"))
+    assert place(trace, 0) == ("solver: Solver::step(int)", None)
+    assert trace.stacks.path(int(trace.stacks.node[0])) == (
+        "solver: main", "solver: Solver::step(int)"
+    )  # fmt: skip
+
+
+def test_sampled_call_chains_of_nsys(tmp_path: Path) -> None:
+    builder = ReportBuilder("2025.3.2")
+    launches(builder)
+    tid = builder.threads[0].global_tid
+    for number, start in ((1, 500), (2, 900_500)):
+        builder.insert("COMPOSITE_EVENTS", id=number, start=start, globalTid=tid)
+    chain(builder, "SAMPLING_CALLCHAINS", 1, ("memcpy", "/lib/libc.so.6"), ("f()", "/bin/mine"))
+    chain(builder, "SAMPLING_CALLCHAINS", 2, ("g()", "/bin/mine"))
+    trace = read(builder.write(tmp_path / "r.sqlite"))
+    assert [place(trace, row)[0] for row in (0, 1)] == ["mine: f()", "mine: g()"]
+
+
+def python_stack(*frames: tuple[int, int, int]) -> bytes:
+    """A payload as Nsight Systems 2024.2 writes one: its padding holds what was there before."""
+    data = struct.pack("<III4x", 1, 1, len(frames))
+    for function, file, line in frames:
+        data += struct.pack("<QQII", function, file, line, 32624)
+    return struct.pack("<QQQQ", 1, 1 << 32, len(data), 32) + data
+
+
+def test_python_backtraces_of_nsys(tmp_path: Path) -> None:
+    builder = ReportBuilder("2025.3.2")
+    launches(builder)
+    main = builder.threads[0]
+    domain = main.register_domain(PYTHON_DOMAIN)
+    name, file = builder.string("step"), builder.string("/home/ada/train.py")
+    top, torch = builder.string("&lt;module&gt;"), builder.string("/x/site-packages/torch/a.py")
+    stack = python_stack((name, torch, 9), (name, file, 21), (top, file, 40))
+    main.event(MARK, 1500, domainId=domain, binaryData=stack)
+    main.event(MARK, 1600, domainId=domain, binaryData=stack[:-8])
+    trace = read(builder.write(tmp_path / "r.sqlite"))
+    assert place(trace, 1) == ("/home/ada/train.py:21 in step", None)
+    assert trace.stacks.frames[0] == "/home/ada/train.py:40 in <module>"
+
+
+def test_annotated_modules_without_stacks(tmp_path: Path) -> None:
+    builder = ReportBuilder("2025.3.2")
+    main = builder.thread()
+    main.range("nn.Module: GPT", 0, 9000)
+    main.range("nn.Module: GPT.h.0", 100, 5000)
+    main.kernel("gemm", (200, 300), (400, 500))
+    trace = read(builder.write(tmp_path / "r.sqlite"))
+    assert place(trace, 0) == (None, "GPT.h.0")
