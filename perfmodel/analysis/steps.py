@@ -189,6 +189,7 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
             idle,
             kernels,
             median_s,
+            max((row.gpu_busy_s or 0.0) - (row.waiting_s or 0.0) for row in rows),
             _long_steps(reports, window, numbered),
         ),
     )

@@ -13,6 +13,7 @@ from perfmodel.readers.trace import NULL
 from perfmodel.timing.critical_path import COLLECTIVES, PATH_KINDS, Change, Replay
 from perfmodel.timing.host_timeline import ALLOCATION, CAUSES, HOST, LAUNCH, PAGEABLE, SYNC
 from perfmodel.timing.nccl import PASSES, MatchedKernels, NcclKernels
+from perfmodel.timing.recorder import Recorder, without_recorder
 from perfmodel.timing.small_kernels import MANY
 from perfmodel.timing.step_graph import KERNEL_OP
 from perfmodel.timing.step_report import StepReport
@@ -244,6 +245,8 @@ class StepFacts:
         Those with most GPU time.
     long : LongSteps or None
         Steps that are so much longer than the median one that it does not stand for all.
+    recorder : Recorder or None
+        The step without the profiler; None where no step can be replayed.
     """
 
     step_s: float
@@ -262,6 +265,7 @@ class StepFacts:
     idle: tuple[IdleCause, ...]
     kernels: tuple[KernelTime, ...]
     long: LongSteps | None = None
+    recorder: Recorder | None = None
 
     def idle_s(self, cause: str) -> float:
         """Idle time by a cause, of the rank with most of it."""
@@ -300,6 +304,7 @@ def step_facts(
     idle: tuple[IdleCause, ...],
     kernels: tuple[KernelTime, ...],
     median_s: float,
+    gpu_s: float,
     long: LongSteps | None = None,
 ) -> StepFacts:
     """Replay the steps of a run, and find its small kernels and its late ranks.
@@ -316,9 +321,12 @@ def step_facts(
     kernels : tuple of KernelTime
     median_s : float
         Median step of the slowest rank, of all steps that count.
+    gpu_s : float
+        The GPU's own work in it, without waiting for other ranks, of the rank with most of it.
     long : LongSteps, optional
     """
-    replay = _replay(reports, matched, median_s)
+    replay = replay_of(reports, matched, median_s)
+    graphs = [graph for report in reports for graph in report.graphs]
     step = replay.step_s(Change())
     lanes = [rank for ranks in numbered for rank in ranks]
     spent = _spent(reports, window)
@@ -360,10 +368,11 @@ def step_facts(
         idle=idle,
         kernels=kernels,
         long=long,
+        recorder=without_recorder(replay, graphs, median_s, gpu_s) if graphs else None,
     )
 
 
-def _replay(reports: Sequence[StepReport], matched: MatchedKernels, median_s: float) -> Replay:
+def replay_of(reports: Sequence[StepReport], matched: MatchedKernels, median_s: float) -> Replay:
     """Join the lanes of all reports by the collectives that they share."""
     kernels = matched.kernels
     own = np.concatenate([r.nccl.start_ns for r in reports])
