@@ -56,6 +56,7 @@ from perfmodel.timing.copies import devices, group_copies, synchronizations, tel
 from perfmodel.timing.cuda_graphs import first_replay
 from perfmodel.timing.cuda_graphs import notes as graph_notes
 from perfmodel.timing.point_to_point import PointToPoint, messages_of, ranges_by_rank
+from perfmodel.timing.recorder import Timed
 from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.samples import PathTable, PathTimes, count_warmup, median, tabulate
 from perfmodel.timing.step_graph import MOST_OPS
@@ -410,7 +411,7 @@ def _times(
 ) -> tuple[PathTable, int, StepBreakdown | None, AsyncBatches]:
     """Times of all ranges, the batches to exclude, the steps, and the batches on both clocks."""
     everything = tabulate(run.range_times, run.ranks, run.batch_label)
-    steps = break_down(run.steps, warmup=warmup) if run.steps else None
+    steps = break_down(run.steps, warmup=warmup, timed=Timed.of(run.traces)) if run.steps else None
     host = time_async(run, everything)
     if program.step_clock == "gpu" and steps is not None:
         clocked = on_step_clock(everything, run, steps)

@@ -16,6 +16,7 @@ from perfmodel.timing.host_timeline import CAUSES, DEPENDENCY
 from perfmodel.timing.idle_causes import LONGEST, IdleGaps
 from perfmodel.timing.levels import LayerTime, LevelRow, layer_times, level_rows
 from perfmodel.timing.nccl import match_kernels, nccl_groups
+from perfmodel.timing.recorder import Timed
 from perfmodel.timing.run import Run
 from perfmodel.timing.samples import PathTable
 from perfmodel.timing.spans import Candidate, FoundBy
@@ -135,7 +136,9 @@ class StepBreakdown:
     candidates: tuple[Candidate, ...]
 
 
-def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> StepBreakdown:
+def break_down(
+    reports: Sequence[StepReport], *, warmup: int | None = None, timed: Timed | None = None
+) -> StepBreakdown:
     """Sum the steps of a run up.
 
     Parameters
@@ -144,6 +147,8 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
         One per report of the run.
     warmup : int, optional
         Leading steps to leave out; see `perfmodel.timing.step_times.counted_steps`.
+    timed : Timed, optional
+        Steps that the program timed before it was recorded.
     """
     lanes = [len(r.times.process) for r in reports]
     matched = match_kernels([r.nccl for r in reports], lanes, [r.utc_start_ns for r in reports])
@@ -191,6 +196,7 @@ def break_down(reports: Sequence[StepReport], *, warmup: int | None = None) -> S
             median_s,
             max((row.gpu_busy_s or 0.0) - (row.waiting_s or 0.0) for row in rows),
             _long_steps(reports, window, numbered),
+            timed,
         ),
     )
 

@@ -163,8 +163,9 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
     yield f"launches   95 % of other launches' medians: {tables.another_batch(run)}"
     if found is not None:
         yield f"steps      {_how_found(found)}"
-        if found.facts.recorder is not None and found.facts.recorder.matters:
-            yield f"recorder   {found.facts.recorder}"
+    recorder = run.steps.facts.recorder if run.steps else None
+    if recorder is not None and recorder.matters:
+        yield f"recorder   {recorder}"
     lost = run.unattributed
     if lost["gpu_ops"]:
         outside = lost["without_launch"] + lost["outside_ranges"]

@@ -22,6 +22,7 @@ does. No step is shorter than the GPU's own work, nor longer than recorded.
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,6 +41,9 @@ from perfmodel.timing.spans import Steps
 from perfmodel.timing.step_graph import StepGraph
 
 _SIZED: Final = "sizes = "
+_MARK_KEY: Final = "perfmodel_recorder"
+_LONGEST_MARK: Final = 10_000
+"""Letters; a longer text is no such mark."""
 _FEW: Final = 5
 """Calls of a name whose median is looked at, at least."""
 _NOISE: Final = 0.02
@@ -226,46 +230,108 @@ def recorded(
     return replace(graph, host_sized=sized, host_ranges=others, recorder=recorder, slow=slow)
 
 
-def cost_of(graph: StepGraph, factor: Floats | float = 1.0) -> tuple[Int64, Floats]:
-    """What recording costs the host: by piece, and by kind.
+def events_of(graph: StepGraph) -> Floats:
+    """Launches, ranges with sizes and other ranges of the host per step, shape (kinds,)."""
+    ranges = (
+        0 if count is None else count.sum() for count in (graph.host_sized, graph.host_ranges)
+    )
+    steps = max(len(np.unique(graph.op_step)), 1)
+    return np.array([len(np.unique(graph.op_call)), *ranges]) / steps
+
+
+def each_ns(graph: StepGraph) -> Floats:
+    """What recording one event of each kind costs the host, shape (kinds,); 0 where unknown."""
+    costs, slow = costs_of(graph.recorder), graph.slow or 0.0
+    each: Floats = costs.ns * min(slow, costs.slowest) ** costs.exponent
+    return each
+
+
+def shorter_ns(graph: StepGraph, factor: Floats | float = 1.0) -> Int64:
+    """By how much each piece of the host is shorter without the recorder, shape (h,).
 
     Parameters
     ----------
     graph : StepGraph
-        With `slow`.
     factor : floats, shape (kinds,), or float
         What to multiply the costs by.
-
-    Returns
-    -------
-    int64, shape (h,)
-        By how much each piece is shorter without the recorder, in ns.
-    float64, shape (kinds,)
-        Seconds per step of launches, sized ranges and others; pieces may not be that long.
     """
     costs, length = costs_of(graph.recorder), np.diff(graph.host_edge_ns)
-    sized, others = graph.host_sized, graph.host_ranges
-    if graph.slow is None or sized is None or others is None:
-        return np.zeros(len(length), np.int64), np.zeros(len(_KINDS))
-    each = costs.ns * factor * min(graph.slow, costs.slowest) ** costs.exponent
+    each, cost = each_ns(graph) * factor, np.zeros(len(length))
     launches = np.zeros(len(length))
-    launches[np.unique(graph.op_call)] = 1.0
-    cost = each[0] * costs.own * launches + each[1] * sized + each[2] * others
-    cost[1:] += each[0] * (1.0 - costs.own) * launches[:-1]
+    launches[np.unique(graph.op_call)] = each[0]
+    cost += costs.own * launches
+    cost[1:] += (1.0 - costs.own) * launches[:-1]
+    for ns, count in zip(each[1:], (graph.host_sized, graph.host_ranges), strict=True):
+        cost += 0.0 if count is None else ns * count
     cost[graph.host_drains] = 0.0  # such a call waits for the GPU
-    counts = np.array([launches.sum(), sized.sum(), others.sum()])
-    steps = max(len(np.unique(graph.op_step)), 1)
-    shorter = np.minimum(cost, (1.0 - costs.kept) * length).astype(np.int64)
-    return shorter, each * counts * 1e-9 / steps
+    return np.minimum(cost, (1.0 - costs.kept) * length).astype(np.int64)
 
 
 def unrecorded(graphs: Sequence[StepGraph], factor: Floats | float = 1.0) -> Change:
     """The change of a replay that takes the recorder's cost off the host of every lane."""
-    return Change(shorter_ns={i: cost_of(g, factor)[0] for i, g in enumerate(graphs)})
+    return Change(shorter_ns={i: shorter_ns(g, factor) for i, g in enumerate(graphs)})
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What a program's mark says of steps that it timed before it was recorded.
+
+    Attributes
+    ----------
+    step_s, low_s, high_s : float
+        Median, least and most of its rounds, of the slowest rank.
+    range_s, launch_s, sized_range_s : float or None
+        What recording adds to an event, by the probes before and after its begin.
+    """
+
+    step_s: float
+    low_s: float
+    high_s: float
+    launch_s: float | None = None
+    sized_range_s: float | None = None
+    range_s: float | None = None
+
+    @classmethod
+    def of(cls, traces: Sequence[Trace]) -> Timed | None:
+        """Read the marks of all ranks; None where there is none, or none that can be read."""
+        found = [one for t in traces for _, _, text in t.marks if (one := cls._read(text))]
+        return max(found, key=lambda one: one.step_s, default=None)
+
+    @classmethod
+    def _read(cls, text: str) -> Timed | None:
+        if _MARK_KEY not in text or len(text) > _LONGEST_MARK:
+            return None
+        try:
+            said = json.loads(text)
+            times = [float(said[key]) for key in ("step_s", "low_s", "high_s")]
+            probe = said.get("probe", {})
+            more = {
+                f"{kind}_s": max(float(probe[kind][1]) - float(probe[kind][0]), 0.0)
+                for kind in _KINDS
+                if kind in probe
+            }
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+            return None
+        sane = all(0 < t < np.inf for t in times) and times[1] <= times[0] <= times[2]
+        return cls(*times, **more) if sane else None
+
+
+def _by_kind(graph: StepGraph, timed: Timed | None) -> Floats:
+    """Seconds per step that recording costs the host, by the program's probe where it is known."""
+    each = each_ns(graph) * 1e-9
+    probed = (getattr(timed, f"{kind}_s", None) for kind in _KINDS)
+    found: Floats = events_of(graph) * [
+        e if p is None else p for p, e in zip(probed, each, strict=True)
+    ]
+    return found
 
 
 def without_recorder(
-    replay: Replay, graphs: Sequence[StepGraph], step_s: float, gpu_s: float
+    replay: Replay,
+    graphs: Sequence[StepGraph],
+    step_s: float,
+    gpu_s: float,
+    timed: Timed | None = None,
 ) -> Recorder:
     """Estimate a step without the profiler that recorded it.
 
@@ -279,9 +345,16 @@ def without_recorder(
         As recorded.
     gpu_s : float
         The GPU's own work in a step: none is shorter.
+    timed : Timed, optional
+        What the program timed: it counts before all estimates.
     """
     known = [graph for graph in graphs if len(graph.op_call)]
     costs = costs_of(graphs[0].recorder)
+    by_kind = max((_by_kind(graph, timed) for graph in known), key=np.sum, default=np.zeros(3))
+    named = {kind: s for kind, s in zip(_KINDS, by_kind.tolist(), strict=True) if s}
+    if timed is not None and step_s:
+        middle, low, high = (min(s, step_s) for s in (timed.step_s, timed.low_s, timed.high_s))
+        return Recorder(costs.name, step_s, middle, low, high, "measured", named)
     if not known or not step_s or any(graph.slow is None for graph in known):
         unknown = _NO_LAUNCHES if not known else _NO_CALLS
         return Recorder(costs.name, step_s, reason=unknown)
@@ -290,6 +363,4 @@ def without_recorder(
         min(max(replay.step_s(unrecorded(graphs, factor)) * noise, min(gpu_s, step_s)), step_s)
         for factor, noise in bounds
     )
-    by_kind = max((cost_of(graph)[1] for graph in known), key=lambda cost: float(cost.sum()))
-    named = {kind: s for kind, s in zip(_KINDS, by_kind.tolist(), strict=True) if s}
     return Recorder(costs.name, step_s, middle, low, high, "estimated", named)

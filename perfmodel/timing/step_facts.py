@@ -13,7 +13,7 @@ from perfmodel.readers.trace import NULL
 from perfmodel.timing.critical_path import COLLECTIVES, PATH_KINDS, Change, Replay
 from perfmodel.timing.host_timeline import ALLOCATION, CAUSES, HOST, LAUNCH, PAGEABLE, SYNC
 from perfmodel.timing.nccl import PASSES, MatchedKernels, NcclKernels
-from perfmodel.timing.recorder import Recorder, without_recorder
+from perfmodel.timing.recorder import Recorder, Timed, without_recorder
 from perfmodel.timing.small_kernels import MANY
 from perfmodel.timing.step_graph import KERNEL_OP
 from perfmodel.timing.step_report import StepReport
@@ -306,6 +306,7 @@ def step_facts(
     median_s: float,
     gpu_s: float,
     long: LongSteps | None = None,
+    timed: Timed | None = None,
 ) -> StepFacts:
     """Replay the steps of a run, and find its small kernels and its late ranks.
 
@@ -324,6 +325,8 @@ def step_facts(
     gpu_s : float
         The GPU's own work in it, without waiting for other ranks, of the rank with most of it.
     long : LongSteps, optional
+    timed : Timed, optional
+        Steps that the program timed before it was recorded.
     """
     replay = replay_of(reports, matched, median_s)
     graphs = [graph for report in reports for graph in report.graphs]
@@ -368,7 +371,7 @@ def step_facts(
         idle=idle,
         kernels=kernels,
         long=long,
-        recorder=without_recorder(replay, graphs, median_s, gpu_s) if graphs else None,
+        recorder=without_recorder(replay, graphs, median_s, gpu_s, timed) if graphs else None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,16 @@ from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.timing.critical_path import Change, Replay
 from perfmodel.timing.host_timeline import HOST, LAUNCH
-from perfmodel.timing.recorder import Recorder, cost_of, costs_of, unrecorded, without_recorder
+from perfmodel.timing.recorder import (
+    Recorder,
+    Timed,
+    costs_of,
+    each_ns,
+    events_of,
+    shorter_ns,
+    unrecorded,
+    without_recorder,
+)
 from perfmodel.timing.step_graph import KERNEL_OP, StepGraph, last_steps
 
 US = 1000
@@ -48,24 +58,25 @@ def graph(op_us: int = 1, slow: float | None = 1.0, sized: int = 0) -> StepGraph
     )
 
 
-def estimate(one: StepGraph, gpu_s: float = 1e-6) -> Recorder:
+def estimate(one: StepGraph, gpu_s: float = 1e-6, timed: Timed | None = None) -> Recorder:
     replay = Replay([one], [0], [np.full(STEPS, -1)])
-    return without_recorder(replay, [one], replay.step_s(Change()), gpu_s)
+    return without_recorder(replay, [one], replay.step_s(Change()), gpu_s, timed)
 
 
 def test_launches_and_ranges_cost_the_pieces_they_lie_in() -> None:
-    shorter, by_kind = cost_of(graph(sized=3))
+    one = graph(sized=3)
+    shorter = shorter_ns(one)
     in_call = 0.3 * LAUNCH_US + RANGE_US
     in_pause = 0.7 * LAUNCH_US + 3 * SIZED_US
     assert shorter[:2] == pytest.approx(np.array([in_call, in_pause]) * US, abs=1)
-    expected = np.array([LAUNCH_US, 3 * SIZED_US, RANGE_US]) * 1e-6
-    assert by_kind == pytest.approx(expected)
+    assert events_of(one).tolist() == [1, 3, 1]
+    assert each_ns(one) == pytest.approx(np.array([LAUNCH_US, SIZED_US, RANGE_US]) * US)
 
 
 def test_a_slow_recorder_costs_more_and_no_piece_goes_below_its_least_part() -> None:
-    usual, slow = (cost_of(graph(slow=k))[0][1] for k in (1.0, 2.0))
+    usual, slow = (shorter_ns(graph(slow=k))[1] for k in (1.0, 2.0))
     assert slow == pytest.approx(usual * 2**1.5, rel=1e-3)
-    assert cost_of(graph(sized=100))[0][1] == 0.85 * 90 * US
+    assert shorter_ns(graph(sized=100))[1] == 0.85 * 90 * US
 
 
 def test_the_host_limited_step_is_shorter_by_its_costs() -> None:
@@ -74,6 +85,7 @@ def test_the_host_limited_step_is_shorter_by_its_costs() -> None:
     assert found.step_s == pytest.approx(100e-6)
     assert found.without_s == pytest.approx((100 - cost_us) * 1e-6, abs=1e-8)
     assert found.low_s is not None
+    assert found.without_s is not None
     assert found.high_s is not None
     assert found.low_s < found.without_s < found.high_s <= found.step_s
     assert (found.source, found.name, found.matters) == ("estimated", "nsys", True)
@@ -103,7 +115,7 @@ def test_without_calls_nothing_is_known_and_the_reason_is_said() -> None:
 def test_the_last_steps_keep_their_costs() -> None:
     few = last_steps(graph(sized=3), 1)
     assert len(np.unique(few.op_step)) == 3
-    assert cost_of(few)[1] == pytest.approx(cost_of(graph(sized=3))[1])
+    assert events_of(few).tolist() == [1, 3, 1]
     assert len(unrecorded([few]).shorter_ns[0]) == len(few.host_kind)
 
 
@@ -112,6 +124,45 @@ def test_both_times_are_one_line() -> None:
     assert str(said) == "step 31.1 ms recorded, about 19 ms without nsys (17 ms to 22 ms)"
     measured = replace(said, source="measured")
     assert str(measured) == "step 31.1 ms recorded, 19 ms without nsys (17 ms to 22 ms)"
+
+
+def marked(*texts: str) -> Timed | None:
+    trace = SimpleNamespace(marks=[(0, 0, text) for text in texts])
+    return Timed.of([trace])  # type: ignore[list-item]
+
+
+def test_what_the_program_timed_counts_first() -> None:
+    said = {"perfmodel_recorder": 1, "step_s": 70e-6, "low_s": 69e-6, "high_s": 72e-6,
+            "probe": {"range": [0, 2e-6]}}  # fmt: skip
+    timed = marked('{"perfmodel_config":1}', json.dumps(said))
+    assert timed == Timed(70e-6, 69e-6, 72e-6, range_s=2e-6)
+    found = estimate(graph(), timed=timed)
+    assert (found.without_s, found.low_s, found.high_s) == (70e-6, 69e-6, 72e-6)
+    assert found.source == "measured"
+    assert found.by_kind["range"] == pytest.approx(2e-6)
+    assert found.by_kind["launch"] == pytest.approx(LAUNCH_US * 1e-6)
+
+
+def test_the_slowest_rank_s_mark_counts() -> None:
+    ranks = (json.dumps({"perfmodel_recorder": 1, "step_s": s, "low_s": s, "high_s": s})
+             for s in (1e-3, 3e-3, 2e-3))  # fmt: skip
+    assert marked(*ranks) == Timed(3e-3, 3e-3, 3e-3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"perfmodel_recorder": 1}',
+        '{"perfmodel_recorder": 1, "step_s": 0, "low_s": 0, "high_s": 0}',
+        '{"perfmodel_recorder": 1, "step_s": 1, "low_s": 2, "high_s": 3}',
+        '{"perfmodel_recorder": 1, "step_s": NaN, "low_s": 1, "high_s": 1}',
+        '{"perfmodel_recorder": 1, "step_s": 1, "low_s": 1, "high_s": 1, "probe": 3}',
+        '["perfmodel_recorder"]',
+        '{"perfmodel_recorder"',
+    ],
+)
+def test_a_mark_that_cannot_be_is_left_out(text: str) -> None:
+    assert marked(text) is None
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from perfmodel.timing.kernels import COMMUNICATION, categorize
 from perfmodel.timing.launched import launched
 from perfmodel.timing.nesting import Nesting, innermost, last_moment, nest
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
-from perfmodel.timing.recorder import SIZED, cost_of
+from perfmodel.timing.recorder import SIZED, each_ns, events_of
 from perfmodel.timing.step_report import StepReport
 
 _MOST_SIZES: Final = 10_000
@@ -94,7 +94,7 @@ def _slowed(steps: StepReport) -> Iterator[str]:
     if not len(lasts) or not len(idle):
         return
     step_s, idle_s = (float(np.median(times)) * 1e-9 for times in (lasts, idle))
-    cost_s = max(float(cost_of(graph)[1][SIZED]) for graph in steps.graphs)
+    cost_s = max(float((events_of(graph) * each_ns(graph))[SIZED]) * 1e-9 for graph in steps.graphs)
     if min(cost_s, idle_s) > _MUCH * step_s:
         yield (
             f"recording sizes slows the host: it costs about {si(cost_s, 's', 2)} of each recorded "
