@@ -27,10 +27,10 @@ from perfmodel.analysis.steps import break_down
 from perfmodel.base.table import Column, Table, render
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
-from perfmodel.timing.nccl import match_kernels
 from perfmodel.timing.recorder import Recorder, unrecorded
-from perfmodel.timing.step_facts import replay_of
-from perfmodel.timing.step_report import StepReport
+from perfmodel.timing.run import Run
+from perfmodel.timing.run_exchanges import exchanges_of, kernels_of, lane_ranks
+from perfmodel.timing.run_graph import replay_of
 
 TRUTHS: Final = ("step_s_bare", "step_s_without_profiler")
 """Keys of truth files; `step_s_profiled` and `step_s` were timed while it was recorded."""
@@ -106,28 +106,23 @@ def recordings(folders: Sequence[Path]) -> Iterator[tuple[str, list[Path], float
 def scored(name: str, files: Sequence[Path], truth_s: float, factors: bool) -> Scored | None:
     """Analyze one recording; None where it has no steps."""
     run = time_runs([read(file) for file in files], Options())[0]
-    steps = break_down(run.steps)
+    steps = break_down(run.steps, exchanges_of(run))
     said = steps.facts.recorder
     if said is None:
         return None
     program = SAME_PROGRAM.sub("", name.partition("/")[2].removesuffix(".json"))
     busy_s = max((r.gpu_busy_s or 0.0) - (r.waiting_s or 0.0) for r in steps.ranks)
-    factor = factor_of(run.steps, truth_s) if factors else np.nan
+    factor = factor_of(run, steps.median_s, truth_s) if factors else np.nan
     return Scored(name, program, said, truth_s, busy_s, factor)
 
 
-def factor_of(reports: Sequence[StepReport], truth_s: float) -> float:
+def factor_of(run: Run, recorded_s: float, truth_s: float) -> float:
     """By what all costs must be multiplied for the step to take as long as it did."""
-    matched = match_kernels(
-        [r.nccl for r in reports],
-        [len(r.times.process) for r in reports],
-        [r.utc_start_ns for r in reports],
-    )
-    median_s = break_down(reports).median_s
-    replay = replay_of(reports, matched, median_s)
-    graphs = [graph for report in reports for graph in report.graphs]
+    sent, numbered = kernels_of(run.steps), lane_ranks(run.steps)
+    replay = replay_of(run.steps, numbered, sent, exchanges_of(run), recorded_s)
+    graphs = [graph for report in run.steps for graph in report.graphs]
     tried = np.linspace(0, 2.5, 26)
-    steps = [min(replay.step_s(unrecorded(graphs, f)), median_s) for f in tried]
+    steps = [min(replay.step_s(unrecorded(graphs, f)), recorded_s) for f in tried]
     return float(np.interp(-truth_s, -np.array(steps), tried))
 
 

@@ -41,27 +41,30 @@ from perfmodel.models.launches import LAUNCH_SD
 from perfmodel.programs import program_of_run
 from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime, ranked
 from perfmodel.readers import RAW, check_at_rest
-from perfmodel.readers.trace import Trace
+from perfmodel.readers.trace import NULL, Trace
 from perfmodel.timing.async_batches import AsyncBatches, head_of, time_async, until_done
+from perfmodel.timing.batches import Batches
 from perfmodel.timing.collectives import (
     NCCL,
     CollectiveGroup,
     Waiting,
+    groups,
     marked_by_nccl,
-    match_collectives,
-    mpi_collectives,
-    nccl_collectives,
+    waiting_of,
 )
 from perfmodel.timing.copies import devices, group_copies, synchronizations, tells_devices
 from perfmodel.timing.cuda_graphs import first_replay
 from perfmodel.timing.cuda_graphs import notes as graph_notes
-from perfmodel.timing.point_to_point import PointToPoint, messages_of, ranges_by_rank
+from perfmodel.timing.exchanges import COLLECTIVE, Exchanges
+from perfmodel.timing.late_ranks import LateRank, late_ranks, late_start
+from perfmodel.timing.point_to_point import PointToPoint, point_to_point, ranges_by_rank
 from perfmodel.timing.recorder import Timed
 from perfmodel.timing.run import Run, TimedReport
+from perfmodel.timing.run_exchanges import exchanges_of, kernels_of
 from perfmodel.timing.samples import PathTable, PathTimes, count_warmup, median, tabulate
+from perfmodel.timing.skew import Skew, skew_of
 from perfmodel.timing.step_graph import MOST_OPS
 from perfmodel.timing.step_report import shortened
-from perfmodel.timing.stragglers import Skew, late_start, skew_of
 from perfmodel.workloads.work import Counts, Symbol, Workload
 
 if TYPE_CHECKING:
@@ -305,16 +308,17 @@ def _join(
     """Join what a run took with what its workload counts."""
     symbols = {s: v for s, v in identity.values.items() if s in workload.symbols}
     counts = workload.evaluate(symbols)
-    everything, excluded, steps, host = _times(run, program, workload, options.warmup)
+    found = exchanges_of(run)
+    everything, excluded, steps, host = _times(run, program, workload, options.warmup, found)
     by_gpu, queued = program.step_clock == "gpu", host.queues and program.step_clock == "host"
     measured = everything.after(excluded, marked_by_nccl)
     head = _head(run, measured)
     totals = sum((counts[label] for label in counted(measured, counts)), Counts())
-    collected = _collectives(run, everything, excluded, totals, steps if by_gpu else None)
+    collected = _collected(run, found, everything, excluded, totals, steps if by_gpu else None)
     machine, tf32 = _ceilings(run, options.machine), _seen_tf32(run)
     peaks = {label: program.peak(label, identity, seen_tf32=tf32) for label in ("", *counts)}
     rates, by_clock = fit_rates(measured, {} if workload.replay else counts, queued=queued)
-    found = points(run.label, measured, head, workload, totals, symbols, waits=not queued)
+    measured_points = points(run.label, measured, head, workload, totals, symbols, waits=not queued)
     work = _work(run, steps, machine, options)
     said = (
         *check_bytes(measured, counts, head),
@@ -351,11 +355,12 @@ def _join(
         collectives=collected.groups,
         unattributed=unattributed(run),
         roofline=fit_roofline(run.label, rates, totals),
-        points=found,
-        model=check_model(found, totals, rates),
+        points=measured_points,
+        model=check_model(measured_points, totals, rates),
         findings=(),
         warnings=tuple(dict.fromkeys(notes)),
         skew=collected.skew,
+        late=collected.late,
         steps=steps,
         messages=collected.messages,
         ranges_by_rank=ranges_by_rank(measured, run.ranks),
@@ -407,11 +412,12 @@ def _work(
 
 
 def _times(
-    run: Run, program: Program, workload: Workload, warmup: int | None
+    run: Run, program: Program, workload: Workload, warmup: int | None, found: Exchanges
 ) -> tuple[PathTable, int, StepBreakdown | None, AsyncBatches]:
     """Times of all ranges, the batches to exclude, the steps, and the batches on both clocks."""
     everything = tabulate(run.range_times, run.ranks, run.batch_label)
-    steps = break_down(run.steps, warmup=warmup, timed=Timed.of(run.traces)) if run.steps else None
+    timed = Timed.of(run.traces)
+    steps = break_down(run.steps, found, warmup=warmup, timed=timed) if run.steps else None
     host = time_async(run, everything)
     if program.step_clock == "gpu" and steps is not None:
         clocked = on_step_clock(everything, run, steps)
@@ -431,46 +437,66 @@ class _Collected:
     waiting: Waiting | None
     gpu_waiting: Waiting | None
     skew: Skew | None
+    late: tuple[LateRank, ...]
     messages: PointToPoint | None
     warnings: tuple[str, ...]
 
 
-def _collectives(
+def _collected(
     run: Run,
+    found: Exchanges,
     everything: PathTable,
     excluded: int,
     totals: Counts,
     steps: StepBreakdown | None,
 ) -> _Collected:
+    """Group the exchanges of the batches behind the warm-up."""
     batch_s = head_of(run, everything).seconds["host"]
-    matched = match_collectives(run.traces, run.range_times, run.batch_label, run.ranks)
-    groups, waiting = mpi_collectives(matched, batch_s.shape[1], excluded)
+    batches = Batches.of(run.range_times, run.batch_label)
+    by_mpi, collective = found.taken(found.by_mpi), found.way == COLLECTIVE
     if steps is None:
-        on_gpu, gpu_waiting = nccl_collectives(
-            run.parts, run.ranks, excluded, float(totals.peer_message_bytes)
-        )
+        stop = batch_s.shape[1]
+        late, chains = late_ranks(found, excluded, stop)
+        found = _sized(found, float(totals.peer_message_bytes))
     else:
-        on_gpu, gpu_waiting = steps.collectives, _nccl_waiting(steps)
-    messages = messages_of(run, excluded)
-    late = late_start(matched, run.ranks, batch_s, excluded)
-    without = batch_s[:, excluded:].copy()
-    for i, rank in enumerate(run.ranks):
-        waited = messages.by_batch.get(rank, ()) if messages else ()
-        without[i, : len(waited)] -= waited
+        stop = steps.warmup + steps.count
+        late, chains = steps.facts.stragglers, steps.facts.chains
+    numbers = {rank: batches.numbers(rank) for rank in found.ranks}
+    numbers = {
+        rank: own[(own >= excluded) & (own < stop)] if len(own) else np.arange(excluded, stop)
+        for rank, own in numbers.items()
+    }
+    kernels = kernels_of(run.steps) if len(run.steps) == len(run.parts) else None
+    grouped = groups(found, kernels, numbers)
+    mpi, gpu = (found.taken(collective & chosen) for chosen in (found.by_mpi, ~found.by_mpi))
+    of_kernels = (
+        _nccl_waiting(steps) if steps else waiting_of(gpu, batches, run.ranks, excluded, stop)
+    )
+    libraries = {group.library for group in grouped}
+    begun = late_start(found, batch_s, excluded)
     return _Collected(
-        (*groups, *on_gpu),
-        waiting if groups else None,
-        gpu_waiting if on_gpu else None,
-        skew_of(matched, run.ranks, without, excluded),
-        messages,
-        (*matched.warnings, *(messages.warnings if messages else ()), *([late] if late else ())),
+        grouped,
+        waiting_of(mpi, batches, run.ranks, excluded, stop) if libraries & {"mpi"} else None,
+        of_kernels if libraries - {"mpi"} else None,
+        skew_of(by_mpi, run.ranks, batch_s, excluded),
+        late,
+        point_to_point(found, excluded, stop, late, chains),
+        (*found.warnings, *([begun] if begun else ())),
     )
 
 
-def _nccl_waiting(steps: StepBreakdown) -> Waiting | None:
-    """What every rank spends in NCCL's kernels per step, and waits there."""
-    if not steps.collectives:
-        return None
+def _sized(found: Exchanges, message_bytes: float) -> Exchanges:
+    """Give a kernel that is alone in every batch the size of the formulas, if none is recorded."""
+    kernels = ~found.by_mpi & (found.step >= 0)
+    alone = np.unique(np.column_stack([found.rank, found.step])[kernels], axis=0)
+    if message_bytes <= 0 or len(alone) < kernels.sum():
+        return found
+    unknown = kernels & (found.bytes == NULL)
+    return replace(found, bytes=np.where(unknown, round(message_bytes), found.bytes))
+
+
+def _nccl_waiting(steps: StepBreakdown) -> Waiting:
+    """What every rank spends in communication per step, and waits there."""
     waits = [r.waiting_s for r in steps.ranks if r.waiting_s is not None]
     seconds = [r.communication_s for r in steps.ranks]
     return Waiting(seconds, waits if len(waits) == len(seconds) else None)
@@ -576,7 +602,6 @@ def _rank_rows(
     waiting = collected.waiting or collected.gpu_waiting
     gpus = gpu_of_rank(run)
     if by_gpu and steps:
-        on_host = _waiting_on_host(run.ranks, collected)
         unseen = len(run.ranks) > 1 and untraced(run.traces)
         return tuple(
             RankRow(
@@ -586,7 +611,7 @@ def _rank_rows(
                 batch_s=r.batch_s,
                 gpu_busy_s=r.gpu_busy_s,
                 collectives_s=r.communication_s if waiting else None,
-                waiting_s=r.waiting_s if steps.collectives else on_host.get(r.rank, r.waiting_s),
+                waiting_s=r.waiting_s,
                 **_parts(r),
             )
             if not unseen
@@ -607,21 +632,6 @@ def _rank_rows(
         )
         for i, (rank, host) in enumerate(zip(run.ranks, head.seconds["host"], strict=True))
     )
-
-
-def _waiting_on_host(ranks: Sequence[int], collected: _Collected) -> dict[int, float]:
-    """Median over batches of every rank's waiting in MPI's collectives and messages."""
-    waiting, messages = collected.waiting, collected.messages
-    found: dict[int, float] = {}
-    for i, rank in enumerate(ranks):
-        known = messages is not None and messages.pairs and rank in messages.by_batch
-        parts = [messages.by_batch[rank]] if messages is not None and known else []
-        if waiting and waiting.waiting_s is not None and waiting.by_batch is not None:
-            parts.append(waiting.by_batch[i])
-        if parts:
-            count = min(len(part) for part in parts)
-            found[rank] = float(np.median(np.sum([part[:count] for part in parts], axis=0)))
-    return found
 
 
 def _parts(step: RankStep) -> dict[str, float | None]:
@@ -676,7 +686,7 @@ def _facts(
         messages=analysis.messages,
         ranges_by_rank=analysis.ranges_by_rank,
         compute_s={r.rank: r.compute_s for r in analysis.steps.ranks} if analysis.steps else {},
-        skew=analysis.skew,
+        late=analysis.late,
         numbers=tuple(run.ranks),
         host_ranks=_host_ranks(analysis),
         mean_s=analysis.batch.mean_s,

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from perfmodel.programs.program import Program
     from perfmodel.timing.collectives import CollectiveGroup
     from perfmodel.timing.copies import CopyGroup
+    from perfmodel.timing.late_ranks import LateRank
     from perfmodel.timing.point_to_point import PointToPoint, RangeOfRank
     from perfmodel.timing.range_times import Path
     from perfmodel.timing.run import Run
     from perfmodel.timing.samples import Estimate
-    from perfmodel.timing.stragglers import Skew
+    from perfmodel.timing.skew import Skew
     from perfmodel.workloads.work import Counts, Workload
 
 
@@ -166,6 +167,7 @@ class RunAnalysis:
     findings: tuple[Finding, ...]
     warnings: tuple[str, ...]
     skew: Skew | None = None
+    late: tuple[LateRank, ...] = ()
     steps: StepBreakdown | None = None
     messages: PointToPoint | None = None
     ranges_by_rank: tuple[RangeOfRank, ...] = ()

@@ -11,13 +11,13 @@ import numpy as np
 from perfmodel.base.arrays import Bool, Floats, Int64, distinct_positions
 from perfmodel.base.units import si
 from perfmodel.readers.trace import NULL
-from perfmodel.timing.collectives import CollectiveGroup
+from perfmodel.timing.exchanges import Exchanges
 from perfmodel.timing.host_timeline import CAUSES, DEPENDENCY
 from perfmodel.timing.idle_causes import LONGEST, IdleGaps
 from perfmodel.timing.levels import LayerTime, LevelRow, layer_times, level_rows
-from perfmodel.timing.nccl import match_kernels, nccl_groups
 from perfmodel.timing.recorder import Timed
 from perfmodel.timing.run import Run
+from perfmodel.timing.run_exchanges import kernels_of, lane_ranks
 from perfmodel.timing.samples import PathTable
 from perfmodel.timing.spans import Candidate, FoundBy
 from perfmodel.timing.step_facts import (
@@ -52,7 +52,7 @@ class RankStep:
 
     `batch_s` runs from the first GPU operation of a step to the first of the next (the host's time
     of the step where there is no GPU); the parts are those of `timing.step_times.StepTimes`.
-    `waiting_s` is the part of `communication_s` before the last rank arrived.
+    `waiting_s` is the part of `communication_s` before the ranks came that it needed.
     """
 
     rank: int
@@ -127,7 +127,6 @@ class StepBreakdown:
     ranks: tuple[RankStep, ...]
     categories: tuple[CategoryTime, ...]
     kernels: tuple[KernelTime, ...]
-    collectives: tuple[CollectiveGroup, ...]
     unattributed: float
     idle: tuple[IdleCause, ...]
     facts: StepFacts
@@ -137,7 +136,11 @@ class StepBreakdown:
 
 
 def break_down(
-    reports: Sequence[StepReport], *, warmup: int | None = None, timed: Timed | None = None
+    reports: Sequence[StepReport],
+    found: Exchanges,
+    *,
+    warmup: int | None = None,
+    timed: Timed | None = None,
 ) -> StepBreakdown:
     """Sum the steps of a run up.
 
@@ -145,23 +148,23 @@ def break_down(
     ----------
     reports : sequence of StepReport
         One per report of the run.
+    found : Exchanges
+        Of the run; its kernels come first.
     warmup : int, optional
         Leading steps to leave out; see `perfmodel.timing.step_times.counted_steps`.
     timed : Timed, optional
         Steps that the program timed before it was recorded.
     """
-    lanes = [len(r.times.process) for r in reports]
-    matched = match_kernels([r.nccl for r in reports], lanes, [r.utc_start_ns for r in reports])
     steps = max(r.times.step_ns.shape[1] for r in reports)
     window = counted_steps([r.times for r in reports], warmup)
-    waiting = matched.waiting_by_step(sum(lanes), steps)
+    waiting = _waiting_by_step(found, window)
     rows: list[RankStep] = []
     seconds: list[Floats] = []
     numbered = lane_ranks(reports)
     for report, numbers in zip(reports, numbered, strict=True):
         for lane, rank in enumerate(numbers):
-            waited = None if waiting is None else waiting[len(rows), window]
-            rows.append(_rank(report.times, lane, rank, window, waited, len(matched.kernels) > 0))
+            waited = None if waiting is None else waiting[found.ranks.index(rank)]
+            rows.append(_rank(report.times, lane, rank, window, waited))
             seconds.append(_seconds(report.times.step_ns[lane], window, steps))
     order = sorted(range(len(rows)), key=lambda i: (rows[i].rank, rows[i].gpu or 0))
     launched = sum(r.launched_ns for r in reports)
@@ -180,7 +183,6 @@ def break_down(
         ranks=tuple(rows[i] for i in order),
         categories=_categories(reports, window),
         kernels=kernels[:_TOP_KERNELS],
-        collectives=nccl_groups(matched, window, [r for ranks in numbered for r in ranks]),
         unattributed=sum(r.lost_ns for r in reports) / launched if launched else 0.0,
         idle=idle,
         levels=level_rows([r.spans for r in reports], sum(r.work_ns for r in reports)),
@@ -188,7 +190,8 @@ def break_down(
         candidates=reports[0].steps.candidates,
         facts=step_facts(
             reports,
-            matched,
+            kernels_of(reports),
+            found,
             window,
             numbered,
             idle,
@@ -201,19 +204,13 @@ def break_down(
     )
 
 
-def lane_ranks(reports: Sequence[StepReport]) -> list[list[int]]:
-    """Rank of every lane: its process's, or counted where a process drives several GPUs."""
-    known = [[r.rank_of.get(int(p), NULL) for p in r.times.process] for r in reports]
-    flat = [rank for ranks in known for rank in ranks]
-    if NULL not in flat and len(set(flat)) == len(flat):
-        return known
-    lanes = sorted(
-        (i, int(r.times.device[j]), int(r.times.process[j]), j)
-        for i, r in enumerate(reports)
-        for j in range(len(r.times.process))
-    )
-    number = {(i, j): n for n, (i, _, _, j) in enumerate(lanes)}
-    return [[number[i, j] for j in range(len(r.times.process))] for i, r in enumerate(reports)]
+def _waiting_by_step(found: Exchanges, window: slice) -> Floats | None:
+    """Waiting of every rank and step that counts, in s; None where it is not known."""
+    inside = (found.step >= window.start) & (found.step < window.stop)
+    known, mpi = found.wait_ns != NULL, found.by_mpi
+    if not (inside & known).any() or (inside & ~mpi & ~known).any():
+        return None
+    return found.seconds_by_step(window.stop, waiting=True)[:, window]
 
 
 def _median_s(values: Int64) -> float | None:
@@ -221,19 +218,16 @@ def _median_s(values: Int64) -> float | None:
     return float(np.median(known)) * 1e-9 if len(known) else None
 
 
-def _rank(
-    times: StepTimes, lane: int, rank: int, window: slice, waited: Int64 | None, nccl: bool
-) -> RankStep:
+def _rank(times: StepTimes, lane: int, rank: int, window: slice, waited: Floats | None) -> RankStep:
     on_gpu = bool(times.device[lane] >= 0)
     present = times.busy_ns[lane, window] >= 0
 
     def median(column: Int64) -> float:
         return _median_s(column[lane, window]) or 0.0
 
-    waiting = None if nccl or median(times.communication_ns) else 0.0
-    if waited is not None:
-        shown = waited[: len(present)][present]
-        waiting = float(np.median(shown)) * 1e-9 if len(shown) else 0.0
+    waiting = None if median(times.communication_ns) else 0.0
+    if waited is not None and present.any():
+        waiting = float(np.median(waited[: len(present)][present]))
     return RankStep(
         rank=rank,
         gpu=int(times.device[lane]) if on_gpu else None,

@@ -9,15 +9,15 @@ import numpy as np
 
 from perfmodel.analysis.outliers import check_ranks
 from perfmodel.analysis.rates import amounts, counted
-from perfmodel.analysis.steps import lane_ranks
 from perfmodel.base.units import si
 from perfmodel.programs.identify import Identity
 from perfmodel.readers.trace import GRAPH, MPI_OTHER, NULL, Trace
-from perfmodel.timing.collectives import lost
 from perfmodel.timing.copies import devices, gpu_id, tells_devices, unsized_copies
 from perfmodel.timing.host_events import cut_short
+from perfmodel.timing.mpi_calls import lost
 from perfmodel.timing.range_times import ranks_of
 from perfmodel.timing.run import Run
+from perfmodel.timing.run_exchanges import lane_ranks
 from perfmodel.timing.samples import PathTimes
 from perfmodel.timing.step_report import MOST_PAUSES, LaunchedThere, StepReport
 from perfmodel.workloads.work import Counts

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from perfmodel.base.units import percent, si
+from perfmodel.timing.late_ranks import late_rank
 
 if TYPE_CHECKING:
     from perfmodel.machines.machine import Machine
     from perfmodel.timing.collectives import CollectiveGroup, Waiting
     from perfmodel.timing.copies import CopyGroup
+    from perfmodel.timing.late_ranks import LateRank
     from perfmodel.timing.point_to_point import PointToPoint, RangeOfRank
     from perfmodel.timing.samples import Estimate
     from perfmodel.timing.step_facts import StepFacts
-from perfmodel.timing.stragglers import Skew
 
 _WORTH: Final = 0.01
 """Savings below this share of a batch are not worth a line."""
@@ -25,9 +26,6 @@ _WORTH: Final = 0.01
 
 _OF_PCIE: Final = 0.8
 """Share of PCIe's datasheet rate that large pinned copies reach (52.7 of 64 GB/s on an H200)."""
-
-_OFTEN: Final = 0.6
-"""A rank that is last in this share of the collectives is the one that holds the others up."""
 
 _UNEQUAL: Final = 0.05
 """A rank that takes longer by this share of a batch in a range is reported without any waiting."""
@@ -43,6 +41,9 @@ _RARE: Final = 2.0
 
 _STEPS: Final = 6
 """Of fewer steps nobody can say which are long."""
+
+_MOSTLY: Final = 0.5
+"""With this share of the waiting in messages, or more, a late rank is named for these."""
 
 _PEERS: Final = 8
 """So many GPUs of one host reach each other's memory directly."""
@@ -218,7 +219,7 @@ class Facts:
     messages: PointToPoint | None = None
     ranges_by_rank: tuple[RangeOfRank, ...] = ()
     compute_s: Mapping[int, float] = field(default_factory=dict)
-    skew: Skew | None = None
+    late: tuple[LateRank, ...] = ()
     numbers: tuple[int, ...] = ()
     host_ranks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     mean_s: float = 0.0
@@ -489,6 +490,8 @@ def waiting_ranks(facts: Facts, actions: Actions) -> Iterator[Finding]:
     ):
         if waiting is None or waiting.waiting_s is None:
             continue
+        if kind == "waiting_mpi" and _late_by_messages(facts) is not None:
+            continue  # named there, with its collectives
         if kind == "waiting_mpi" and (rare := _waiting_in_some_steps(facts, waiting, actions)):
             yield rare
             continue
@@ -522,6 +525,7 @@ def _waiting_in_some_steps(facts: Facts, waiting: Waiting, actions: Actions) -> 
     by_batch = waiting.by_batch
     if not facts.host_ranks or by_batch is None or by_batch.shape[1] < _STEPS:
         return None
+    by_batch = by_batch[:, np.isfinite(by_batch).all(axis=0)]  # batches that all ranks have
     mean, usual = by_batch.mean(axis=1), np.median(by_batch, axis=1)
     worst = int(mean.argmax())
     if mean[worst] < max(_RARE * float(usual[worst]), _WORTH * facts.batch.value):
@@ -545,7 +549,7 @@ def _trend(facts: Facts, waiting: Waiting, worst: int) -> str:
     by_batch = waiting.by_batch
     if not facts.host_ranks or by_batch is None or by_batch.shape[1] < _STEPS:
         return ""
-    parts = np.array_split(by_batch[worst], 3)
+    parts = np.array_split(by_batch[worst][np.isfinite(by_batch[worst])], 3)
     first, last = float(np.median(parts[0])), float(np.median(parts[-1]))
     if max(first, last) < _RARE * min(first, last) + _UNEQUAL * facts.batch.value:
         return ""
@@ -565,33 +569,35 @@ class _Longer:
 
 
 def _who_is_last(facts: Facts) -> tuple[str, _Longer | None]:
-    """Name the rank that comes last to most of MPI's collectives, with what it does longer.
+    """Name the rank to which most waiting leads back, with what it does longer.
 
-    Of a program without a GPU also one that causes most of the lateness, or that computes longer
-    than the others.
+    Of a program without a GPU, where there is no such rank, one that computes longer than the
+    others.
     """
-    late = facts.skew.ranks[0] if facts.skew else None
-    if late is not None and late.last_share >= _OFTEN:
-        said = f"; rank {late.rank} comes last to {percent(late.last_share)} of them"
+    late = late_rank(facts.late)
+    if late is not None:
+        said = (
+            f"; rank {late.rank} comes last to {percent(late.share_last)} of them and causes "
+            f"{percent(late.caused_s / sum(r.caused_s for r in facts.late))} of the waiting"
+            f"{too_few(late)}"
+        )
         more = _longer(facts, late.rank)
-        return (said if more is None else f"{said}, and {more.said}"), more
+        if more is None or (facts.host_ranks and more.more_s < _UNEQUAL * facts.batch.value):
+            return said, None
+        return f"{said}; it {more.said}", more
     if not facts.host_ranks:
         return "", None
-    everything = sum(r.per_batch_s for r in facts.skew.ranks) if facts.skew else 0.0
-    if late is not None and late.p50_s and late.per_batch_s >= _OFTEN * everything > 0:
-        more = _longer(facts, late.rank)
-        said = (
-            f"; rank {late.rank} causes {percent(late.per_batch_s / everything)} of the lateness: "
-            f"it comes last to {percent(late.last_share)} of them, by {si(late.p50_s, 's')}"
-        )
-        if more is None or more.more_s < _UNEQUAL * facts.batch.value:
-            return said, None
-        return f"{said}, and {more.said}", more
     slow = max(facts.host_ranks, key=lambda rank: facts.host_ranks[rank][0])
     more = _longer(facts, slow)
     if more is None or more.more_s < _UNEQUAL * facts.batch.value:
         return "", None
     return f"; rank {slow} {more.said}", more
+
+
+def too_few(late: LateRank) -> str:
+    """Say where too few steps were recorded to tell a late rank from chance."""
+    steps = f"{late.steps} step{'s' * (late.steps != 1)}"
+    return "" if late.enough else f" (only {steps}: record more to be sure)"
 
 
 def _longer(facts: Facts, rank: int) -> _Longer | None:
@@ -637,11 +643,22 @@ def _computes_more(facts: Facts, rank: int) -> _Longer | None:
 
 def late_messages(facts: Facts, actions: Actions) -> Iterator[Finding]:
     """The rank to which most waiting in point-to-point messages leads back."""
-    if facts.messages is None or not facts.messages.ranks:
+    if facts.messages is None:
         return
-    late = facts.messages.ranks[0]
-    if late.most_s < _WORTH * facts.batch.value:
+    if _late_by_messages(facts) is None:
         yield from _unseen_waiting(facts, actions)
+        return
+    late = late_rank(facts.late, least=0.0)
+    if late is None:
+        waiting = sorted(row.waiting_s for row in facts.late)
+        yield Finding(
+            "waiting_mpi",
+            "ranks wait for each other's messages",
+            float(np.median(waiting)),
+            f"up to {si(waiting[-1], 's')} of a rank per batch; they are late in turn: no rank is "
+            f"late more often than chance makes it",
+            actions.balance(),
+        )
         return
     most = _longer(facts, late.rank)
     if most is None or most.more_s < _EXPLAINS * late.most_s:
@@ -664,9 +681,18 @@ def late_messages(facts: Facts, actions: Actions) -> Iterator[Finding]:
         f"ranks wait for messages of rank {late.rank}",
         min(late.most_s, most.more_s) if most else late.most_s,
         f"{said}{si(late.caused_s, 's')} of all ranks' waiting per batch leads back to rank "
-        f"{late.rank}, up to {si(late.most_s, 's')} of one rank{passed}",
+        f"{late.rank}, up to {si(late.most_s, 's')} of one rank{passed}{too_few(late)}",
         actions.advise("help_rank", rank=late.rank),
     )
+
+
+def _late_by_messages(facts: Facts) -> LateRank | None:
+    """Return the rank that most waiting leads back to, if that counts and is mostly in messages."""
+    if facts.messages is None or not facts.late:
+        return None
+    late, total = facts.late[0], sum(row.caused_s for row in facts.late)
+    mostly = sum(pair.waiting_s for pair in facts.messages.pairs) > _MOSTLY * total
+    return late if mostly and late.most_s >= _WORTH * facts.batch.value else None
 
 
 def _unseen_waiting(facts: Facts, actions: Actions) -> Iterator[Finding]:

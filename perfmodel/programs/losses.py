@@ -19,6 +19,7 @@ from perfmodel.programs.findings import (
     OperatorRow,
     late_messages,
     shared_gpus,
+    too_few,
     waiting_ranks,
     worth,
 )
@@ -26,7 +27,8 @@ from perfmodel.timing.collectives import NCCL
 from perfmodel.timing.nccl import PASSES
 
 if TYPE_CHECKING:
-    from perfmodel.timing.step_facts import StepFacts, Straggler
+    from perfmodel.timing.late_ranks import LateRank
+    from perfmodel.timing.step_facts import StepFacts
 
 _LOG: Final = re.compile(r"log_?softmax", re.I)
 """What a kernel for both says in its template arguments where it computes a loss's logarithm."""
@@ -106,7 +108,7 @@ def _interrupted(facts: Facts, steps: StepFacts) -> Iterator[Finding]:
             )
 
 
-def _straggler(steps: StepFacts) -> Straggler | None:
+def _straggler(steps: StepFacts) -> LateRank | None:
     """Return the rank that the others wait for, if a step would be shorter without."""
     if steps.straggler_saving_s < _LATE * steps.step_s:
         return None
@@ -114,12 +116,12 @@ def _straggler(steps: StepFacts) -> Straggler | None:
 
 
 def _late_rank(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Finding]:
-    late = steps.last_rank()
+    late = steps.last_rank() if facts.gpu_waiting else None
     if late is None or max(late.late_s, steps.straggler_saving_s) < _LATE * steps.step_s:
         return
     more = f"; what it does more of than the others: {late.doing}" if late.doing else ""
     if steps.straggler_saving_s < _LATE * steps.step_s:
-        more += "; it is late by as much in every step, so that little is gained without it"
+        more += "; it lags by a constant amount, so that removing the lag saves little"
     waits = max((facts.gpu_waiting.waiting_s or (0.0,)) if facts.gpu_waiting else (0.0,))
     yield Finding(
         "straggler",
@@ -127,8 +129,7 @@ def _late_rank(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Fin
         steps.straggler_saving_s,
         f"up to {si(waits, 's')} per step inside NCCL's kernels; rank {late.rank} comes last to "
         f"{percent(late.share_last)} of the collectives, "
-        f"together {si(late.late_s, 's')} after the rank before it"
-        f"{'' if late.persistent else ', which may be chance'}{more}",
+        f"together {si(late.late_s, 's')} after the rank before it{too_few(late)}{more}",
         actions.advise("help_stage" if _only_messages(steps) else "help_rank", rank=late.rank),
     )
 
@@ -199,8 +200,8 @@ def _small_kernels(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator
             "many_small_kernels",
             f"{small.count:.0f} small kernels{where}",
             small.saving_s,
-            f"kernels under 10 µs, {si(small.gpu_s, 's')} of GPU time per step, which the host "
-            f"takes {si(small.host_s, 's')} to launch{_slowed(facts)}",
+            f"kernels under {si(small.under_s, 's', 2)}, {si(small.gpu_s, 's')} of GPU time per "
+            f"step, which the host takes {si(small.host_s, 's')} to launch{_slowed(facts)}",
             actions.advise("fuse_small", where=where),
         )
 
@@ -221,7 +222,7 @@ def _launches(facts: Facts, steps: StepFacts, actions: Actions) -> Iterator[Find
 
 
 def _host(
-    facts: Facts, steps: StepFacts, late: Straggler | None, actions: Actions
+    facts: Facts, steps: StepFacts, late: LateRank | None, actions: Actions
 ) -> Iterator[Finding]:
     """What the host does while the GPU idles, and copies that keep it busy."""
     titles = {

@@ -406,9 +406,9 @@ class Mpi:
 def _read_mpi(db: Database, ids: Ids, strings: tuple[str, ...]) -> Mpi:
     """Read every MPI table there is."""
     columns = ["globalTid", "textId", "size", "recvSize", "commHandle", "remoteRank", "tag",
-               "requestHandle"]  # fmt: skip
+               "requestHandle", "rootRank"]  # fmt: skip
     tables = [db.read_events(t, columns, needed=["globalTid"], open_ends=True) for t in MPI_TABLES]
-    start, end, tid, text, size, received, handle, peer, tag, request = (
+    start, end, tid, text, size, received, handle, peer, tag, request, root = (
         np.concatenate([t[c] for t in tables]) for c in ["start", "end", *columns]
     )
     named = [
@@ -439,6 +439,7 @@ def _read_mpi(db: Database, ids: Ids, strings: tuple[str, ...]) -> Mpi:
     members, group, own = _communicators(tid, handle, ranks, known, world)
     thread: Any = tid
     source = np.repeat(np.arange(len(MPI_TABLES), dtype=np.int8), [len(t["start"]) for t in tables])
+    peer = np.where(peer == NULL, root, peer)
     sent, least = _message_bytes(name, strings, size, received, members, own)
     calls = MpiCalls(start, end, thread, name, source, sent, least, group, own, peer, tag, request)
     return Mpi(calls, ranks, world or None)

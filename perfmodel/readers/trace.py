@@ -214,8 +214,8 @@ class MpiCalls(Events):
     communicator : int64, shape (n,)
         A number that all its ranks share, 0 for MPI_COMM_WORLD; `NULL` where there is none.
     own, peer : int64, shape (n,)
-        The caller's rank and that at the other end of a message, in the communicator; -1 for a
-        message of any source, `NULL` where there is none.
+        The caller's rank and that at the other end of a message, or the root of a collective, in
+        the communicator; -1 for a message of any source, `NULL` where there is none.
     tag, request : int64, shape (n,)
         A message's tag, and the handle that a call started or completed (one row a request); `NULL`
         where there is none.

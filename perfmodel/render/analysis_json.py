@@ -107,7 +107,7 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
         "ranges_by_rank": run.ranges_by_rank,
         "outliers": [{**asdict(one), "excess": one.excess} for one in run.outliers],
         "hosts": run.hosts,
-        "stragglers": run.steps.facts.stragglers if run.steps else [],
+        "stragglers": [{**asdict(one), "persistent": one.persistent} for one in run.late],
         "diagnostics": [d for t in run.traces for d in t.diagnostics if d.severity != "info"],
         **pick(
             run, "gpus precision rates rates_by_clock ranks copies collectives skew unattributed "
@@ -123,7 +123,8 @@ def _messages(messages: PointToPoint) -> dict[str, Any]:
             {"from": p.sender, "to": p.receiver, **pick(p, "messages bytes waiting_s")}
             for p in messages.pairs
         ],
-        **pick(messages, "ranks chains unmatched warnings"),
+        "ranks": [pick(r, "rank waiting_s caused_s most_s") for r in messages.ranks],
+        **pick(messages, "chains unmatched warnings"),
     }
 
 

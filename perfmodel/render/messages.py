@@ -81,7 +81,6 @@ def blocks(run: RunAnalysis) -> Iterator[Table]:
         if len(run.ranks) <= _MATRIX:
             yield _matrix(run, "bytes", "Bytes", "B")
             yield _matrix(run, "waiting_s", "Waiting", "s")
-        yield waiters(run).first(SHOWN, ALL)
         if run.messages.chains:
             yield chains(run).first(SHOWN, ALL)
     slowest = {r.path: r for r in sorted(run.ranges_by_rank, key=lambda r: r.seconds)}

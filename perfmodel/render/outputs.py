@@ -81,8 +81,10 @@ def csv_tables(analysis: Analysis) -> Iterator[tuple[str, Table]]:
             "messages": messages.pairs, "waiting": messages.waiters, "chains": messages.chains,
             "ranges_by_rank": messages.by_rank,
         }  # fmt: skip
-    if any(run.steps and run.steps.facts.stragglers for run in analysis.runs):
-        of_run |= {"late_ranks": tables.late_ranks, "last_arrivals": tables.last_arrivals}
+    if any(run.late for run in analysis.runs):
+        of_run["late_ranks"] = tables.late_ranks
+    if any(run.steps and run.steps.facts.arrivals for run in analysis.runs):
+        of_run["last_arrivals"] = tables.last_arrivals
     if any(run.outliers for run in analysis.runs):
         of_run["outliers"] = tables.outliers
     for name, make in of_run.items():

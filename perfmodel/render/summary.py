@@ -88,15 +88,14 @@ def _blocks(analysis: Analysis) -> Iterator[Block]:
         yield tables.copies(run)
     if run.collectives:
         yield tables.collectives_text(run)
-    if run.steps is not None and run.steps.facts.stragglers:
-        yield tables.late_ranks(run).first(tables.SHOWN, tables.ALL)
+    if any(late.caused_s for late in run.late):
+        yield tables.late_ranks_text(run)
     if len(run.ranks) > 1 and run.workload.ranges:
         yield tables.ranks_text(run)
     if run.outliers:
         yield tables.outliers(run).first(tables.SHOWN, tables.ALL)
     if len(run.ranks) > 2 and run.skew:  # of two ranks the table of ranks says it all
         yield tables.collective_skew_text(run)
-        yield tables.stragglers_text(run)
     if run.workload.ranges and run.steps is not None:
         yield from _why_idle(run.steps)
     yield from messages.blocks(run)

@@ -16,8 +16,8 @@ from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.timing.collectives import NCCL
 from perfmodel.timing.range_times import Path
+from perfmodel.timing.skew import Skew
 from perfmodel.timing.step_facts import Gap, IdleCause
-from perfmodel.timing.stragglers import Skew
 
 if TYPE_CHECKING:
     from perfmodel.timing.timeline import Lane
@@ -596,37 +596,40 @@ def stragglers(run: RunAnalysis) -> Table:
     return Table.of("Who comes last", run.skew.ranks if run.skew else (), STRAGGLERS)
 
 
-def stragglers_text(run: RunAnalysis) -> Table:
-    """The same for the terminal: those that cost most, and what to know of them all."""
-    skew = run.skew
-    late = [rank for rank in (skew.ranks if skew else ()) if rank.last]
-    count = skew.count if skew else 0
-    title = f"Who comes last to {count} collective{'s' * (count != 1)}"
-    notes = _skew_notes(skew, len(run.traces)) if skew else ()
-    return Table.of(title, late, STRAGGLERS, notes).first(SHOWN, ALL)
-
-
 LATE_RANKS: Final = (
     Column("rank", "Rank", "int"),
+    Column("caused_s", "Makes others wait", "si", "s"),
+    Column("most_s", "one of them", "si", "s"),
+    Column("waiting_s", "Waits", "si", "s"),
     Column("share_last", "Last in", "percent", digits=0),
     Column("late_s", "Late per step", "si", "s"),
-    Column("persistent", "More than chance", of=lambda r: "yes" if r.persistent else "no"),
+    Column("latest", "Latest in steps", "int"),
+    Column("steps", "of", "int"),
+    Column("probability", "Not by chance", "percent", digits=0),
+    Column("persistent", "Sure", of=lambda late: "yes" if late.persistent else "no"),
     Column("doing", "What it does more of"),
 )
 
 
 def late_ranks(run: RunAnalysis) -> Table:
-    """Ranks by how often they come last to NCCL's collectives, most often first."""
-    found = sorted(
-        run.steps.facts.stragglers if run.steps else (), key=lambda late: -late.share_last
-    )
-    count = len(run.steps.facts.arrivals) if run.steps else 0
-    return Table.of(
-        f"Who comes last to {count} collective{'s' * (count != 1)} of NCCL",
-        found,
-        LATE_RANKS,
-        ["late: from the arrival of the rank before it to its own, where it is last"],
-    )
+    """Ranks by the waiting of the others that leads back to them, the longest first."""
+    notes = [
+        "makes others wait: waiting of all others per step that leads back to the rank; last in: "
+        "of the collectives",
+    ]
+    if run.late and not run.late[0].enough:
+        steps = run.late[0].steps
+        notes.append(f"{steps} step{'s' * (steps != 1)} cannot tell a late rank: record more")
+    if run.skew is not None:
+        notes += _skew_notes(run.skew, len(run.traces))
+    return Table.of("Late ranks", run.late, LATE_RANKS, notes)
+
+
+def late_ranks_text(run: RunAnalysis) -> Table:
+    """The same for the terminal: of many ranks those that make others wait."""
+    table = late_ranks(run).without("late_s", "persistent")
+    named = any(late.doing for late in run.late)
+    return (table if named else table.without("doing")).first(SHOWN, ALL)
 
 
 ARRIVALS: Final = (
@@ -645,7 +648,6 @@ def last_arrivals(run: RunAnalysis) -> Table:
 
 
 def _skew_notes(skew: Skew, reports: int) -> Iterator[str]:
-    yield "late by: after the middle rank, when it was the last; per batch: all of that together"
     if skew.imbalance is not None and skew.imbalance_s is not None:
         yield (
             f"imbalance: without waiting the slowest rank takes {si(skew.imbalance_s, 's')} longer "

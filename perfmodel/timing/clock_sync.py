@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int64
-from perfmodel.readers.trace import Trace
 
 FAR: Final = 1 << 60
 """A bound that is none."""
@@ -42,10 +41,10 @@ class Alignment:
     drifting: Int64
 
 
-def utc_shifts(traces: Sequence[Trace]) -> list[int]:
+def utc_shifts(utc_start_ns: Sequence[int | None]) -> list[int]:
     """What to add to each report's times, by their UTC starts, so that the first begins at 0."""
-    base = min((t.utc_start_ns for t in traces if t.utc_start_ns is not None), default=0)
-    return [(base if t.utc_start_ns is None else t.utc_start_ns) - base for t in traces]
+    base = min((t for t in utc_start_ns if t is not None), default=0)
+    return [(base if t is None else t) - base for t in utc_start_ns]
 
 
 def collective_limits(start_ns: Int64, end_ns: Int64, report: Int64) -> Int64:

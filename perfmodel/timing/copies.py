@@ -9,7 +9,7 @@ import numpy as np
 
 from perfmodel.base.arrays import distinct_positions, distinct_rows
 from perfmodel.readers.trace import COPY_KINDS, MEMCPY, MEMORY_KINDS, Trace
-from perfmodel.timing.collectives import Batches
+from perfmodel.timing.batches import Batches
 from perfmodel.timing.range_times import Attribution, RangeTimes, ranks_of
 
 

@@ -18,14 +18,25 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Floats, Int8, Int32, Int64
-from perfmodel.timing.host_timeline import CAUSES, LAUNCH, PAGEABLE, SYNC
+from perfmodel.timing.host_timeline import (
+    CAUSES,
+    COMMUNICATION,
+    DEPENDENCY,
+    FULL,
+    HOST,
+    LAUNCH,
+    PAGEABLE,
+    SYNC,
+)
 from perfmodel.timing.replay_levels import Levels, Waits
 from perfmodel.timing.step_graph import (
     COMMUNICATION_OP,
     COPY_OP,
     KERNEL_OP,
+    MPI_OP,
     PAGEABLE_OP,
     READ_OP,
+    STEP_OP,
     StepGraph,
 )
 
@@ -33,18 +44,18 @@ PATH_KINDS: Final = (*CAUSES, "kernel", "copy", "exposed_communication")
 """What a critical path consists of: the host's `CAUSES`, and operations of the GPU."""
 
 _KERNEL, _COPY, _COMMUNICATION = (PATH_KINDS.index(k) for k in PATH_KINDS[len(CAUSES) :])
-_PATH_OF: Final = np.zeros(5, np.int8)
+_PATH_OF: Final = np.zeros(7, np.int8)
 _PATH_OF[[KERNEL_OP, COPY_OP, COMMUNICATION_OP]] = _KERNEL, _COPY, _COMMUNICATION
-_PATH_OF[[PAGEABLE_OP, READ_OP]] = PAGEABLE, SYNC
-_DEPENDENCY: Final = CAUSES.index("dependency")
-_WAITS_NS: Final = 200_000
-_BASE_NS: Final = 5_000
-_NEAR_NS: Final = 10_000
+_PATH_OF[[PAGEABLE_OP, READ_OP, STEP_OP, MPI_OP]] = PAGEABLE, SYNC, HOST, COMMUNICATION
+_NEAR: Final = 2
+"""An operation that begins so many quick launches after another one's end waited for it."""
 _LOOK_BACK: Final = 8
-_LATENCY_NS: Final = 5_000
-"""From the start of a launch to that of its operation on an idle GPU, at least."""
-_GAP_NS: Final = 1_000
-"""Between operations of one stream, at least, where the second was queued."""
+_LATENCY: Final = 1
+"""From the start of a launch to that of its operation on an idle GPU, at least, in quick launches:
+it begins when the call returns. A call that finds nothing to wait for takes as long."""
+_OF_GAP: Final = 4
+"""Between operations of one stream, where the second was queued, at least this part of a quick
+launch: 1 µs on H200s, where quick launches take 4."""
 
 _LONGEST_NS: Final = 2.0**62
 _MANY: Final = 300_000
@@ -121,8 +132,8 @@ class _Nodes:
         Index into `PATH_KINDS`.
     group : int32, shape (k,)
         What of `Change.fused` an operation is, -1 for nothing.
-    launched_ns, latency_ns : int64, shape (k,)
-        The call's start, and from it to the operation's.
+    latency_ns : int64, shape (k,)
+        From the call's start to the operation's.
     before : int32, gap_ns : int64, shape (k,)
         Operation before it on its stream, -1 for none, and when it began after that one's end.
     overlaps : bool, shape (k,)
@@ -145,7 +156,6 @@ class _Nodes:
     call: Int32
     kind: Int8
     group: Int32
-    launched_ns: Int64
     latency_ns: Int64
     before: Int32
     gap_ns: Int64
@@ -212,13 +222,18 @@ class Replay:
         self._op_lane = np.repeat(numbers, np.diff(self._first_op))
         wait_lane = np.repeat(numbers, np.diff(self._first_wait))
         self._collective = np.concatenate([np.empty(0, np.int64), *collectives])
+        start, end = nodes.start_ns, nodes.end_ns
         together = np.flatnonzero(self._collective >= 0)
         number = self._collective[together]
-        arrived = np.zeros(number.max(initial=-1) + 1, np.int64)
-        np.maximum.at(arrived, number, nodes.start_ns[together])
-        self._length_ns = nodes.end_ns - nodes.start_ns
-        self._length_ns[together] = np.maximum(nodes.end_ns[together] - arrived[number], 0)
-        self._order = _recorded_order(nodes, together)
+        arrived = np.full(number.max(initial=-1) + 1, np.iinfo(np.int64).min)
+        np.maximum.at(arrived, number, start[together])
+        waited = end[together] > arrived[number]  # the others had left before the last one came
+        waiting = together[waited]
+        self._length_ns = end - start
+        self._length_ns[waiting] = end[waiting] - arrived[number[waited]]
+        self._waits_for_all = np.zeros(len(start), np.bool_)
+        self._waits_for_all[waiting] = True
+        self._order = _recorded_order(nodes, waiting)
         # where in `_Times.base` a launch, and a wait, begins
         launch_base = np.searchsorted(nodes.wait, nodes.call) + self._op_lane
         self._launch_base = launch_base.astype(np.int32)
@@ -228,7 +243,7 @@ class Replay:
             for first, end in pairwise(self._first_op.tolist())
         ]
         none = np.empty(0, np.int64)  # what is not asked again is large
-        self._nodes = replace(nodes, start_ns=none, end_ns=none, launched_ns=none, wait_end_ns=none)
+        self._nodes = replace(nodes, start_ns=none, end_ns=none, wait_end_ns=none)
         del nodes, launch_base
         self._levels = self._by_level() if len(graphs) >= _MANY_LANES else None
         if self._levels is not None:
@@ -254,6 +269,20 @@ class Replay:
                   if len(heads))  # fmt: skip
         return max((float(ns) * 1e-9 for ns in passed), default=0.0)
 
+    def node_times(self, change: Change) -> list[tuple[Int64, Int64, Int64]]:
+        """When every operation begins and ends, and every piece of the host ends, by lane.
+
+        In ns, on the clock of all lanes, not scaled; in the order of `StepGraph`.
+        """
+        times, passed = self._run(change), self._passed(change, self._scales(change))
+        start, end, base = (np.array(t, np.int64) for t in (times.start, times.end, times.base))
+        found = []
+        for lane, (first, last) in enumerate(pairwise(self._first_op.tolist())):
+            pieces = np.arange(*self._first_piece[lane : lane + 2])
+            moved = np.searchsorted(self._nodes.wait, pieces, side="right") + lane
+            found.append((start[first:last], end[first:last], base[moved] + passed[pieces + 1]))
+        return found
+
     def critical_path(self, change: Change) -> dict[str, float]:
         """Seconds of the longest chain of a step by kind, the mean over steps but the first."""
         times, passed = self._run(change), self._passed(change, self._scales(change))
@@ -268,10 +297,10 @@ class Replay:
 
     def _path_of_one(self, times: _Times, passed: Int64) -> dict[str, float]:
         """Seconds of the longest chain by kind where no lane has two steps."""
-        if len(times.end) == 0:
+        if not any(len(heads) for heads in self._heads):
             return {}
         last = int(np.argmax(np.array(times.end, np.int64)))
-        since = times.start[int(self._heads[self._op_lane[last]][0])]
+        since = min(times.start[int(heads[0])] for heads in self._heads if len(heads))
         spent = self._spent_ns(times, passed, last, since)
         spent[self._nodes.kind[last]] += times.end[last] - times.start[last]
         seconds = spent * 1e-9 * self._scale
@@ -282,7 +311,7 @@ class Replay:
         nodes = self._nodes
         waits = Waits(
             self._launch_base, nodes.before, nodes.other, nodes.overlaps, nodes.lag_ns,
-            self._collective, self._wait_base, nodes.wait_op, nodes.tail_ns,
+            self._collective, self._waits_for_all, self._wait_base, nodes.wait_op, nodes.tail_ns,
         )  # fmt: skip
         try:
             return Levels(waits, self._order, len(nodes.begin_ns) + len(nodes.wait))
@@ -430,9 +459,9 @@ class Replay:
             overlaps = bool(nodes.overlaps[op])
             since = times.start[before] if overlaps else times.end[before]
             if since + times.lengths.gap[op] > now:
-                now, found = since + times.lengths.gap[op], (_DEPENDENCY, since, before, overlaps)
+                now, found = since + times.lengths.gap[op], (DEPENDENCY, since, before, overlaps)
         if other >= 0 and times.end[other] + int(nodes.lag_ns[op]) > now:
-            found = _DEPENDENCY, times.end[other], other, False
+            found = DEPENDENCY, times.end[other], other, False
         return found
 
     def _along_host(self, times: _Times, passed: Int64, op: int, until: int, spent: Floats) -> int:
@@ -461,22 +490,17 @@ class Replay:
         return source
 
 
-def _recorded_order(nodes: _Nodes, together: Int64) -> Int64:
-    """Order the nodes in time: starts of operations, ends of collectives, waits.
+def _recorded_order(nodes: _Nodes, waiting: Int64) -> Int64:
+    """Order the nodes in time: starts of operations, ends of those that wait for ranks, calls.
 
     They are numbered in this order; the ends of other operations follow from their starts, and
-    the host's pieces from the waits. An operation does not begin before its call, whatever clocks
-    say; of nodes of one moment collectives end first, then calls;
-    a collective of no length ends after all.
+    the host's pieces from the waits. Of nodes of one moment collectives end first, then calls.
     """
     count = len(nodes.start_ns)
-    start = np.maximum(nodes.start_ns, nodes.launched_ns)
-    end = np.maximum(nodes.end_ns, start)[together]
     waits = np.arange(len(nodes.wait))
-    number = np.concatenate([np.arange(count), count + together, 2 * count + waits])
-    lasts = end > start[together]
-    first = np.concatenate([np.full(count, 2), np.where(lasts, 0, 3), np.ones_like(waits)])
-    time = np.concatenate([start, end, nodes.wait_end_ns])
+    number = np.concatenate([np.arange(count), count + waiting, 2 * count + waits])
+    first = np.repeat([2, 0, 1], [count, len(waiting), len(waits)])
+    time = np.concatenate([nodes.start_ns, nodes.end_ns[waiting], nodes.wait_end_ns])
     order: Int64 = number[np.lexsort((number, first, time))]
     return order
 
@@ -497,7 +521,7 @@ def _numbers(values: Int64 | Int32 | Bool, *, grows: bool = False) -> Numbers:
 
 
 def _heads(step: Int32, start: Int64) -> Int64:
-    """First operation of every step, in order of the steps."""
+    """First operation of every step, in order of the steps; -1 is none."""
     order = np.lexsort((start, step))
     heads: Int64 = order[np.diff(step[order], prepend=-1) != 0]
     return heads
@@ -553,27 +577,37 @@ def _join(
 
 def _prepare(graph: StepGraph, shift_ns: int) -> _Nodes:
     """Find what every node waits for, and by how much it begins later than that."""
-    start, end = graph.op_start_ns + shift_ns, graph.op_end_ns + shift_ns
     edges = graph.host_edge_ns + shift_ns
     host_start, host_end = edges[:-1], edges[1:]
     launched = host_start[graph.op_call]
-    latency = np.clip(start - launched, 0, _LATENCY_NS)
-    order = np.argsort(graph.op_stream, kind="stable")
+    # an operation does not begin before its call, whatever clocks say
+    start = np.maximum(graph.op_start_ns + shift_ns, launched)
+    end = np.maximum(graph.op_end_ns + shift_ns, start)
+    latency = np.minimum(start - launched, _LATENCY * graph.launch_ns)
+    order = np.lexsort((start, graph.op_stream))
     same = graph.op_stream[order[1:]] == graph.op_stream[order[:-1]]
+    same &= graph.op_kind[order[1:]] != MPI_OP
     before = np.full(len(start), -1, np.int64)
     before[order[1:][same]] = order[:-1][same]
     overlaps = (before >= 0) & (end[before] > start)
     waited = np.where(overlaps, start[before], end[before])
     slack = start - np.where(before >= 0, waited, 0)
-    gap = np.where(overlaps, slack, np.minimum(slack, _GAP_NS))
+    gap = np.where(overlaps, slack, np.minimum(slack, graph.launch_ns // _OF_GAP))
     queued = np.where(before >= 0, waited + gap, np.iinfo(np.int64).min)
     late = start - np.maximum(launched + latency, queued)
-    other, lag = _others(start, end, graph.op_stream, late)
+    other, lag = _others(start, end, graph, late)
     late = np.where(other >= 0, 0, late)
     by_stream = queued > launched + latency  # what held the operation up keeps all of the time
-    wait, wait_op, tail = _waits(graph, host_start, host_end, end)
+    wait, wait_op = _waits(graph, host_start, host_end, end)
     host_ns = host_end - host_start
-    host_ns[wait] = np.minimum(host_ns[wait], _BASE_NS)
+    host_ns[wait] = np.minimum(host_ns[wait], _LATENCY * graph.launch_ns)
+    ops = np.flatnonzero(graph.op_waiter >= 0)
+    held = end[ops] == host_end[graph.op_waiter[ops]]  # an exchange ended the call
+    host_ns[graph.op_waiter[ops][held]] = 0
+    wait, wait_op = np.append(wait, graph.op_waiter[ops]), np.append(wait_op, ops)
+    order = np.argsort(wait, kind="stable")
+    wait, wait_op = wait[order], wait_op[order]
+    tail = np.where(graph.op_waiter[wait_op] < 0, host_end[wait] - end[wait_op], 0)
     group = np.where(graph.op_kind == COMMUNICATION_OP, COLLECTIVES, graph.op_small)
     return _Nodes(
         begin_ns=host_start[:1] if len(host_start) else np.zeros(1, np.int64),
@@ -590,7 +624,6 @@ def _prepare(graph: StepGraph, shift_ns: int) -> _Nodes:
         call=graph.op_call.astype(np.int32),
         kind=_PATH_OF[graph.op_kind],
         group=group.astype(np.int32),
-        launched_ns=launched,
         latency_ns=latency + np.where(by_stream, 0, late),
         before=before.astype(np.int32),
         gap_ns=gap + np.where(by_stream, late, 0),
@@ -615,40 +648,45 @@ def _launching(graph: StepGraph, group: Int64) -> Int64:
     return launches
 
 
-def _others(start: Int64, end: Int64, stream: Int32, late: Int64) -> tuple[Int64, Int64]:
+def _others(start: Int64, end: Int64, graph: StepGraph, late: Int64) -> tuple[Int64, Int64]:
     """Operation of another stream whose end let one begin that nothing else held up.
 
     It ended just before; or, where an operation was much later than all else explains, it was
     launched before that one, and ended in the later half of that time.
     """
     other, lag = np.full(len(start), -1, np.int64), np.zeros(len(start), np.int64)
+    stream, near_ns = graph.op_stream, _NEAR * graph.launch_ns
     order = np.argsort(end, kind="stable")
+    order = order[graph.op_kind[order] != MPI_OP]
     ended, whose = end[order], stream[order]
     rest = np.flatnonzero(late > 0)
     back = np.searchsorted(ended, start[rest], side="right") - 1
     for _ in range(_LOOK_BACK):
         since = start[rest] - ended[back]
-        near = (back >= 0) & (since <= np.maximum(late[rest] // 2, _NEAR_NS))
+        near = (back >= 0) & (since <= np.maximum(late[rest] // 2, near_ns))
         rest, back, since = rest[near], back[near], since[near]
-        found = (whose[back] != stream[rest]) & ((since <= _NEAR_NS) | (order[back] < rest))
+        found = (whose[back] != stream[rest]) & ((since <= near_ns) | (order[back] < rest))
         other[rest[found]] = order[back[found]]
         lag[rest[found]] = since[found]
         rest, back = rest[~found], back[~found] - 1
     return other, lag
 
 
-def _waits(
-    graph: StepGraph, host_start: Int64, host_end: Int64, end: Int64
-) -> tuple[Int64, Int64, Int64]:
-    """Calls that waited for an operation, which one, and when they returned after its end.
+def _waits(graph: StepGraph, host_start: Int64, host_end: Int64, end: Int64) -> tuple[Int64, Int64]:
+    """Calls that waited for an operation of the GPU, and which one.
 
     Blocking calls wait, and launches that take long: the queue has no room. A call waited for the
     last operation launched until then that ended before it returned, if it ended during the call.
     """
     waiting = graph.host_call & graph.host_drains
-    full = graph.host_call & (graph.host_kind == LAUNCH) & (host_end - host_start > _WAITS_NS)
+    full = (
+        graph.host_call
+        & (graph.host_kind == LAUNCH)
+        & (host_end - host_start > FULL * graph.launch_ns)
+    )
     rest = np.flatnonzero(waiting | full)
     order = np.argsort(end, kind="stable")
+    order = order[graph.op_kind[order] != MPI_OP]
     ended, called = end[order], graph.op_call[order]
     back = np.searchsorted(ended, host_end[rest], side="right") - 1
     op = np.full(len(host_start), -1, np.int64)
@@ -659,4 +697,4 @@ def _waits(
         op[rest[launched]] = order[back[launched]]
         rest, back = rest[~launched], back[~launched] - 1
     wait = np.flatnonzero(op >= 0)
-    return wait, op[wait], host_end[wait] - end[op[wait]]
+    return wait, op[wait]

@@ -9,7 +9,16 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64, distinct_positions
-from perfmodel.readers.trace import MEMCPY, NULL, PAGEABLE_MEMORY, TO_GPU, TO_HOST, Trace
+from perfmodel.readers.trace import (
+    KERNEL,
+    MEMCPY,
+    NO_NAME,
+    NULL,
+    PAGEABLE_MEMORY,
+    TO_GPU,
+    TO_HOST,
+    Trace,
+)
 from perfmodel.timing.launched import BLOCKING, Launched
 from perfmodel.timing.spans import Steps
 from perfmodel.timing.step_times import StepTimes, widened
@@ -30,17 +39,23 @@ _ALLOCATING: Final = (
 )  # fmt: skip
 _DRAINING: Final = ("cudaFree", "cuMemFree")
 """Calls that return only when the GPU has done what was launched, as the blocking ones."""
-_QUEUE_NS: Final = 200_000
-"""A launch that takes longer waits until the GPU's queue has room."""
-_USUAL: Final = 10.0
-"""The host does more than to launch if it is outside CUDA for so many times the median."""
+_QUICK: Final = 10
+"""One in so many launches of kernels is quick: it waits for nothing, however full the queue is."""
+_OF_OTHERS: Final = 5
+"""A quick launch takes about so many times the median of all CUDA calls (1 to 15 in 50 recordings
+of H200s): for recordings of few launches, such as those of whole graphs or of a first step."""
+FULL: Final = 50
+"""A launch that takes so many quick ones waits until the GPU's queue has room: of 50 recordings on
+H200s nine in ten launches take less than 3, and those that wait 100 or more."""
+_USUAL: Final = 10
+_SHORTEST, _LONGEST = 25, 125
+"""The host does more than to launch if it is outside CUDA for so many times the median, which is
+taken to be between so many quick launches: Python between two operators takes 10 of them (95 %)."""
 _READ_OPS: Final = 4
-_READ_NS: Final = 500_000
-_READ_GPU_NS: Final = 100_000
-"""Between two values that the host reads, at most: operations, host and GPU time of what is
-computed only to be read."""
-_SHORTEST_NS: Final = 100_000
-_LONGEST_NS: Final = 500_000
+_READ, _READ_GPU = 100, 20
+"""Between two values that the host reads, at most: operations, and host and GPU time in quick
+launches, of what is computed only to be read."""
+STEP: Final = -2
 _BLOCK: Final = 1 << 14
 """Pieces that are summed up at a time: what is made of them is in a CPU's cache."""
 
@@ -62,8 +77,11 @@ class HostTimeline:
     threads : int32, shape (calls,)
     draining : bool, shape (calls,)
         Whether a call returns only when the GPU has nothing left to do.
+    launch_ns : int
+        Duration of a quick launch, see `quick_launches`.
     rows : int32, shape (calls,)
-        Row of `ApiCalls`; -1 for MPI calls.
+        Row of `ApiCalls`; -1 for MPI calls, `STEP` for the beginning of a step, which takes no time
+        and stands among the calls where there is no GPU.
     """
 
     start_ns: Int64
@@ -73,6 +91,7 @@ class HostTimeline:
     threads: Int32
     draining: Bool
     rows: Int32
+    launch_ns: int
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -91,6 +110,29 @@ class HostTimeline:
         return found
 
 
+def quick_launches(trace: Trace, found: Launched) -> Int64:
+    """Return how long a quick launch takes in every process, 0 where nothing is launched.
+
+    What is short and what is long beside it depends on no clock's unit and no machine's speed.
+    """
+    length = trace.api.end_ns - trace.api.start_ns
+    process, count = trace.thread_process[trace.api.thread], len(trace.processes)
+
+    def one_in(share: int, calls: Int64) -> tuple[Int64, Int64]:
+        """Length that one call in so many of a process is shorter than, and their number."""
+        order = calls[np.lexsort((length[calls], process[calls]))]
+        first = np.searchsorted(process[order], np.arange(count + 1))
+        many = np.diff(first)
+        at = np.minimum(first[:-1] + many // share, max(len(order) - 1, 0))
+        return np.where(many > 0, length[order[at]] if len(order) else 0, 0), many
+
+    kernels = found.call[trace.ops.kind[found.op] == KERNEL]
+    quick, many = one_in(_QUICK, distinct_positions(kernels, len(length)))
+    any_, _ = one_in(_QUICK, distinct_positions(found.call, len(length)))
+    median, _ = one_in(2, np.arange(len(length)))
+    return np.where(many >= _QUICK, quick, np.minimum(any_, _OF_OTHERS * median))
+
+
 def host_timeline(
     trace: Trace,
     steps: Steps,
@@ -98,27 +140,54 @@ def host_timeline(
     times: StepTimes,
     lane: int,
     kinds: tuple[Int8, Bool],
+    launch_ns: Int64,
 ) -> HostTimeline:
     """Put the calls of the threads that launch on a lane in a row.
 
     The threads are those that launch on the lane's GPU and those that the steps were found on.
     Other threads, such as those that look after NCCL's operations, hold nothing up. `kinds` are
-    those of `call_kinds`.
+    those of `call_kinds`, `launch_ns` those of `quick_launches`. Without a GPU the time between calls is the host's own work.
     """
     on_lane = np.zeros(len(trace.ops), np.bool_)
     on_lane[times.ops.op[times.ops.lane == lane]] = True
     launching = found.thread[on_lane[found.op]]
     own = steps.thread[(steps.process == times.process[lane]) & (steps.thread >= 0)]
     threads = distinct_positions(launching[launching >= 0], len(trace.threads))
-    return _timeline(trace, kinds, np.union1d(own, threads).astype(np.int32))
+    begins = None
+    if times.device[lane] < 0:
+        begins, _ = step_begins(steps, int(times.process[lane]))
+    quick = int(launch_ns[times.process[lane]])
+    return _timeline(trace, kinds, np.union1d(own, threads).astype(np.int32), begins, quick)
 
 
-def call_kinds(trace: Trace, found: Launched) -> tuple[Int8, Bool]:
+def step_begins(steps: Steps, process: int) -> tuple[Int64, Int64]:
+    """Return when the steps of a process begin, and when the last one ends, with their numbers."""
+    mine = steps.process == process
+    start, end, number = steps.start_ns[mine], steps.end_ns[mine], steps.number[mine]
+    times, first = np.unique(np.append(start, end.max(initial=0)), return_index=True)
+    return times, np.append(number, number.max(initial=-1) + 1)[first].astype(np.int64)
+
+
+def other_timelines(
+    trace: Trace, steps: Steps, times: StepTimes, lane: int, kinds: tuple[Int8, Bool]
+) -> list[HostTimeline]:
+    """Timelines of the other threads of a process without a GPU that call MPI, thread by thread."""
+    if times.device[lane] >= 0:
+        return []
+    process, thread = times.process[lane], distinct_positions(trace.mpi.thread, len(trace.threads))
+    mine = thread[trace.thread_process[thread] == process]
+    others = np.setdiff1d(mine, steps.thread[steps.process == process])
+    none = np.empty(0, np.int64)
+    return [_timeline(trace, kinds, others[i : i + 1], none) for i in range(len(others))]
+
+
+def call_kinds(trace: Trace, found: Launched, launch_ns: Int64) -> tuple[Int8, Bool]:
     """What the host does in every CUDA call, as codes of `CAUSES`, and which calls drain the GPU.
 
     A copy between the GPU and pageable memory holds the host up until the data have moved; one to
     pinned memory does if a blocking call of the same thread comes next, as in `.item()`. What is
     launched between two such reads, if it is little, is computed to be read, and counts as reading.
+    `launch_ns` are those of `quick_launches`.
     """
 
     def starting(prefixes: tuple[str, ...]) -> Bool:
@@ -143,7 +212,7 @@ def call_kinds(trace: Trace, found: Launched) -> tuple[Int8, Bool]:
     order, place = _by_thread(trace)
     following = _next_call(trace, order, place, read)
     kind[read[(following >= 0) & waits[trace.api.name[following]]]] = SYNC
-    inside = _for_reading(trace, found, read[kind[read] == SYNC], order, place)
+    inside = _for_reading(trace, found, launch_ns, read[kind[read] == SYNC], order, place)
     kind[inside[kind[inside] == LAUNCH]] = SYNC
     return kind, drains
 
@@ -158,13 +227,16 @@ def _by_thread(trace: Trace) -> tuple[Int64, Int32]:
     return order, place
 
 
-def _for_reading(trace: Trace, found: Launched, read: Int64, order: Int64, place: Int32) -> Int64:
+def _for_reading(
+    trace: Trace, found: Launched, launch_ns: Int64, read: Int64, order: Int64, place: Int32
+) -> Int64:
     """Calls between two reads of one thread that launch little."""
     api = trace.api
     at = np.sort(place[read])
     first, last = order[at[:-1]], order[at[1:]]
+    quick = launch_ns[trace.thread_process[api.thread[first]]]
     close = (api.thread[first] == api.thread[last]) & (
-        api.start_ns[last] - api.start_ns[first] <= _READ_NS
+        api.start_ns[last] - api.start_ns[first] <= _READ * quick
     )
     if not close.any():
         return np.empty(0, np.int64)
@@ -172,7 +244,7 @@ def _for_reading(trace: Trace, found: Launched, read: Int64, order: Int64, place
     until = np.searchsorted(place[found.call[launched]], at, side="right")
     ops = found.op[launched]
     gpu_ns = np.cumsum(np.append(0, trace.ops.end_ns[ops] - trace.ops.start_ns[ops]))[until]
-    close &= (np.diff(until) <= _READ_OPS + 1) & (np.diff(gpu_ns) <= _READ_GPU_NS)
+    close &= (np.diff(until) <= _READ_OPS + 1) & (np.diff(gpu_ns) <= _READ_GPU * quick)
     inside = np.zeros(len(order) + 1, np.int8)  # reads follow each other: at most one is open
     np.add.at(inside, at[:-1][close], 1)
     np.add.at(inside, at[1:][close], -1)
@@ -187,37 +259,51 @@ def _next_call(trace: Trace, order: Int64, place: Int32, calls: Int64) -> Int64:
     return np.where(goes_on, after, -1)
 
 
-def _timeline(trace: Trace, kinds: tuple[Int8, Bool], threads: Int32) -> HostTimeline:
+def _timeline(
+    trace: Trace,
+    kinds: tuple[Int8, Bool],
+    threads: Int32,
+    begins_ns: Int64 | None,
+    launch_ns: int = 0,
+) -> HostTimeline:
+    """Put the calls of some threads in a row; `begins_ns` are those of steps without a GPU."""
     api, mpi, kind, drains = trace.api, trace.mpi, *kinds
+    begins = np.empty(0, np.int64) if begins_ns is None else begins_ns
     used = np.zeros(len(trace.threads), np.bool_)
     used[threads] = True
+    none = np.full(len(begins), -1, np.int32)
     start, end, thread = (
-        np.concatenate([getattr(api, name), getattr(mpi, name)])
-        for name in ("start_ns", "end_ns", "thread")
+        np.concatenate([getattr(api, name), getattr(mpi, name), more])
+        for name, more in (("start_ns", begins), ("end_ns", begins), ("thread", none))
     )
-    done = np.append(api.end_ns >= api.start_ns, mpi.end_ns != NULL)
-    order = np.flatnonzero(used.take(thread) & done)
-    order = order[np.argsort(start[order], kind="stable")]
+    done = np.concatenate([api.end_ns >= api.start_ns, mpi.end_ns != NULL, none < 0])
+    order = np.flatnonzero((used.take(thread) | (thread < 0)) & done)
+    counts = len(api), len(mpi), len(begins)
+    order = order[np.lexsort((order < sum(counts[:2]), start[order]))]  # steps begin first
     start, end = start[order], end[order]
     reached = np.maximum.accumulate(end)
     start[1:] = np.maximum(start[1:], reached[:-1])
     np.maximum(end, start, out=end)
-    others = len(mpi)
-    what = np.append(kind, np.full(others, COMMUNICATION, np.int8))[order]
+    others = np.repeat(np.array([-1, STEP], np.int32), counts[1:])
+    what = np.append(kind, np.where(others == STEP, HOST, COMMUNICATION).astype(np.int8))[order]
+    parts = _with_pauses(start, end, what, launch_ns)
+    if begins_ns is not None:
+        parts[2][1::2] = HOST
     return HostTimeline(
-        *_with_pauses(start, end, what),
-        np.concatenate([api.name, mpi.name])[order],
+        *parts,
+        np.concatenate([api.name, mpi.name, np.full(counts[2], NO_NAME, np.int32)])[order],
         thread[order],
-        np.append(drains, np.zeros(others, np.bool_))[order],
-        np.append(np.arange(len(api), dtype=np.int32), np.full(others, -1, np.int32))[order],
+        np.append(drains, np.zeros(len(others), np.bool_))[order],
+        np.append(np.arange(counts[0], dtype=np.int32), others)[order],
+        launch_ns,
     )
 
 
-def _with_pauses(start: Int64, end: Int64, what: Int8) -> tuple[Int64, Int64, Int8]:
+def _with_pauses(start: Int64, end: Int64, what: Int8, launch_ns: int) -> tuple[Int64, Int64, Int8]:
     """Insert the times between calls: the usual ones belong to launching, longer ones do not."""
     between = start[1:] - end[:-1]
     usual = float(np.median(between)) if len(between) else 0.0
-    most = float(np.clip(_USUAL * usual, _SHORTEST_NS, _LONGEST_NS))
+    most = float(np.clip(_USUAL * usual, _SHORTEST * launch_ns, _LONGEST * launch_ns))
     width = max(2 * len(start) - 1, 0)
     bounds = np.empty(2 * len(start), np.int64)
     bounds[::2], bounds[1::2] = start, end
@@ -288,7 +374,7 @@ def host_times(
         np.add.at(ns, cell, length)
         even = slice(begin % 2, None, 2)  # calls are the pieces with even numbers
         np.add.at(calls, cell[even], 1)
-        full = np.flatnonzero((kind[even] == LAUNCH) & (length[even] > _QUEUE_NS))
+        full = np.flatnonzero((kind[even] == LAUNCH) & (length[even] > FULL * line.launch_ns))
         np.add.at(queue_ns, step[even][full], length[even][full])
     shape = count, len(CAUSES)
     return ns.reshape(shape), calls.reshape(shape), queue_ns

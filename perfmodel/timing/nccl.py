@@ -1,18 +1,16 @@
-"""NCCL's collectives of every rank: matched by communicator, with their transfer and waiting."""
+"""Kernels that communicate, such as NCCL's: what they are, and what launched them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int64
 from perfmodel.readers.trace import KERNEL, NO_NAME, NULL, Trace
-from perfmodel.timing.clock_sync import align, collective_limits
-from perfmodel.timing.collectives import NCCL, CollectiveGroup
 from perfmodel.timing.intervals import covered, union
 from perfmodel.timing.kernels import exchange_named
 from perfmodel.timing.launched import Launched
@@ -22,12 +20,6 @@ from perfmodel.timing.spans import Steps
 from perfmodel.timing.step_times import StepTimes
 
 _ALGORITHM: Final = re.compile(r"(RING|TREE|COLLNET\w{0,16}?|NVLS(?:_TREE)?|PAT)_(LL128|LL|SIMPLE)")
-_MATCHED: Final = 0.95
-"""Kernels are one collective if at least this share of the n-th ones overlap in time."""
-_ROOTED: Final = (f"{NCCL}Broadcast", f"{NCCL}Reduce")
-"""One rank may be done before the others arrive, so that their kernels need not overlap."""
-_FOR_ALL: Final = (f"{NCCL}AllReduce", f"{NCCL}AllGather", f"{NCCL}ReduceScatter")
-"""No rank is done before all have come."""
 PASSES: Final = ("", "forward", "backward", "after")
 """What launches a collective: '' where unknown; `after` a backward pass, before other products."""
 _UNKNOWN, _FORWARD, _BACKWARD, _AFTER = range(len(PASSES))
@@ -77,41 +69,6 @@ class NcclKernels:
 
     def __len__(self) -> int:
         return len(self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class MatchedKernels:
-    """NCCL's kernels of all lanes of a run, on one clock, matched.
-
-    Attributes
-    ----------
-    kernels : NcclKernels
-        Lanes of all reports, one report after the other.
-    waiting_ns : int64, shape (n,)
-        Until the last rank arrived; `NULL` where the ranks' kernels cannot be matched.
-    ranks : int64, shape (n,)
-        Lanes that take part.
-    start_ns : int64, shape (n,)
-        On the clock of all reports.
-    collective : int64, shape (n,)
-        Number of the collective that the kernel is part of, -1 where it cannot be matched.
-    """
-
-    kernels: NcclKernels
-    waiting_ns: Int64
-    ranks: Int64
-    start_ns: Int64
-    collective: Int64
-
-    def waiting_by_step(self, lanes: int, steps: int) -> Int64 | None:
-        """Waiting of every lane and step, int64 ns, shape (lanes, steps); None if unknown."""
-        if len(self.kernels) == 0 or (self.waiting_ns == NULL).any():
-            return None
-        total = np.zeros((lanes, steps), np.int64)
-        inside = self.kernels.step >= 0
-        cell = self.kernels.lane[inside], self.kernels.step[inside]
-        np.add.at(total, cell, self.waiting_ns[inside])
-        return total
 
 
 def nccl_kernels(
@@ -270,52 +227,6 @@ def _messages(trace: Trace, found: Launched, mine: Int64) -> tuple[Int64, Int64]
     return communicator, size
 
 
-def match_kernels(
-    parts: Sequence[NcclKernels], lanes: Sequence[int], utc_start_ns: Sequence[int | None]
-) -> MatchedKernels:
-    """Match the kernels of one collective across the lanes of a run.
-
-    With payloads, the n-th kernel of one operation on one communicator is one collective on all
-    its ranks. Without them all lanes count as one communicator, and the match must be confirmed by
-    the times: the kernels of one collective overlap. Reports are aligned by their UTC start, and
-    where that contradicts the collectives by these.
-
-    Parameters
-    ----------
-    parts : sequence of NcclKernels
-        One per report.
-    lanes : sequence of int
-        Number of lanes of every report.
-    utc_start_ns : sequence of int or None
-        Of every report, in ns.
-    """
-    joined, report = _joined(parts, lanes, utc_start_ns)
-    if len(joined) == 0:
-        none = np.empty(0, np.int64)
-        return MatchedKernels(joined, none, none, none, none)
-    start, end = joined.start_ns, joined.end_ns
-    if len(parts) > 1:
-        shift = _clock_shift(joined, report)
-        start, end = start + shift, end + shift
-    waiting, ranks = np.full(len(joined), NULL), np.ones(len(joined), np.int64)
-    collective, found = np.full(len(joined), -1), 0
-    for rows in _groups(joined):
-        width = len(np.unique(joined.lane[rows]))
-        ranks[rows] = width
-        grid = _grid(joined, rows)
-        if grid is None:
-            continue
-        arrival, gone = start[grid].max(axis=0), end[grid].min(axis=0)
-        rooted = joined.names[joined.name[rows[0]]] in _ROOTED
-        sure = joined.communicator[rows[0]] != NULL or rooted
-        if not sure and (arrival < gone).mean() < _MATCHED:
-            continue
-        waiting[grid] = np.clip(np.minimum(arrival, end[grid]) - start[grid], 0, None)
-        collective[grid] = found + np.arange(grid.shape[1])
-        found += grid.shape[1]
-    return MatchedKernels(joined, waiting, ranks, start, collective)
-
-
 def join_kernels(parts: Sequence[NcclKernels], first: Sequence[int]) -> NcclKernels:
     """Put kernels together; `first` is the number of the first lane of each part."""
     names: dict[str, int] = {}
@@ -336,119 +247,3 @@ def join_kernels(parts: Sequence[NcclKernels], first: Sequence[int]) -> NcclKern
         ))  # fmt: skip
     table = [np.concatenate(c) for c in zip(*columns, strict=True)]
     return NcclKernels(tuple(names), tuple(algorithms), tuple(ranges), *table)
-
-
-def _joined(
-    parts: Sequence[NcclKernels], lanes: Sequence[int], utc_start_ns: Sequence[int | None]
-) -> tuple[NcclKernels, Int64]:
-    """All reports' kernels on one clock, and the report of every kernel."""
-    base = min((t for t in utc_start_ns if t is not None), default=0)
-    shifted = []
-    for part, utc in zip(parts, utc_start_ns, strict=True):
-        shift = (utc - base) if utc is not None and len(parts) > 1 else 0
-        shifted.append(replace(part, start_ns=part.start_ns + shift, end_ns=part.end_ns + shift))
-    first = np.cumsum([0, *lanes])[:-1].tolist()
-    report = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    return join_kernels(shifted, first), report
-
-
-def _groups(kernels: NcclKernels) -> list[Int64]:
-    """Rows of every operation on every communicator, by lane and start."""
-    keys = np.column_stack([kernels.name, kernels.communicator])
-    _, code = np.unique(keys, axis=0, return_inverse=True)
-    code = code.ravel()
-    order = np.lexsort((kernels.start_ns, kernels.lane, code))
-    return np.split(order, np.flatnonzero(np.diff(code[order])) + 1)
-
-
-def _grid(kernels: NcclKernels, rows: Int64) -> Int64 | None:
-    """Rows as (lanes, n-th kernel); None where lanes lack some, or there is only one."""
-    lanes, counts = np.unique(kernels.lane[rows], return_counts=True)
-    if len(lanes) < 2 or (counts != counts[0]).any():
-        return None
-    return rows.reshape(len(lanes), -1)
-
-
-def _clock_shift(kernels: NcclKernels, report: Int64) -> Int64:
-    """What to add to the times of every kernel, so that no rank leaves before all have come."""
-    shifts = np.zeros(int(report.max()) + 1, np.int64)
-    for rows in _groups(kernels):
-        grid = _grid(kernels, rows)
-        if grid is None or kernels.names[kernels.name[rows[0]]] not in _FOR_ALL:
-            continue
-        where = report[grid[:, 0]]
-        if len(np.unique(where)) == len(shifts):
-            limits = collective_limits(kernels.start_ns[grid], kernels.end_ns[grid], where)
-            shifts = align(limits).shift_ns
-            break
-    return shifts[report]
-
-
-def nccl_groups(
-    matched: MatchedKernels, window: slice, rank_of_lane: Sequence[int]
-) -> tuple[CollectiveGroup, ...]:
-    """Group the kernels of the steps in `window` by name, communicator and size.
-
-    Means over all kernels, so that `transfer_s` + `waiting_s` = `seconds`: a median would hide
-    the rank that others wait for. The bus bandwidth is that of the median transfer; its factors
-    are those of NCCL tests (doc/PERFORMANCE.md): 2 (p - 1) / p for all-reduce; p - 1 for
-    all-gather and reduce-scatter, whose payload is one rank's share; 1 otherwise.
-    """
-    kernels = matched.kernels
-    rows = np.flatnonzero((kernels.step >= window.start) & (kernels.step < window.stop))
-    if len(rows) == 0:
-        return ()
-    keys = np.column_stack([kernels.name, kernels.communicator, kernels.bytes])[rows]
-    distinct, code = np.unique(keys, axis=0, return_inverse=True)
-    steps = window.stop - window.start
-    found = [
-        _group(matched, rows[code.ravel() == i], steps, rank_of_lane) for i in range(len(distinct))
-    ]
-    return tuple(sorted(found, key=lambda g: -g.count * g.seconds))
-
-
-def _group(
-    matched: MatchedKernels, rows: Int64, steps: int, rank_of_lane: Sequence[int]
-) -> CollectiveGroup:
-    kernels = matched.kernels
-    seconds = (kernels.end_ns - kernels.start_ns)[rows] * 1e-9
-    waited = matched.waiting_ns[rows]
-    known = bool((waited != NULL).all())
-    waiting = np.where(waited == NULL, 0, waited) * 1e-9
-    lanes = np.unique(kernels.lane[rows])
-    size, comm = int(kernels.bytes[rows[0]]), int(kernels.communicator[rows[0]])
-    ranks = int(matched.ranks[rows[0]])
-    name = kernels.names[kernels.name[rows[0]]]
-    transfer = float(np.median(seconds - waiting)) if known else None
-    bus = None
-    if transfer and size not in (NULL, 0) and ranks > 1:
-        bus = size / transfer * _bus_factor(name, ranks)
-    algorithms, uses = np.unique(kernels.algorithm[rows], return_counts=True)
-    by_rank = []
-    for lane in lanes.tolist():
-        mine = kernels.lane[rows] == lane
-        waits = float(waiting[mine].mean()) if known else None
-        by_rank.append((rank_of_lane[lane], float(seconds[mine].mean()), waits))
-    return CollectiveGroup(
-        name=name,
-        algorithm=kernels.algorithms[algorithms[np.argmax(uses)]] or None,
-        communicator=None if comm == NULL else comm % 2**64,
-        ranks=ranks,
-        bytes=None if size == NULL else size,
-        count=len(rows) / (steps * len(lanes)),
-        seconds=float(seconds.mean()),
-        transfer_s=float((seconds - waiting).mean()) if known else None,
-        waiting_s=float(waiting.mean()) if known else None,
-        exposed_s=float(kernels.exposed_ns[rows].mean() * 1e-9),
-        bus_bytes_per_s=bus,
-        by_rank=tuple(sorted(by_rank)),
-        library=name.partition(" ")[0].lower(),
-    )
-
-
-def _bus_factor(name: str, ranks: int) -> float:
-    if name.endswith("AllReduce"):
-        return 2 * (ranks - 1) / ranks
-    if name.endswith(("AllGather", "ReduceScatter")):
-        return float(ranks - 1)
-    return 1.0

@@ -38,7 +38,7 @@ from perfmodel.readers.trace import NO_NAME, TORCH_PROFILER, Trace
 from perfmodel.timing.critical_path import Change, Replay
 from perfmodel.timing.host_timeline import plain_call
 from perfmodel.timing.spans import Steps
-from perfmodel.timing.step_graph import StepGraph
+from perfmodel.timing.step_graph import STEP_OP, StepGraph
 
 _SIZED: Final = "sizes = "
 _MARK_KEY: Final = "perfmodel_recorder"
@@ -236,7 +236,12 @@ def events_of(graph: StepGraph) -> Floats:
         0 if count is None else count.sum() for count in (graph.host_sized, graph.host_ranges)
     )
     steps = max(len(np.unique(graph.op_step)), 1)
-    return np.array([len(np.unique(graph.op_call)), *ranges]) / steps
+    return np.array([len(_launches(graph)), *ranges]) / steps
+
+
+def _launches(graph: StepGraph) -> Int64:
+    """Pieces of the host that launch."""
+    return np.unique(graph.op_call[graph.op_kind < STEP_OP]).astype(np.int64)
 
 
 def each_ns(graph: StepGraph) -> Floats:
@@ -258,7 +263,7 @@ def shorter_ns(graph: StepGraph, factor: Floats | float = 1.0) -> Int64:
     costs, length = costs_of(graph.recorder), np.diff(graph.host_edge_ns)
     each, cost = each_ns(graph) * factor, np.zeros(len(length))
     launches = np.zeros(len(length))
-    launches[np.unique(graph.op_call)] = each[0]
+    launches[_launches(graph)] = each[0]
     cost += costs.own * launches
     cost[1:] += (1.0 - costs.own) * launches[:-1]
     for ns, count in zip(each[1:], (graph.host_sized, graph.host_ranges), strict=True):
@@ -348,7 +353,7 @@ def without_recorder(
     timed : Timed, optional
         What the program timed: it counts before all estimates.
     """
-    known = [graph for graph in graphs if len(graph.op_call)]
+    known = [graph for graph in graphs if len(_launches(graph))]
     costs = costs_of(graphs[0].recorder)
     by_kind = max((_by_kind(graph, timed) for graph in known), key=np.sum, default=np.zeros(3))
     named = {kind: s for kind, s in zip(_KINDS, by_kind.tolist(), strict=True) if s}

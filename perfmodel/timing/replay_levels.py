@@ -34,6 +34,8 @@ class Waits:
         For how long after the other one.
     collective : int64, shape (k,)
         Number of the collective that it is of, -1 for none.
+    waits_for_all : bool, shape (k,)
+        Whether it ends after the last rank has come to its collective: others left before.
     wait_base, wait_op : int64, shape (w,)
         The base that each call which waits counts from, and the operation that it waits for. It
         sets the base behind its own.
@@ -46,6 +48,7 @@ class Waits:
     overlaps: Bool
     lag_ns: Int64
     collective: Int64
+    waits_for_all: Bool
     wait_base: Int64
     wait_op: Int64
     tail_ns: Int64
@@ -69,8 +72,7 @@ class Levels:
     Raises
     ------
     ValueError
-        If a node comes before one that it waits for, or a rank leaves a collective before another
-        one comes to it: only a replay in that order has its result.
+        If a node comes before one that it waits for: only a replay in that order has its result.
     """
 
     def __init__(self, waits: Waits, order: Int64, bases: int) -> None:
@@ -78,11 +80,12 @@ class Levels:
         position = np.full(2 * count + len(waits.wait_op), -1, np.int64)
         position[order] = np.arange(len(order))
         _check_order(waits, position, bases)
-        members, first = _members(waits, position)
+        members, first = _members(waits)
         op_level, wait_level, met_level = _levels(waits, members, first, bases)
         by_level = np.argsort(met_level, kind="stable")
         rows, self._first = _joined(first[by_level], first[by_level + 1])
         self._members = members[rows]
+        self._all = waits.waits_for_all[self._members]
         self._ops = ops = np.argsort(op_level, kind="stable")
         place = np.empty(count + 1, np.int64)
         place[ops] = np.arange(count)
@@ -144,7 +147,9 @@ class Levels:
                 first = self._first[m : n + 1]
                 come = self._come[first[0] : first[-1]]
                 arrived = np.maximum.reduceat(times[come], first[:-1] - first[0])
-                times[count + come] = np.repeat(arrived, np.diff(first)) + length[come]
+                arrived = np.repeat(arrived, np.diff(first))
+                arrived = np.where(self._all[first[0] : first[-1]], arrived, times[come])
+                times[count + come] = arrived + length[come]
             if d > c:
                 at = self._base[c:d]
                 now, waited = times[at], times[self._wait_end[c:d]] + tail[c:d]
@@ -161,7 +166,7 @@ class Levels:
         members, size = self._members, np.diff(self._first)
         order = np.lexsort((members, start[members], np.repeat(np.arange(len(size)), size)))
         final = np.repeat(members[order[self._first[1:] - 1]], size)
-        return dict(zip(members.tolist(), final.tolist(), strict=True))
+        return dict(zip(members[self._all].tolist(), final[self._all].tolist(), strict=True))
 
 
 def _check_order(waits: Waits, position: Int64, bases: int) -> None:
@@ -184,24 +189,11 @@ def _check_order(waits: Waits, position: Int64, bases: int) -> None:
         raise ValueError("expected nodes behind those that they wait for; got some before them")
 
 
-def _members(waits: Waits, position: Int64) -> tuple[Int64, Int64]:
-    """Operations of the collectives, one collective behind the other, and where each begins.
-
-    Raises
-    ------
-    ValueError
-        If one leaves a collective before another one comes to it, as clocks that drift say.
-    """
-    count = len(waits.before)
+def _members(waits: Waits) -> tuple[Int64, Int64]:
+    """Operations of the collectives, one collective behind the other, and where each begins."""
     ops = np.flatnonzero(waits.collective >= 0)
     ops = ops[np.argsort(waits.collective[ops], kind="stable")]
-    number = waits.collective[ops]
-    first = np.flatnonzero(np.diff(number, prepend=-1))
-    if len(ops):
-        comes = np.maximum.reduceat(position[ops], first)
-        leaves = np.minimum.reduceat(position[count + ops], first)
-        if (leaves < comes).any():
-            raise ValueError("expected all ranks to come before one leaves; got some that do not")
+    first = np.flatnonzero(np.diff(waits.collective[ops], prepend=-1))
     return ops, np.append(first, len(ops))
 
 
@@ -211,7 +203,7 @@ def _levels(waits: Waits, members: Int64, first: Int64, bases: int) -> tuple[Int
     own = np.arange(count + calls + len(first) - 1, dtype=np.int32)  # and the collectives
     met = np.repeat(own[count + calls :], np.diff(first))
     ends = own[:count].copy()
-    ends[members] = met
+    ends[members] = np.where(waits.waits_for_all[members], met, members)
     sets = np.full(bases, -1, np.int32)
     sets[waits.wait_base + 1] = own[count : count + calls]
     before = np.where(waits.overlaps | (waits.before < 0), waits.before, ends[waits.before])

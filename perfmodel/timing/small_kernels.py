@@ -15,18 +15,20 @@ from perfmodel.timing.nesting import Nesting, innermost
 from perfmodel.timing.spans import Steps
 from perfmodel.timing.step_times import StepTimes
 
-_SMALL_NS: Final = 10_000
+_SMALL: Final = 2
+"""A kernel that takes less than so many quick launches is small: the host can hardly keep up."""
 MANY: Final = 100
 """So many small kernels of one range in a step are many."""
 _MOSTLY: Final = 0.7
 _FUSIBLE: Final = ("element-wise", "copy", "reduction", "optimizer")
-_MOST_HOST_NS: Final = 100_000
-"""A launch is charged at most so much host time: beyond it the host does something else."""
+_MOST_HOST: Final = 20
+"""A launch is charged the host's time of so many quick ones at most: beyond it the host does
+something else, as in `host_timeline`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SmallKernels:
-    """Kernels under 10 µs that could be fused, by lane, step and range; one row each.
+    """Small kernels that could be fused, by lane, step and range; one row each.
 
     Attributes
     ----------
@@ -40,6 +42,8 @@ class SmallKernels:
         Different kernels: so often the same data are read and written.
     host_ns, gpu_ns : int64, shape (n,)
         Time to launch them, and their own.
+    under_ns : int64, shape (n,)
+        Kernels that take less are small there.
     """
 
     ranges: tuple[str, ...]
@@ -50,6 +54,7 @@ class SmallKernels:
     distinct: Int64
     host_ns: Int64
     gpu_ns: Int64
+    under_ns: Int64
 
     def chosen(self, rows: Bool) -> SmallKernels:
         """Return some of the rows."""
@@ -74,6 +79,7 @@ def small_kernels(
     nesting: Nesting,
     code: Int8,
     names: Sequence[str],
+    launch_ns: Int64,
 ) -> tuple[SmallKernels, Int64]:
     """Collect the small kernels of the steps.
 
@@ -87,6 +93,8 @@ def small_kernels(
         Of the trace's ranges.
     code, names
         Categories of all operations, as `perfmodel.timing.kernels.categorize` returns them.
+    launch_ns : int64, shape (processes,)
+        As `perfmodel.timing.host_timeline.quick_launches` returns them.
 
     Returns
     -------
@@ -102,7 +110,8 @@ def small_kernels(
     op, lane, end, step = op[order], lane[order], end[order], times.ops.step[order]
     cost = np.zeros(len(op), np.int64)
     cost[1:] = np.where(lane[1:] == lane[:-1], end[1:] - end[:-1], 0)
-    cost = np.clip(cost, 0, _MOST_HOST_NS)
+    quick = launch_ns[times.process[lane]]
+    cost = np.clip(cost, 0, _MOST_HOST * quick)
     label = launched_in(trace, nesting, steps, found, at[order], step)
     duration = trace.ops.end_ns[op] - trace.ops.start_ns[op]
     fusible = np.array([name in _FUSIBLE for name in names], np.bool_)
@@ -112,7 +121,7 @@ def small_kernels(
     def total(values: Int64 | Bool) -> Int64:
         return np.bincount(cell, values, len(cells)).astype(np.int64)
 
-    small = kernels & (duration < _SMALL_NS)
+    small = kernels & (duration < _SMALL * quick)
     mostly = total(small) >= _MOSTLY * total(np.ones(len(op), np.int64))
     runs = _in_long_runs(cell, kernels, small)
     small &= runs | (mostly & (total(runs) == 0))[cell]
@@ -129,6 +138,7 @@ def small_kernels(
         distinct=np.bincount(pairs[:, 0], minlength=len(cells)).astype(np.int64),
         host_ns=total(cost * small),
         gpu_ns=total(duration * small),
+        under_ns=_SMALL * launch_ns[times.process[cells[:, 0]]],
     )
     return table, range_of
 

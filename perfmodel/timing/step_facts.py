@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -11,9 +11,12 @@ import numpy as np
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.readers.trace import NULL
 from perfmodel.timing.critical_path import COLLECTIVES, PATH_KINDS, Change, Replay
+from perfmodel.timing.exchanges import Exchanges
 from perfmodel.timing.host_timeline import ALLOCATION, CAUSES, HOST, LAUNCH, PAGEABLE, SYNC
-from perfmodel.timing.nccl import PASSES, MatchedKernels, NcclKernels
+from perfmodel.timing.late_ranks import Arrivals, Chain, LateRank, late_rank, late_ranks
+from perfmodel.timing.nccl import PASSES, NcclKernels
 from perfmodel.timing.recorder import Recorder, Timed, without_recorder
+from perfmodel.timing.run_graph import replay_of
 from perfmodel.timing.small_kernels import MANY
 from perfmodel.timing.step_graph import KERNEL_OP
 from perfmodel.timing.step_report import StepReport
@@ -21,11 +24,11 @@ from perfmodel.timing.step_report import StepReport
 _WORTH: Final = 0.005
 """Kinds that take less than this share of a step cannot save more, and are not replayed."""
 _SMALL_MESSAGES: Final = 20
-_OFTEN: Final = 0.6
-"""A rank that is last in this share of the collectives holds the others up."""
-_EQUAL_STEPS, _INTERRUPTIONS, _SLICE_NS, _ALIKE = 3, 3, 1_000_000, 0.1
-"""Kernels are compared in so many equal steps; so many that take longer by more than a short time
-slice and by about as much each (quartiles this share of the median apart) were interrupted."""
+_EQUAL_STEPS, _INTERRUPTIONS, _SLICE, _ALIKE = 3, 3, 10, 0.1
+"""Kernels are compared in so many equal steps; so many that take longer by more than so many median
+kernels and by about as much each (quartiles this share of the median apart) were interrupted. A
+time slice is 2.5 ms on an H200, whatever the program does: beside kernels that take so long, too,
+it is not seen."""
 _BY_CHANCE: Final = 0.5
 """Interruptions come by chance: of the places in a step where kernels are ever interrupted, less
 than this share is in a step that has any, on average."""
@@ -111,13 +114,17 @@ class PathPart:
 
 @dataclass(frozen=True, slots=True)
 class SmallRange:
-    """A range that launches many small kernels in a step; `saving_s` where they are fused."""
+    """A range that launches many kernels that take less than `under_s` in a step.
+
+    `saving_s` is what a step takes less where they are fused.
+    """
 
     range: str
     count: float
     gpu_s: float
     host_s: float
     saving_s: float
+    under_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,30 +180,6 @@ class Interrupted:
 
 
 @dataclass(frozen=True, slots=True)
-class Straggler:
-    """How often a rank comes last to NCCL's collectives, and what it does meanwhile.
-
-    Attributes
-    ----------
-    rank : int
-    share_last : float
-        Of the collectives of the steps that count.
-    late_s : float
-        Per step: from the arrival of the rank before it to its own, where it is last.
-    doing : str
-        What it does more of than the other ranks; '' where it is not often last, or does no more.
-    persistent : bool
-        Whether it is last in more steps than chance explains (binomial, 5 %).
-    """
-
-    rank: int
-    share_last: float
-    late_s: float
-    doing: str
-    persistent: bool
-
-
-@dataclass(frozen=True, slots=True)
 class LastArrival:
     """Who came last to one of NCCL's collectives of a step, how long after the rank before it.
 
@@ -222,14 +205,16 @@ class StepFacts:
     free_s : mapping of str to float
         Time of a step in which one of `PATH_KINDS` takes none.
     small : tuple of SmallRange
-    stragglers : tuple of Straggler
-        By rank; empty without NCCL, or where its collectives cannot be matched.
+    stragglers : tuple of LateRank
+        The rank that the others wait for most first; empty where no exchange is matched.
+    chains : tuple of Chain
+        Waiting that is passed on.
     interrupted : tuple of Interrupted
         By rank; empty where no GPU is shared.
     arrivals : tuple of LastArrival
-        Of every matched collective, in the order of their last arrivals.
+        Of every matched collective of kernels, in the order of their last arrivals.
     straggler_saving_s : float
-        What a step takes less if the rank that is last most often did no more than the others.
+        What a step takes less if the late rank did no more than the others.
     bucket_saving_s : float
         What it takes less if its collectives were free, and many small ones one.
     collectives, exposed_s : float
@@ -253,7 +238,8 @@ class StepFacts:
     path: tuple[PathPart, ...]
     free_s: Mapping[str, float]
     small: tuple[SmallRange, ...]
-    stragglers: tuple[Straggler, ...]
+    stragglers: tuple[LateRank, ...]
+    chains: tuple[Chain, ...]
     interrupted: tuple[Interrupted, ...]
     arrivals: tuple[LastArrival, ...]
     straggler_saving_s: float
@@ -286,10 +272,9 @@ class StepFacts:
         mine = [c for c in self.idle if c.cause == cause]
         return max(mine, key=lambda c: c.seconds).range if mine else ""
 
-    def last_rank(self) -> Straggler | None:
-        """Return the rank that comes last to most collectives; None if none often does."""
-        worst = max(self.stragglers, key=lambda s: s.share_last, default=None)
-        return worst if worst is not None and worst.share_last >= _OFTEN else None
+    def last_rank(self) -> LateRank | None:
+        """Return the rank that the others wait for; None if there is no such one."""
+        return late_rank(self.stragglers)
 
     def saved_s(self, kind: str) -> float:
         """What a step takes less where a kind of work takes no time."""
@@ -298,7 +283,8 @@ class StepFacts:
 
 def step_facts(
     reports: Sequence[StepReport],
-    matched: MatchedKernels,
+    sent: NcclKernels,
+    found: Exchanges,
     window: slice,
     numbered: Sequence[Sequence[int]],
     idle: tuple[IdleCause, ...],
@@ -313,7 +299,10 @@ def step_facts(
     Parameters
     ----------
     reports : sequence of StepReport
-    matched : MatchedKernels
+    sent : NcclKernels
+        Kernels that communicate, of all reports.
+    found : Exchanges
+        These come first.
     window : slice
         Numbers of the steps that count.
     numbered : sequence of sequences of int
@@ -328,7 +317,7 @@ def step_facts(
     timed : Timed, optional
         Steps that the program timed before it was recorded.
     """
-    replay = replay_of(reports, matched, median_s)
+    replay = replay_of(reports, numbered, sent, found, median_s)
     graphs = [graph for report in reports for graph in report.graphs]
     step = replay.step_s(Change())
     lanes = [rank for ranks in numbered for rank in ranks]
@@ -341,16 +330,18 @@ def step_facts(
         if step and seconds > _WORTH * step
     }
     total = sum(path.values())
-    late, arrivals = _stragglers(reports, matched, window, lanes, idle)
+    stragglers, chains = late_ranks(found, window.start, window.stop)
     count = _collectives(reports, window)
     bucket = 0.0
     if count and step:
         many = {COLLECTIVES: 0.0} if count >= _SMALL_MESSAGES else {}
         bucket = step - replay.step_s(Change(free=frozenset(["exposed_communication"]), fused=many))
-    worst = max(late, key=lambda s: s.share_last, default=None)
-    saved = 0.0
-    if worst is not None and worst.share_last >= _OFTEN:
-        saved = step - replay.step_s(_like_others(reports, lanes.index(worst.rank)))
+    worst, saved = late_rank(stragglers), 0.0
+    if worst is not None and worst.rank in lanes:
+        lane = lanes.index(worst.rank)
+        saved = step - replay.step_s(_like_others(reports, lane))
+        doing = _doing(_host_seconds(reports), _kernels(reports), lane, idle, worst)
+        stragglers = (replace(worst, doing=doing), *stragglers[1:])
     return StepFacts(
         step_s=step,
         path=tuple(
@@ -359,36 +350,21 @@ def step_facts(
         ),
         free_s=free,
         small=_small(reports, window, replay, step),
-        stragglers=late,
+        stragglers=stragglers,
+        chains=chains,
         interrupted=tuple(_interrupted(reports, lanes)),
-        arrivals=arrivals,
+        arrivals=_arrivals(found, window),
         straggler_saving_s=max(saved, 0.0),
         bucket_saving_s=max(bucket, 0.0),
         collectives=count,
         exposed_s=spent["exposed_communication"],
-        exposed_in=_exposed_in(matched.kernels, window),
-        messages=_messages(matched.kernels, window),
+        exposed_in=_exposed_in(sent, window),
+        messages=_messages(sent, window),
         idle=idle,
         kernels=kernels,
         long=long,
         recorder=without_recorder(replay, graphs, median_s, gpu_s, timed) if graphs else None,
     )
-
-
-def replay_of(reports: Sequence[StepReport], matched: MatchedKernels, median_s: float) -> Replay:
-    """Join the lanes of all reports by the collectives that they share."""
-    kernels = matched.kernels
-    own = np.concatenate([r.nccl.start_ns for r in reports])
-    graphs = [graph for report in reports for graph in report.graphs]
-    shifts, collectives = [], []
-    for lane, graph in enumerate(graphs):
-        mine = np.flatnonzero(kernels.lane == lane)
-        number = dict(zip(own[mine].tolist(), matched.collective[mine].tolist(), strict=True))
-        collectives.append(
-            np.array([number.get(t, -1) for t in graph.op_start_ns.tolist()], np.int64)
-        )
-        shifts.append(int(matched.start_ns[mine[0]] - own[mine[0]]) if len(mine) else 0)
-    return Replay(graphs, shifts, collectives, median_s)
 
 
 def _spent(reports: Sequence[StepReport], window: slice) -> dict[str, float]:
@@ -486,6 +462,7 @@ def _small(
                 float(small.gpu_ns[rows].sum()) * 1e-9 / steps,
                 float(small.host_ns[rows].sum()) * 1e-9 / steps,
                 max(saved, 0.0),
+                float(small.under_ns[rows[0]]) * 1e-9,
             )
     return tuple(sorted(found.values(), key=lambda s: -s.saving_s))
 
@@ -509,7 +486,8 @@ def _interrupted(reports: Sequence[StepReport], ranks: Sequence[int]) -> Iterato
         kernel = (graph.op_kind[rows].reshape(took.shape) == KERNEL_OP).all(axis=0)
         least = took.min(axis=0)
         more = took - least
-        cut = (more > np.maximum(least, _SLICE_NS)) & kernel
+        usual = np.median(took[:, kernel]) if kernel.any() else 0.0
+        cut = (more > np.maximum(least, _SLICE * usual)) & kernel
         longer, places = more[cut], cut.any(axis=0)
         if len(longer) < _INTERRUPTIONS:
             continue
@@ -561,64 +539,21 @@ def _like_others(reports: Sequence[StepReport], late: int) -> Change:
     return Change(scale=scale)
 
 
-def _stragglers(
-    reports: Sequence[StepReport],
-    matched: MatchedKernels,
-    window: slice,
-    ranks: Sequence[int],
-    idle: tuple[IdleCause, ...],
-) -> tuple[tuple[Straggler, ...], tuple[LastArrival, ...]]:
-    """Who is last in every matched collective of the steps that count."""
-    kernels = matched.kernels
-    inside = (kernels.step >= window.start) & (kernels.step < window.stop)
-    rows = np.flatnonzero(inside & (matched.collective >= 0) & (matched.waiting_ns != NULL))
-    if len(rows) == 0:
-        return (), ()
-    order = rows[np.lexsort((matched.start_ns[rows], matched.collective[rows]))]
-    number = matched.collective[order]
-    final = np.append(number[1:] != number[:-1], True)
-    second = np.flatnonzero(final) - 1
-    last = order[final]
-    ok = (second >= 0) & (number[np.maximum(second, 0)] == number[final])
-    late_ns = np.where(ok, matched.start_ns[last] - matched.start_ns[order[second]], 0)
-    lane, step = kernels.lane[last], kernels.step[last]
-    spent, launched = _host_seconds(reports), _kernels(reports)
-    found = []
-    steps = window.stop - window.start
-    for i, rank in enumerate(ranks):
-        mine = lane == i
-        share = float(mine.mean())
-        by_step = [float((mine & (step == n)).sum() > (step == n).sum() / 2)
-                   for n in np.unique(step)]  # fmt: skip
-        often = share >= _OFTEN
-        total = float(late_ns[mine].sum()) * 1e-9 / steps
-        found.append(
-            Straggler(
-                rank=rank,
-                share_last=share,
-                late_s=total,
-                doing=_doing(spent, launched, i, rank, idle, total) if often else "",
-                persistent=_beyond_chance(int(sum(by_step)), len(by_step), 1 / len(ranks)),
-            )
-        )
-    return tuple(found), _arrivals(matched, last, late_ns, ranks)
-
-
-def _arrivals(
-    matched: MatchedKernels, last: Int64, late_ns: Int64, ranks: Sequence[int]
-) -> tuple[LastArrival, ...]:
-    """List the last kernel of every collective, as rows of `matched`, in the order of time."""
-    kernels = matched.kernels
-    order = np.argsort(matched.start_ns[last], kind="stable")
+def _arrivals(found: Exchanges, window: slice) -> tuple[LastArrival, ...]:
+    """List the last kernel of every collective of the steps that count, in the order of time."""
+    inside = (found.step >= window.start) & (found.step < window.stop)
+    arrived = Arrivals.of(found, inside & ~found.by_mpi)
+    late = arrived.last_ns - arrived.before_ns
+    order = np.argsort(arrived.last_ns, kind="stable")
     return tuple(
         LastArrival(
-            step=int(kernels.step[row]),
-            name=kernels.names[kernels.name[row]],
-            bytes=None if kernels.bytes[row] == NULL else int(kernels.bytes[row]),
-            rank=ranks[kernels.lane[row]],
-            late_s=late * 1e-9,
+            step=int(found.step[row]),
+            name=found.names[found.name[row]],
+            bytes=None if found.bytes[row] == NULL else int(found.bytes[row]),
+            rank=int(found.rank[row]),
+            late_s=ns * 1e-9,
         )
-        for row, late in zip(last[order].tolist(), late_ns[order].tolist(), strict=True)
+        for row, ns in zip(arrived.row[order].tolist(), late[order].tolist(), strict=True)
     )
 
 
@@ -634,9 +569,8 @@ def _doing(
     spent: Floats,
     kernels: Floats,
     lane: int,
-    rank: int,
     idle: tuple[IdleCause, ...],
-    late_s: float,
+    late: LateRank,
 ) -> str:
     """What a lane does more of than the others, and where its longest gap of that cause is.
 
@@ -645,14 +579,14 @@ def _doing(
     others = np.median(np.delete(spent, lane, axis=0), axis=0)
     more = spent[lane] - others
     most = max([*_BY_HOST, len(CAUSES)], key=lambda k: more[k])
-    if more[most] < _WORTH * late_s:
-        more = _more_idle(rank, idle)
+    if more[most] < _WORTH * late.late_s:
+        more = _more_idle(late.rank, idle)
         most = int(more.argmax())
-        if more[most] < _WORTH * late_s:
+        if more[most] < _WORTH * late.late_s:
             return ""
     if most == len(CAUSES):
         return _computing(spent[:, -1], kernels, lane)
-    gaps = [g for c in idle if c.rank == rank and c.cause == CAUSES[most] for g in c.gaps]
+    gaps = [g for c in idle if c.rank == late.rank and c.cause == CAUSES[most] for g in c.gaps]
     where = gaps[0].range if gaps else ""
     return f"{CAUSES[most]} in {where}" if where else CAUSES[most]
 
@@ -679,10 +613,3 @@ def _more_idle(rank: int, idle: tuple[IdleCause, ...]) -> Floats:
         return np.zeros(len(CAUSES))
     more: Floats = seconds[own] - np.median(np.delete(seconds, own, axis=0), axis=0)
     return more
-
-
-def _beyond_chance(hits: int, trials: int, chance: float) -> bool:
-    """Whether so many hits are rarer than 5 % in independent trials (binomial)."""
-    from scipy.special import betainc  # of a binomial's tail: Abramowitz and Stegun 26.5.24
-
-    return hits > 0 and float(betainc(hits, trials - hits + 1, chance)) < 0.05

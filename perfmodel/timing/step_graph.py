@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64
 from perfmodel.readers.trace import MEMCPY, MEMSET, PAGEABLE_MEMORY, TO_GPU, TO_HOST, Trace
-from perfmodel.timing.host_timeline import SYNC, HostTimeline
+from perfmodel.timing.host_timeline import STEP, SYNC, HostTimeline, step_begins
 from perfmodel.timing.launched import Launched
 from perfmodel.timing.spans import Steps
 from perfmodel.timing.step_times import StepTimes
@@ -19,6 +20,8 @@ COPY_OP: Final = 1
 COMMUNICATION_OP: Final = 2
 PAGEABLE_OP: Final = 3
 READ_OP: Final = 4
+STEP_OP: Final = 5
+MPI_OP: Final = 6
 MOST_OPS: Final = 16_000
 """Operations of a lane that are kept: those of its last whole steps, or of a part of one step."""
 _MOST_STEPS: Final = 10
@@ -45,10 +48,17 @@ class StepGraph:
     op_call : int32, shape (k,)
         Position of the launching call among the host's pieces.
     op_kind : int8, shape (k,)
-        `KERNEL_OP`, `COPY_OP`, `COMMUNICATION_OP`, `PAGEABLE_OP` (a copy from pageable memory) or
-        `READ_OP` (a copy to the host that waits for it, or a kernel whose result is only read).
+        `KERNEL_OP`, `COPY_OP`, `COMMUNICATION_OP`, `PAGEABLE_OP` (a copy from pageable memory),
+        `READ_OP` (a copy to the host that waits for it, or a kernel whose result is only read),
+        `STEP_OP` (the beginning of a step without a GPU) or `MPI_OP` (see `timing.run_graph`).
     op_small : int32, shape (k,)
         Number of the range whose small kernel it is, -1 if it is none.
+    op_waiter : int32, shape (k,)
+        Position of the call of MPI that waits for an `MPI_OP`, -1 for none and for others.
+    launch_ns : int
+        Duration of a quick launch, see `perfmodel.timing.host_timeline.quick_launches`.
+    others : tuple of StepGraph
+        Other threads of a process without a GPU that call MPI.
     host_sized, host_ranges : int32, shape (h,), or None
         Ranges that the host pushed during each piece: with sizes of an operator's arguments, and
         others; None where the recorder's cost is not asked.
@@ -69,6 +79,9 @@ class StepGraph:
     op_call: Int32
     op_kind: Int8
     op_small: Int32
+    op_waiter: Int32
+    launch_ns: int = 0
+    others: tuple[StepGraph, ...] = ()
     host_sized: Int32 | None = None
     host_ranges: Int32 | None = None
     recorder: str = ""
@@ -106,12 +119,16 @@ def step_graph(
     lane: int,
     communicates: Bool,
     small: Int64,
+    others: Sequence[HostTimeline] = (),
 ) -> StepGraph:
     """Collect one lane's last steps, or the last part of one that holds more than `MOST_OPS`.
 
     Operations whose launch is not on the timeline are left out. `small` is the range's number of
-    every small kernel by `GpuOps` row, -1 for other operations.
+    every small kernel by `GpuOps` row, -1 for other operations. `others` are the timelines of other
+    threads, see `other_timelines`.
     """
+    if times.device[lane] < 0:
+        return _without_gpu(steps, times, line, lane, others)
     ops = trace.ops
     mine = np.flatnonzero(times.ops.lane == lane)
     op, number = times.ops.op[mine], steps.number[times.ops.step[mine]].astype(np.int64)
@@ -143,5 +160,33 @@ def step_graph(
         np.append(line.start_ns[host], line.end_ns[host[-1:]]),
         line.kind[host], host % 2 == 0, line.drains(host), ops.start_ns[op], ops.end_ns[op],
         ops.stream[op], number.astype(np.int32), (at - begin).astype(np.int32), kind,
-        small[op].astype(np.int32),
+        small[op].astype(np.int32), np.full(len(op), -1, np.int32), line.launch_ns,
+    )  # fmt: skip
+
+
+def _without_gpu(
+    steps: Steps, times: StepTimes, line: HostTimeline, lane: int, others: Sequence[HostTimeline]
+) -> StepGraph:
+    """Return the last steps of a process without a GPU: calls of MPI, and the work between them."""
+    _, number = step_begins(steps, int(times.process[lane]))
+    begins = 2 * np.flatnonzero(line.rows == STEP)
+    kept = (begins >= begins[-1] - MOST_OPS) & (np.arange(len(begins))[::-1] <= _MOST_STEPS)
+    kept[-2:] = True
+    begins = begins[kept]
+    graph = _chain(line, int(begins[0]), begins, number[kept].astype(np.int32))
+    since, none = graph.host_edge_ns[0], np.empty(0, np.int64)
+    found = ((one, 2 * int(np.searchsorted(one.start_ns[::2], since))) for one in others)
+    chains = (_chain(one, at, none, none.astype(np.int32)) for one, at in found if at < len(one))
+    return replace(graph, others=tuple(chains))
+
+
+def _chain(line: HostTimeline, first: int, begins: Int64, step: Int32) -> StepGraph:
+    """Graph of one thread's calls, from a piece on, with the steps that begin at some pieces."""
+    host, count = np.arange(first, len(line)), len(begins)
+    none = np.full(count, -1, np.int32)
+    return StepGraph(
+        np.append(line.start_ns[host], line.end_ns[host[-1:]]), line.kind[host], host % 2 == 0,
+        line.drains(host), line.start_ns[begins], line.start_ns[begins],
+        np.zeros(count, np.int32), step, (begins - first).astype(np.int32),
+        np.full(count, STEP_OP, np.int8), none, none,
     )  # fmt: skip

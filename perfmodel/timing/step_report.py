@@ -14,7 +14,14 @@ from perfmodel.base.kernels import PRODUCTS
 from perfmodel.readers.codes import sums
 from perfmodel.readers.trace import KERNEL, NO_NAME, Trace, join_columns
 from perfmodel.timing.by_process import Part, by_process
-from perfmodel.timing.host_timeline import HostTimes, call_kinds, host_timeline, host_times
+from perfmodel.timing.host_timeline import (
+    HostTimes,
+    call_kinds,
+    host_timeline,
+    host_times,
+    other_timelines,
+    quick_launches,
+)
 from perfmodel.timing.idle_causes import IdleGaps, idle_gaps
 from perfmodel.timing.intervals import extents, union
 from perfmodel.timing.kernels import COMMUNICATION, categorize
@@ -252,15 +259,17 @@ def _measured(
     product = np.isin(code, [i for i, name in enumerate(names) if name in PRODUCTS])
     exclusive, own, count = _by_category(trace, steps, times, code, names)
     nesting = nest(trace.ranges, len(trace.threads), last_ns=last_ns)
-    small, small_of = small_kernels(trace, steps, found, times, nesting, code, names)
-    kinds = call_kinds(trace, found)
+    quick = quick_launches(trace, found)
+    small, small_of = small_kernels(trace, steps, found, times, nesting, code, names, quick)
+    kinds = call_kinds(trace, found, quick)
     slow = {p: slowness(trace, steps, p) for p in np.unique(times.process).tolist()}
     gaps, hosts, graphs = [], [], []
     for lane in range(len(times.process)):
-        line = host_timeline(trace, steps, found, times, lane, kinds)
+        line = host_timeline(trace, steps, found, times, lane, kinds, quick)
         gaps.append(idle_gaps(trace, steps, found, times, lane, line, nesting, names_of_gaps))
         hosts.append(host_times(line, steps, times, lane))
-        graph = step_graph(trace, steps, found, times, line, lane, sends, small_of)
+        others = other_timelines(trace, steps, times, lane, kinds)
+        graph = step_graph(trace, steps, found, times, line, lane, sends, small_of, others)
         graphs.append(
             recorded(graph, pushes, line.threads, trace.recorder, slow[int(times.process[lane])])
         )

@@ -20,22 +20,21 @@ from perfmodel.readers.trace import (
     COPY_KINDS,
     KERNEL,
     MEMCPY,
-    MPI_COLLECTIVE,
     NULL,
     OP_KINDS,
     Trace,
     distinct_calls,
 )
 from perfmodel.readers.window import overlaps
-from perfmodel.timing.collectives import Calls, arrivals, match_rows
+from perfmodel.timing.exchanges import COLLECTIVE
 from perfmodel.timing.host_timeline import CAUSES
 from perfmodel.timing.kernels import communicating
-from perfmodel.timing.nccl import match_kernels
 from perfmodel.timing.nesting import nest
 from perfmodel.timing.nsys_stats.tables import API_VERSION
 from perfmodel.timing.projection import join_launches
 from perfmodel.timing.range_times import own_rows
 from perfmodel.timing.run import Run, batch_seconds, batch_windows
+from perfmodel.timing.run_exchanges import exchanges_of
 from perfmodel.timing.samples import count_warmup
 from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.step_times import median_step
@@ -338,8 +337,8 @@ class _Part:
     last_ns: int
     window: Window | None
     steps: StepReport | None
-    mpi_number: Mapping[int, tuple[int, int]]
-    nccl_number: Mapping[tuple[int, int, int], tuple[int, int, int]]
+    mpi_number: Mapping[int, _Number]
+    nccl_number: Mapping[tuple[int, int, int], _Number]
     flops: Mapping[str, float]
     work: Mapping[int, Details]
 
@@ -405,7 +404,7 @@ def select(
     first = 0
     steps = run.steps if len(run.steps) == len(run.parts) else (None,) * len(run.parts)
     for trace, clock, rank_of, report, calls, kernels, known in zip(
-        run.traces, clocks(run), run.rank_of, steps, _mpi_numbers(run), _nccl_numbers(run),
+        run.traces, clocks(run), run.rank_of, steps, *_numbers(run),
         work or [{}] * len(run.parts), strict=True,
     ):  # fmt: skip
         if not trace.whole:  # a page draws few of many ranks, and the others' reports are trimmed
@@ -487,66 +486,32 @@ def _joined(bars: Iterable[Bar], least_ns: int) -> Iterator[Bar]:
     yield from whole()
 
 
-def _mpi_numbers(run: Run) -> list[dict[int, tuple[int, int]]]:
-    """Number of the collective of every MPI call, by its row, and when the last rank was there.
+_Number = tuple[int, int, int]
+"""Number of an exchange (-1 if it cannot be matched), its bytes and its waiting in ns."""
 
-    Empty where the ranks differ.
-    """
-    calls: list[Calls] = []
-    where: list[tuple[int, Int64]] = []
-    for i, (trace, rank_of, clock) in enumerate(
-        zip(run.traces, run.rank_of, clocks(run), strict=True)
+
+def _numbers(
+    run: Run,
+) -> tuple[list[dict[int, _Number]], list[dict[tuple[int, int, int], _Number]]]:
+    """Exchanges by the row of the MPI call, and by a kernel's process, device and start."""
+    found = exchanges_of(run)
+    calls: list[dict[int, _Number]] = [{} for _ in run.parts]
+    kernels: list[dict[tuple[int, int, int], _Number]] = [{} for _ in run.parts]
+    waiting = np.where((found.wait_ns != NULL) & found.blocking, found.wait_ns, 0)
+    known = [*zip(found.instance.tolist(), found.bytes.tolist(), waiting.tolist(), strict=True)]
+    rows = np.flatnonzero(found.by_mpi & (found.way == COLLECTIVE) & (found.instance >= 0)).tolist()
+    for i, report, row in zip(
+        rows, found.report[rows].tolist(), found.row[rows].tolist(), strict=True
     ):
-        mpi = trace.mpi
-        process = trace.thread_process[mpi.thread]
-        done = (mpi.source == MPI_COLLECTIVE) & (mpi.end_ns != NULL)
-        for index, rank in rank_of.items():
-            if rank in run.ranks:
-                rows = np.flatnonzero(done & (process == index))
-                rows = rows[np.argsort(mpi.start_ns[rows], kind="stable")]
-                names = tuple(_string(trace, code) for code in mpi.name[rows].tolist())
-                start, end = mpi.start_ns[rows] + clock, mpi.end_ns[rows] + clock
-                shared = mpi.communicator[rows]
-                calls.append(Calls(names, mpi.size_bytes[rows], start, end, rows, shared))
-                where.append((i, rows))
-    found: list[dict[int, tuple[int, int]]] = [{} for _ in run.traces]
+        calls[report][row] = known[i]
     first = 0
-    instances = match_rows(calls) or ()
-    arrival = arrivals(calls, instances)
-    for one in instances:
-        for member, at in zip(one.members.tolist(), one.rows, strict=True):
-            i, rows = where[member]
-            last = arrival[member][at].tolist()
-            found[i] |= {
-                row: (first + n, come)
-                for n, (row, come) in enumerate(zip(rows[at].tolist(), last, strict=True))
-            }
-        first += one.rows.shape[1]
-    return found
-
-
-def _nccl_numbers(run: Run) -> list[dict[tuple[int, int, int], tuple[int, int, int]]]:
-    """Number, bytes and waiting of NCCL's kernels, by process, device and start."""
-    if len(run.steps) != len(run.parts):
-        return [{} for _ in run.parts]
-    lanes = [len(r.times.process) for r in run.steps]
-    matched = match_kernels([r.nccl for r in run.steps], lanes, [r.utc_start_ns for r in run.steps])
-    waiting = np.where(matched.waiting_ns == NULL, 0, matched.waiting_ns)
-    found, first = [], 0
-    for report in run.steps:
-        kernels, times = report.nccl, report.times
-        mine = slice(first, first + len(kernels))
-        keys = zip(
-            times.process[kernels.lane].tolist(), times.device[kernels.lane].tolist(),
-            kernels.start_ns.tolist(), strict=True,
-        )  # fmt: skip
-        known = zip(
-            matched.collective[mine].tolist(), kernels.bytes.tolist(), waiting[mine].tolist(),
-            strict=True,
-        )  # fmt: skip
-        found.append(dict(zip(keys, known, strict=True)))
-        first += len(kernels)
-    return found
+    for i, report in enumerate(run.steps if len(run.steps) == len(run.parts) else ()):
+        sent, times = report.nccl, report.times
+        keys = times.process[sent.lane].tolist(), times.device[sent.lane].tolist()
+        mine = zip(*keys, sent.start_ns.tolist(), strict=True)
+        kernels[i] = dict(zip(mine, known[first : first + len(sent)], strict=True))
+        first += len(sent)
+    return calls, kernels
 
 
 def _within(tracks: Mapping[Track, list[Bar]], window: Window) -> dict[Track, list[Bar]]:
@@ -602,8 +567,7 @@ def _calls(part: _Part, kind: str) -> Iterator[tuple[Track, Bar]]:
         process, rank = part.whose(thread)
         said = {"size_bytes" if kind == "mpi" else "correlation": _known(number)}
         if kind == "mpi" and row in part.mpi_number:
-            said["collective"], last = part.mpi_number[row]
-            said["waits_ns"] = min(last - part.clock_ns, end) - start
+            said["collective"], _, said["waits_ns"] = part.mpi_number[row]
         bar = part.bar(kind, _string(trace, name), start, end, rank, process, **said)
         yield Track(rank, kind, part.units[thread]), bar
 

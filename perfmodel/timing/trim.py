@@ -26,8 +26,8 @@ from perfmodel.readers.trace import (
     Trace,
     rows,
 )
-from perfmodel.timing.collectives import collective_calls
 from perfmodel.timing.kernels import communicating
+from perfmodel.timing.mpi_calls import collective_calls
 from perfmodel.timing.range_times import Attribution
 from perfmodel.timing.run import TimedReport
 from perfmodel.timing.step_report import lightened

@@ -389,6 +389,57 @@ def test_tables_of_arrow_and_parquet_say_the_same(name: str, kind: str, tmp_path
     assert without_zero(said_of(folder), LATER_NS) == known(name, tmp_path)
 
 
+# --- another unit of time
+
+
+def doubled(tables: Tables) -> Tables:
+    return in_time(tables, lambda ns: 2 * ns)
+
+
+events_doubled = of_each(
+    lambda e: e | {key: 2 * Decimal(e[key]) for key in ("ts", "dur") if key in e and "ts" in e}
+)
+OF_MACHINES = ("kernel_below_ceiling", "memory_bound", "low_precision_unused")
+"""Findings against the rates of a device, which do not change with the unit of time."""
+
+
+def lost(path: Path) -> tuple[dict[Any, float], dict[Any, float]]:
+    """Sums of the steps, and what is said of causes and savings, in s."""
+    run = analyze([read(path)], Options()).fitted
+    sums: dict[Any, float] = {"batch": run.batch.median.value}
+    said: dict[Any, float] = {}
+    for f in run.findings:
+        latency = "NCCL's all-reduce is mostly latency"  # of the link
+        if f.kind not in OF_MACHINES and f.title != latency and f.kind != "shared_gpu":
+            said[f.kind, f.title] = f.saving_s or 0.0
+    if run.steps is None:
+        return sums, said
+    facts = run.steps.facts
+    for rank in run.steps.ranks:
+        for name in ("batch_s", "gpu_busy_s", "idle_s", "communication_s", "waiting_s", "copy_s"):
+            sums[rank.rank, name] = getattr(rank, name) or 0.0
+    said |= {("idle", c.rank, c.cause): c.seconds for c in run.steps.idle}
+    said |= {("free", kind): facts.step_s - s for kind, s in facts.free_s.items()}
+    said |= {("small", s.range): s.saving_s for s in facts.small}
+    said |= {("path", p.kind): p.seconds for p in facts.path}
+    return sums, said | {"late": facts.straggler_saving_s, "sums": facts.bucket_saving_s}
+
+
+@pytest.mark.parametrize("name", others([*ALL, *ALL_TRACES], [*QUICK, *QUICK_TRACES]))
+def test_sums_double_and_causes_stay_where_all_times_are_doubled(name: str, tmp_path: Path) -> None:
+    if name.endswith(".json"):
+        once = written_events(events_named(name), tmp_path / "a.json")
+        twice = written_events(events_doubled(events_named(name)), tmp_path / "b.json")
+    else:
+        once = written(tables_named(name), tmp_path / "a.sqlite")
+        twice = written(doubled(tables_named(name)), tmp_path / "b.sqlite")
+    (sums, said), (sums_then, said_then) = lost(once), lost(twice)
+    assert sums_then == pytest.approx({key: 2 * s for key, s in sums.items()}, rel=1e-12, abs=1e-15)
+    near = 0.01 * sums_then["batch"]
+    for key in {*said, *said_then}:
+        assert abs(said_then.get(key, 0.0) - 2 * said.get(key, 0.0)) <= near, key
+
+
 # --- several files
 
 

@@ -49,7 +49,7 @@ def test_ranks_of_ddp_and_of_mpi_are_two_runs(job: list[Path]) -> None:
     (reduced,) = [c for c in mpi.collectives if c.bytes == 1_605_632]
     assert reduced.waiting_s is not None  # matched across all reports
     assert ddp.steps is not None
-    assert all(c.ranks == 8 and c.waiting_s is not None for c in ddp.steps.collectives)
+    assert all(c.ranks == 8 and c.waiting_s is not None for c in ddp.collectives)
 
 
 def test_a_source_may_name_its_host(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from perfmodel.programs.findings import (
 from perfmodel.programs.mlp.program import advise
 from perfmodel.timing.collectives import CollectiveGroup, Waiting
 from perfmodel.timing.copies import CopyGroup
-from perfmodel.timing.point_to_point import PointToPoint, RangeOfRank, RankWaiting
+from perfmodel.timing.late_ranks import LateRank
+from perfmodel.timing.point_to_point import Pair, PointToPoint, RangeOfRank
 from perfmodel.timing.samples import Estimate
 
 DOCS = ROOT / "docs" / "findings.md"
@@ -296,9 +297,9 @@ def test_a_rank_for_which_the_others_poll_is_named() -> None:
         for name, own in seconds.items()
         for rank in range(3)
     ) + tuple(RangeOfRank(rank, "step", "step", 1e-3, 0.0, 0.0) for rank in range(3))
-    silent = tuple(RankWaiting(rank, 0.0, 0.0, 0.0) for rank in range(3))
+    silent = tuple(late(rank, 0.0, 0.0) for rank in range(3))
     facts = replace(
-        QUIET, ranks=3, messages=PointToPoint((), silent, (), 0, ()), ranges_by_rank=times
+        QUIET, ranks=3, messages=PointToPoint((), silent, (), 0), late=silent, ranges_by_rank=times
     )
     (found,) = late_messages(facts, Actions())
     assert (found.kind, found.saving_s) == ("waiting_mpi", pytest.approx(0.4e-3))
@@ -310,13 +311,32 @@ def test_a_rank_for_which_the_others_poll_is_named() -> None:
     assert not list(late_messages(replace(facts, ranges_by_rank=longer), Actions()))
 
 
+def late(rank: int, waiting_s: float, caused_s: float, latest: int = 0) -> LateRank:
+    """A rank that is the latest in some of 9 steps."""
+    sure = 1.0 if latest > 7 else 0.1
+    return LateRank(rank, 0.0, 0.0, waiting_s, caused_s, caused_s, latest, 9, sure, enough=True)
+
+
+def test_ranks_that_are_late_in_turn_are_not_named() -> None:
+    rows = late(1, 40e-6, 50e-6, 5), late(0, 50e-6, 40e-6, 4)
+    pairs = Pair(0, 1, 1.0, 8.0, 50e-6), Pair(1, 0, 1.0, 8.0, 40e-6)
+    facts = replace(QUIET, ranks=2, messages=PointToPoint(pairs, rows, (), 0), late=rows)
+    (found,) = late_messages(facts, Actions())
+    assert found.title == "ranks wait for each other's messages"
+    assert "late in turn" in found.evidence
+    few = tuple(replace(row, steps=2, enough=False, latest=2 * (row.rank == 1)) for row in rows)
+    (found,) = late_messages(replace(facts, late=few), Actions())
+    assert found.title == "ranks wait for messages of rank 1"
+    assert "(only 2 steps: record more to be sure)" in found.evidence
+
+
 def test_a_rank_that_computes_longer_is_named_where_no_range_says_it() -> None:
     """Of two ranks without ranges but the step, rank 1 computes 60 ms longer."""
     times = tuple(RangeOfRank(rank, "step", "step", 0.12, rank * 1e-6, 0.0) for rank in (0, 1))
-    waits = (RankWaiting(1, 0.0, 60e-3, 60e-3), RankWaiting(0, 60e-3, 0.0, 0.0))
+    waits, pairs = (late(1, 0.0, 60e-3, 9), late(0, 60e-3, 0.0)), (Pair(1, 0, 1.0, 8.0, 60e-3),)
     facts = replace(
-        QUIET, ranks=2, messages=PointToPoint((), waits, (), 0, ()), ranges_by_rank=times,
-        compute_s={0: 60e-3, 1: 119e-3},
+        QUIET, ranks=2, messages=PointToPoint(pairs, waits, (), 0), late=waits,
+        ranges_by_rank=times, compute_s={0: 60e-3, 1: 119e-3},
     )  # fmt: skip
     (found,) = late_messages(facts, Actions())
     assert found.saving_s == pytest.approx(59e-3)

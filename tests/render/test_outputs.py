@@ -25,8 +25,8 @@ from support.build_training import Training, analyzed, training_report
 from support.document_report import document_report
 
 CSVS = {
-    "categories", "collectives", "copies", "findings", "gaps", "idle", "kernels", "points",
-    "ranges", "ranks", "rates", "runs", "skew", "stragglers",
+    "categories", "collectives", "copies", "findings", "gaps", "idle", "kernels", "late_ranks",
+    "points", "ranges", "ranks", "rates", "runs", "skew", "stragglers",
 }  # fmt: skip
 PICTURES = {
     "breakdown.png", "breakdown.svg", "idle.png", "idle.svg", "roofline.pdf", "roofline.png",

@@ -11,13 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.readers import read
-from perfmodel.timing.collectives import (
-    CollectiveGroup,
-    Waiting,
-    match_collectives,
-    mpi_collectives,
-)
+from perfmodel.timing.batches import Batches
+from perfmodel.timing.collectives import CollectiveGroup, Waiting, groups, waiting_of
 from perfmodel.timing.run import Run, time_run
+from perfmodel.timing.run_exchanges import exchanges_of
 from support.build_report import VERSIONS, ReportBuilder
 
 BATCH = "batch iteration"
@@ -51,9 +48,13 @@ def measured(*paths: Path) -> Run:
 def collectives(
     run: Run, warmup: int = 0
 ) -> tuple[tuple[CollectiveGroup, ...], Waiting | None, tuple[str, ...]]:
-    matched = match_collectives(run.traces, run.range_times, BATCH, run.ranks)
-    batches = int(run.range_times.batch.max()) + 1
-    return *mpi_collectives(matched, batches, warmup), matched.warnings
+    found = exchanges_of(run)
+    batches = Batches.of(run.range_times, BATCH)
+    stop = int(run.range_times.batch.max()) + 1
+    numbers = {rank: batches.numbers(rank)[warmup:] for rank in run.ranks}
+    grouped = groups(found, None, numbers)
+    waiting = waiting_of(found, batches, run.ranks, warmup, stop) if grouped else None
+    return grouped, waiting, found.warnings
 
 
 # Rank 1 arrives 300 µs after rank 0; both leave 100 µs later.

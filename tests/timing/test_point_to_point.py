@@ -15,6 +15,7 @@ from benchmarks.common.folders import PROGRAMS
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.program import Options
+from perfmodel.timing.run_exchanges import exchanges_of
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
 
@@ -50,10 +51,11 @@ def test_the_late_rank_of_a_halo_exchange_is_named() -> None:
     first, second, *_ = run.messages.ranks
     assert first.caused_s > 10 * second.caused_s
     waits = {r.rank: r.waiting_s for r in run.messages.ranks}
-    by_batch = run.messages.by_batch
-    assert {rank: float(s.mean()) for rank, s in by_batch.items()} == pytest.approx(waits)
-    medians = {rank: float(np.median(s)) for rank, s in by_batch.items()}
-    assert {r.rank: r.waiting_s for r in run.ranks} == pytest.approx(medians)
+    found = exchanges_of(run.measured)
+    stop = run.batch.warmup + run.batch.count
+    by_step = found.seconds_by_step(stop, waiting=True)[:, run.batch.warmup :]
+    assert dict(zip(found.ranks, by_step.mean(axis=1), strict=True)) == pytest.approx(waits)
+    assert [r.waiting_s for r in run.ranks] == pytest.approx(np.median(by_step, axis=1).tolist())
     assert all((r.waiting_s or 0.0) <= (r.communication_s or 0.0) for r in run.ranks)
     late = {r.range: r.more_s for r in run.ranges_by_rank if r.rank == 3}
     assert late["compute"] == pytest.approx(2.0e-3, rel=0.1)

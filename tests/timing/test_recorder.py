@@ -26,6 +26,7 @@ from perfmodel.timing.recorder import (
     unrecorded,
     without_recorder,
 )
+from perfmodel.timing.run_exchanges import exchanges_of
 from perfmodel.timing.step_graph import KERNEL_OP, StepGraph, last_steps
 
 US = 1000
@@ -51,6 +52,8 @@ def graph(op_us: int = 1, slow: float | None = 1.0, sized: int = 0) -> StepGraph
         op_call=np.arange(0, 2 * STEPS, 2, dtype=np.int32),
         op_kind=np.full(STEPS, KERNEL_OP, np.int8),
         op_small=np.full(STEPS, -1, np.int32),
+        op_waiter=np.full(STEPS, -1, np.int32),
+        launch_ns=10 * US,
         host_sized=np.tile([0, sized], STEPS).astype(np.int32),
         host_ranges=np.tile([1, 0], STEPS).astype(np.int32),
         recorder=NSYS,
@@ -171,7 +174,7 @@ def test_a_mark_that_cannot_be_is_left_out(text: str) -> None:
 )
 def test_recordings_whose_time_without_a_profiler_is_known(name: str, within: float) -> None:
     run = time_runs([read(PROGRAMS / f"{name}.sqlite.xz")], Options())[0]
-    found = break_down(run.steps).facts.recorder
+    found = break_down(run.steps, exchanges_of(run)).facts.recorder
     truth = json.loads((PROGRAMS / f"{name}.truth.json").read_text("utf-8"))["step_s_bare"]
     assert found is not None
     assert found.low_s is not None

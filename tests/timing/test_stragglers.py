@@ -10,25 +10,29 @@ from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import Analysis
 from perfmodel.programs.program import Options
 from perfmodel.render import summary
-from perfmodel.timing.collectives import Calls, Matched
-from perfmodel.timing.stragglers import Skew, skew_of
+from perfmodel.timing.exchanges import Exchanges, match
+from perfmodel.timing.skew import Skew, skew_of
 from profiles.grow import grow_ranks
 
 
-def calls(starts: list[int], ends: list[int], batches: list[int]) -> Calls:
-    size = np.full(len(starts), 8)
-    return Calls(("MPI_Allreduce",) * len(starts), size, *map(np.array, (starts, ends, batches)))
+def exchanges(starts: list[list[int]], ends: list[int], batches: list[int]) -> Exchanges:
+    """All-reduces of ranks 3, 5 and 7, on clocks that are known to 4 ns."""
+    count = len(ends)
+    columns = {
+        "name": np.zeros(3 * count, np.int64), "rank": np.repeat([3, 5, 7], count),
+        "post_ns": np.concatenate(starts), "end_ns": np.tile(ends, 3),
+        "communicator": np.zeros(3 * count, np.int64), "bytes": np.full(3 * count, 8),
+        "step": np.tile(batches, 3), "held_step": np.tile(batches, 3),
+        "clock_error_ns": np.full(3 * count, 4),
+    }  # fmt: skip
+    return match(Exchanges.of(["MPI_Allreduce"], [3, 5, 7], columns), world=[3, 5, 7])
 
 
 def by_hand(warmup: int = 0) -> Skew | None:
     """Three ranks, three collectives in two batches: rank 7 is last twice, rank 5 once."""
-    ranks = (
-        calls([0, 100, 200], [50, 150, 290], [0, 0, 1]),
-        calls([10, 130, 210], [50, 150, 290], [0, 0, 1]),
-        calls([30, 110, 270], [50, 150, 290], [0, 0, 1]),
-    )
+    starts = [[0, 100, 200], [10, 130, 210], [30, 110, 270]]
     batch_s = np.array([[150, 90], [150, 90], [150, 90]]) * 1e-9
-    return skew_of(Matched(ranks, True, 4, ()), [3, 5, 7], batch_s[:, warmup:], warmup)
+    return skew_of(exchanges(starts, [50, 150, 290], [0, 0, 1]), [3, 5, 7], batch_s, warmup)
 
 
 def test_who_is_last_how_often_and_how_late() -> None:
@@ -71,9 +75,10 @@ def test_the_warm_up_is_left_out() -> None:
 
 
 def test_ranks_that_do_not_match_have_no_skew() -> None:
-    one = calls([0], [9], [0])
-    assert skew_of(Matched((one, one), False, 0, ()), [0, 1], np.ones((2, 1)), 0) is None
-    assert skew_of(Matched((one, one), True, 0, ()), [0, 1], np.ones((2, 1)), 1) is None
+    found = exchanges([[0], [0], [0]], [9], [0])
+    unequal = match(found.taken(np.arange(2)), world=[3, 5, 7])
+    assert skew_of(unequal, [3, 5, 7], np.ones((3, 1)), 0) is None
+    assert skew_of(found, [3, 5, 7], np.ones((3, 1)), 1) is None
 
 
 # --- a grown job
@@ -98,7 +103,7 @@ def test_stragglers_of_a_grown_job_are_found(job: Analysis) -> None:
     assert skew.clock_bound_s < 2e-6  # the hosts' clocks were off by milliseconds
     assert any("contradict the order" in w for w in run.warnings)
     text = summary.result(job).render()
-    assert "Who comes last to 190 collectives" in text
+    assert "Late ranks" in text
     assert "10 of 18; all of them" in text
 
 

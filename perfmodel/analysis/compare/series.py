@@ -14,21 +14,15 @@ from perfmodel.base.errors import SchemaError
 from perfmodel.base.kernels import kernel
 from perfmodel.programs import program_of_run
 from perfmodel.programs.program import Options
-from perfmodel.readers.trace import COPY_KINDS, GRAPH, KERNEL, MEMCPY, MEMORY_KINDS, Trace
+from perfmodel.readers.trace import COPY_KINDS, GRAPH, KERNEL, MEMCPY, MEMORY_KINDS, NULL, Trace
 from perfmodel.timing.async_batches import AsyncBatches, head_of, time_async, until_done
-from perfmodel.timing.collectives import (
-    Calls,
-    arrivals,
-    calls_by_rank,
-    marked_by_nccl,
-    match_rows,
-    nccl_calls,
-    waits,
-)
+from perfmodel.timing.collectives import marked_by_nccl
 from perfmodel.timing.cuda_graphs import first_replay
+from perfmodel.timing.exchanges import COLLECTIVE, Exchanges
 from perfmodel.timing.kernels import COMMUNICATION
 from perfmodel.timing.range_times import Path
 from perfmodel.timing.run import Run
+from perfmodel.timing.run_exchanges import exchanges_of
 from perfmodel.timing.samples import PathTimes, count_warmup, tabulate
 
 Group = Literal["range", "link", "kernel", "idle"]
@@ -59,7 +53,7 @@ class _Ops:
     keys: tuple[Key | None, ...]
 
 
-def links(run: Run, head: PathTimes) -> Iterator[tuple[Key, Floats]]:
+def links(run: Run, head: PathTimes, found: Exchanges) -> Iterator[tuple[Key, Floats]]:
     """Tabulate what was copied, reduced and computed inside the batches.
 
     Parameters
@@ -67,6 +61,7 @@ def links(run: Run, head: PathTimes) -> Iterator[tuple[Key, Floats]]:
     run : Run
     head : PathTimes
         The batch itself.
+    found : Exchanges
 
     Yields
     ------
@@ -91,10 +86,7 @@ def links(run: Run, head: PathTimes) -> Iterator[tuple[Key, Floats]]:
             tables[key] = np.add(tables.get(key, np.zeros(shape)), total_ns * 1e-9)
     for key in sorted(tables, key=lambda k: (k[0], k[1][0], -tables[k].sum())):
         yield key, np.where(tables[key] > 0, tables[key], np.nan)
-    calls, _ = calls_by_rank(run.traces, run.range_times, run.batch_label, run.ranks)
-    aligned = len(run.traces) == 1 or all(t.utc_start_ns is not None for t in run.traces)
-    yield from _collectives(calls, aligned, shape)
-    yield from _collectives(nccl_calls(run.parts, run.ranks), aligned, shape)
+    yield from _collectives(found, run.ranks, shape)
 
 
 def _operations(run: Run, index: int) -> _Ops:
@@ -125,27 +117,27 @@ def _key(trace: Trace, kind: int, direction: int, memory: int, name: int) -> Key
 
 
 def _collectives(
-    calls: Sequence[Calls], aligned: bool, shape: tuple[int, ...]
+    found: Exchanges, ranks: Sequence[int], shape: tuple[int, ...]
 ) -> Iterator[tuple[Key, Floats]]:
-    """Seconds in collectives by name, split where the last rank arrives if the ranks match."""
-    instances = match_rows(calls) if aligned or len(calls) == 1 else None
-    arrival = None if instances is None else arrivals(calls, instances)
-    tables: dict[Key, Floats] = {}
-    for rank, c in enumerate(calls):
-        spent = c.spent_ns().astype(np.float64)
-        parts = {UNSPLIT: spent}
-        if arrival is not None:
-            waiting = np.nan_to_num(waits(c, arrival[rank]) * 1e9)
-            parts = {TRANSFER: spent - waiting}
-            parts |= {WAITING: waiting} if len(calls) > 1 else {}
-        for name in dict.fromkeys(c.name):
-            at = np.flatnonzero((c.batch >= 0) & (np.array(c.name) == name))
-            present = np.bincount(c.batch[at], minlength=shape[1]) > 0
-            for part, ns in parts.items():
-                table = tables.setdefault(("link", (part, name)), np.full(shape, np.nan))
-                total = np.bincount(c.batch[at], ns[at] * 1e-9, shape[1])
-                table[rank, present] = total[present]
-    yield from tables.items()
+    """Seconds in collectives by name, split where those have come that a rank needs, if known."""
+    rank = np.searchsorted(ranks, found.rank)
+    inside = (found.way == COLLECTIVE) & (found.step >= 0) & (found.step < shape[1])
+    inside &= np.isin(found.rank, ranks)
+    for name in np.unique(found.name[inside]).tolist():
+        at = np.flatnonzero(inside & (found.name == name))
+        cell = rank[at] * shape[1] + found.step[at]
+        present = np.bincount(cell, minlength=shape[0] * shape[1]) > 0
+        waiting = np.where(found.wait_ns[at] == NULL, 0, found.wait_ns[at])
+        parts = {UNSPLIT: found.spent_ns[at]}
+        if shape[0] == 1 or (found.instance[at] >= 0).all():
+            parts = {TRANSFER: found.spent_ns[at] - waiting}
+            parts |= {WAITING: waiting} if shape[0] > 1 else {}
+        for part, ns in parts.items():
+            total = np.bincount(cell, ns * 1e-9, shape[0] * shape[1])
+            yield (
+                ("link", (part, found.names[name])),
+                np.where(present, total, np.nan).reshape(shape),
+            )
 
 
 Noise = Literal["host", "collective", "waiting", "kernel"]
@@ -219,12 +211,12 @@ def launch_of(
     SchemaError
         If fewer than two finished batches are left.
     """
-    measured = tabulate(run.range_times, run.ranks, run.batch_label)
+    measured, exchanges = tabulate(run.range_times, run.ranks, run.batch_label), exchanges_of(run)
     async_batches = async_batches or time_async(run, measured)
     program = program_of_run(run, Options())
     by_gpu = program.step_clock == "gpu" and bool(run.steps)
     if by_gpu:
-        steps = break_down(run.steps, warmup=warmup)
+        steps = break_down(run.steps, exchanges, warmup=warmup)
         measured, first = on_step_clock(measured, run, steps), steps.warmup
     else:
         if async_batches.queues if done is None else done:
@@ -250,7 +242,7 @@ def launch_of(
             if m.path == head.path and async_batches.by_gpu:
                 noise = "kernel"
             found[("range", path)] = Series(_slowest(m.seconds["host"][:, first:]), noise)
-    for key, table in _with_totals(links(run, head)):
+    for key, table in _with_totals(links(run, head, exchanges)):
         found[key] = Series(_slowest(table[:, first:]), _noise(key, async_batches))
     kept = {k: s for k, s in found.items() if np.isfinite(s.seconds).any()}
     gpus = frozenset(g.uuid for t in run.traces for g in t.gpus if g.uuid)

@@ -20,7 +20,7 @@ from perfmodel.programs.pytorch.operator_times import Found, find
 from perfmodel.programs.pytorch.operators import FUSED, Call, formula_of, numel, work_of
 from perfmodel.readers.trace import KERNEL, NULL, Trace
 from perfmodel.timing.launched import launched
-from perfmodel.timing.nccl import match_kernels
+from perfmodel.timing.run_exchanges import kernel_exchanges
 from perfmodel.timing.step_report import StepReport
 
 _NUMBER: Final = re.compile(r"_[0-9]+$")
@@ -244,24 +244,19 @@ def _collectives(
     steps: StepReport, op: Int64, lane: Int64, trace: Trace
 ) -> dict[int, tuple[str, float, float]]:
     """Name, bytes of the whole vector and seconds of transfer of NCCL's kernels, by operation."""
-    kernels = steps.nccl
-    if len(kernels) == 0:
-        return {}
-    lanes = len(steps.times.process)
-    matched = match_kernels([kernels], [lanes], [None])
+    lanes, sent = len(steps.times.process), kernel_exchanges([steps])
     at = {
         (n, s): o
         for n, s, o in zip(lane.tolist(), trace.ops.start_ns[op].tolist(), op.tolist(), strict=True)
     }
     found: dict[int, tuple[str, float, float]] = {}
-    rows = zip(kernels.lane.tolist(), kernels.start_ns.tolist(), kernels.name.tolist(),
-               kernels.bytes.tolist(), (kernels.end_ns - kernels.start_ns).tolist(),
-               matched.waiting_ns.tolist(), strict=True)  # fmt: skip
-    for n, start, name, size, lasts, waiting in rows:
+    transfer = np.where(sent.transfer_ns == NULL, sent.spent_ns, sent.transfer_ns) * 1e-9
+    rows = zip(steps.nccl.lane.tolist(), sent.post_ns.tolist(), sent.name.tolist(),
+               sent.bytes.tolist(), transfer.tolist(), strict=True)  # fmt: skip
+    for n, start, name, size, seconds in rows:
         o = at.get((n, start))
         if o is not None:
-            word = kernels.names[name]
+            word = sent.names[name]
             shared = lanes if word.endswith(("AllGather", "ReduceScatter")) else 1
-            transfer = lasts - (waiting if waiting != NULL else 0)
-            found[o] = word, float(max(size, 0) * shared), transfer * 1e-9
+            found[o] = word, float(max(size, 0) * shared), seconds
     return found

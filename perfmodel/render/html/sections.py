@@ -85,7 +85,7 @@ def breakdown(run: RunAnalysis) -> Iterator[Block]:
             "No collective was recorded in the ranges of the batches.",
             f"for MPI's, profile with {_COLLECT} --mpi-impl=openmpi (or mpich)",
         )
-    if run.steps is not None and run.steps.facts.stragglers:
+    if any(late.caused_s for late in run.late):
         yield _of_ranks(tables.late_ranks(run))
     yield from map(grid, messages.blocks(run))
     if len(run.ranks) > 1 and not many and not unknown:
