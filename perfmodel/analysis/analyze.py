@@ -24,6 +24,7 @@ from perfmodel.analysis.steps import (
     on_step_clock,
     unequal_steps,
 )
+from perfmodel.analysis.unrecorded import by_true_savings
 from perfmodel.analysis.warnings import (
     check_collection,
     check_ranges,
@@ -372,9 +373,12 @@ def _join(
 
 def _concluded(analysis: RunAnalysis, facts: Facts) -> RunAnalysis:
     """Add what follows from the numbers."""
+    recorder = facts.steps.recorder if facts.steps else None
+    without_s = recorder.without_s if recorder is not None and recorder.matters else None
     return replace(
         analysis,
-        findings=ranked(facts, analysis.program.advice(facts)),
+        batch=replace(analysis.batch, without_recorder_s=without_s),
+        findings=by_true_savings(facts, lambda f: ranked(f, analysis.program.advice(f))),
         outliers=find_outliers(analysis.ranks, analysis.hosts),
     )
 

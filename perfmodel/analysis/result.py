@@ -81,6 +81,7 @@ class BatchSummary:
 
     `queued_s` is the host's own time where it only queues batches: they are then timed until the
     GPU is done with them, and host times of the ranges inside are those of queueing.
+    `without_recorder_s` is there where the profiler made them longer.
     """
 
     label: str
@@ -90,15 +91,18 @@ class BatchSummary:
     median: Estimate
     mean_s: float
     queued_s: float | None = None
+    without_recorder_s: float | None = None
 
     def share(self, finding: Finding) -> float | None:
         """Share of a saving in the median batch; None where it is unknown.
 
         Of what some batches lose, and of more than a median batch, in the mean one.
         """
-        seconds, usual = finding.saving_s, self.median.value
+        seconds, usual = finding.true_saving_s, self.median.value
         if seconds is None:
             return None
+        if self.without_recorder_s is not None and finding.saving_without_recorder_s is not None:
+            return seconds / max(self.without_recorder_s, seconds)
         of_mean = finding.of_mean or seconds > usual
         return seconds / (max(self.mean_s, seconds) if of_mean else usual)
 

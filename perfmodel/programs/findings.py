@@ -64,7 +64,8 @@ class Finding:
 
     `kind` is one of `KINDS`. `saving_s` is an upper bound per batch, None where it is unknown.
     Savings overlap: they do not add up. `of_mean` says that it is lost in some batches only, and
-    the mean over all of them.
+    the mean over all of them. `saving_without_recorder_s` is the saving of the step without the
+    profiler that recorded it, None where that is unknown.
     """
 
     kind: str
@@ -73,6 +74,13 @@ class Finding:
     evidence: str
     action: str
     of_mean: bool = False
+    saving_without_recorder_s: float | None = None
+
+    @property
+    def true_saving_s(self) -> float | None:
+        """The saving without the profiler, the recorded one where that is unknown."""
+        without = self.saving_without_recorder_s
+        return self.saving_s if without is None else without
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

@@ -271,10 +271,14 @@ def _findings(run: RunAnalysis) -> Iterator[str]:
             else "Findings: nothing worth one percent of a batch."
         )
         return
-    yield "Findings, ranked by potential saving per step (savings overlap):"
+    recorder = run.steps.facts.recorder if run.steps else None
+    less = recorder is not None and run.batch.without_recorder_s is not None
+    without = f" without {recorder.name}" if recorder is not None and less else ""
+    yield f"Findings, ranked by potential saving per step{without} (savings overlap):"
     for i, f in enumerate(run.findings, 1):
         share = 100 * (run.batch.share(f) or 0.0)
-        saving = "" if f.saving_s is None else f" — up to {si(f.saving_s, 's')} ({share:.0f} %)"
+        saved = f.true_saving_s
+        saving = "" if saved is None else f" — up to {si(saved, 's')} ({share:.0f} %)"
         yield f" {i}. {f.title}{saving}"
         yield f"    {f.evidence}"
         yield f"    -> {f.action}"

@@ -546,6 +546,7 @@ def findings(run: RunAnalysis) -> Table:
     """Findings, largest saving first."""
     columns = (
         Column("saving_s", "Saves up to", "si", "s"),
+        Column("saving_without_recorder_s", "Unrecorded", "si", "s"),
         Column("share", "of batch", "percent", digits=0,
                of=run.batch.share),
         Column("title", "Finding"),

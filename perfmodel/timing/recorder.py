@@ -44,6 +44,9 @@ _SIZED: Final = "sizes = "
 _MARK_KEY: Final = "perfmodel_recorder"
 _LONGEST_MARK: Final = 10_000
 """Letters; a longer text is no such mark."""
+_MOST_COST: Final = 4.0
+"""Recordings of known time without a profiler need at most 2.1 times the usual costs."""
+_HALVINGS: Final = 8
 _FEW: Final = 5
 """Calls of a name whose median is looked at, at least."""
 _NOISE: Final = 0.02
@@ -369,3 +372,20 @@ def without_recorder(
         for factor, noise in bounds
     )
     return Recorder(costs.name, step_s, middle, low, high, "estimated", named)
+
+
+def fitted(replay: Replay, graphs: Sequence[StepGraph], found: Recorder) -> Change:
+    """The change of a replay after which a step takes as long as without the recorder.
+
+    Where that was measured, costs are multiplied by what gives it, at most `_MOST_COST`.
+    """
+    if found.source != "measured" or found.without_s is None:
+        return unrecorded(graphs)
+    least, most = 0.0, _MOST_COST
+    for _ in range(_HALVINGS):
+        middle = (least + most) / 2
+        if replay.step_s(unrecorded(graphs, middle)) > found.without_s:
+            least = middle
+        else:
+            most = middle
+    return unrecorded(graphs, most)

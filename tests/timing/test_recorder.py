@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.common.folders import PROGRAMS
+from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.runs import time_runs
 from perfmodel.analysis.steps import break_down
 from perfmodel.programs.program import Options
@@ -22,6 +23,7 @@ from perfmodel.timing.recorder import (
     costs_of,
     each_ns,
     events_of,
+    fitted,
     shorter_ns,
     unrecorded,
     without_recorder,
@@ -181,3 +183,40 @@ def test_recordings_whose_time_without_a_profiler_is_known(name: str, within: fl
     assert found.high_s is not None
     assert found.without_s == pytest.approx(truth, rel=within)
     assert found.low_s <= truth <= found.high_s
+
+
+def test_costs_are_fitted_to_a_measured_step() -> None:
+    one = graph(sized=3)
+    replay = Replay([one], [0], [np.full(STEPS, -1)])
+    found = Recorder("nsys", 100e-6, 60e-6, 58e-6, 61e-6, "measured")
+    assert replay.step_s(fitted(replay, [one], found)) == pytest.approx(60e-6, rel=0.02)
+    usual = replay.step_s(fitted(replay, [one], replace(found, source="estimated")))
+    assert usual == replay.step_s(unrecorded([one]))
+
+
+def test_findings_are_those_of_the_step_without_the_profiler() -> None:
+    """What was planted comes first: reads of results, where recording makes launches the worst."""
+    run = analyze_reports([PROGRAMS / "item_b32.sqlite.xz"], Options()).fitted
+    facts = run.steps.facts if run.steps else None
+    assert facts is not None
+    assert facts.recorder is not None
+    assert facts.unrecorded is not None
+    assert facts.unrecorded.step_s == pytest.approx(facts.recorder.without_s, rel=1e-3)
+    assert [f.kind for f in run.findings][:2] == ["blocking_sync", "launch_bound"]
+    first, second = run.findings[:2]
+    assert (first.saving_s or 0) < (second.saving_s or 0)
+    for finding in run.findings:
+        assert finding.saving_without_recorder_s is not None
+        assert finding.saving_without_recorder_s <= facts.unrecorded.step_s
+
+
+def test_idle_time_of_launches_is_shorter_first() -> None:
+    found = analyze_reports([PROGRAMS / "dataloader_b32.sqlite.xz"], Options()).fitted.steps
+    assert found is not None
+    less = found.facts.unrecorded
+    assert less is not None
+    assert less.idle_s("host_compute") == found.facts.idle_s("host_compute")
+    saved = found.facts.step_s - less.step_s
+    assert less.idle_s("launch_bound") == pytest.approx(
+        found.facts.idle_s("launch_bound") - saved, rel=1e-6
+    )

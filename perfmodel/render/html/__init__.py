@@ -303,13 +303,13 @@ def _first(run: RunAnalysis, said: WhatIf | None) -> FirstStep | None:
             f"predicted by the calibrated model; {step.name} removes {step.removes}",
             f"profile the trainer with {_flags(said, step.case)}",
         )
-    finding = next((f for f in run.findings if f.saving_s is not None), None)
-    if finding is None or finding.saving_s is None:
+    finding = next((f for f in run.findings if f.true_saving_s is not None), None)
+    if finding is None:
         return None
     share = run.batch.share(finding) or 0.0
     return FirstStep(
         finding.title,
-        f"saves at most {si(finding.saving_s, 's')} a batch ({percent(share)})",
+        f"saves at most {si(finding.true_saving_s, 's')} a batch ({percent(share)})",
         finding.evidence,
         finding.action,
     )

@@ -346,9 +346,8 @@ def findings(run: RunAnalysis, summed: str) -> Iterator[Block]:
         if f.title == summed:
             continue
         share = run.batch.share(f)
-        saving = (
-            "" if f.saving_s is None else f"up to {si(f.saving_s, 's')} ({percent(share or 0.0)})"
-        )
+        saved = f.true_saving_s
+        saving = "" if saved is None else f"up to {si(saved, 's')} ({percent(share or 0.0)})"
         yield Advice(f.title, saving, share, f.evidence, f.action)
     if not run.findings:
         yield Words("", ("Nothing was found that is worth one percent of a batch.",))
