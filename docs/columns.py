@@ -47,6 +47,7 @@ COMMANDS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
     ("memory", ("profiles/memory/document.sqlite.xz",), ("theory", "recorded")),
     ("utilization", ("--report", BASE), ("busy", "idle", "gaps")),
     ("whatif", (LADDER, "--model", MODEL), ("changes", "path", "free", "removed")),
+    ("whatif", (HALO, "--apply", "communication"), ("changes of any program", "")),
     ("predict", ("--model", MODEL, *SIZES), ("phases",)),
     ("predict --sweep", ("--model", MODEL, *SIZES, "--sweep", "H=512,1024"), ("sweep",)),
     ("calibrate", CAMPAIGN, ("terms",)),

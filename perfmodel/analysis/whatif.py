@@ -25,62 +25,170 @@ from perfmodel.models.terms import Case, Observation
 from perfmodel.programs import program_of_run
 from perfmodel.programs.program import Change, Evidence, Options
 from perfmodel.readers.trace import Trace
+from perfmodel.timing.critical_path import Change as GraphChanged
+from perfmodel.timing.critical_path import Replay
 from perfmodel.timing.run import Run, TimedReport
+from perfmodel.timing.run_exchanges import exchanges_of, kernels_of, lane_ranks
+from perfmodel.timing.run_graph import replay_of
 
 _USUAL: Final = Options()
 
 
+TITLES: Final[Mapping[str, str]] = {
+    "launch_bound": "launches cost nothing, as in one CUDA graph per step",
+    "blocking_sync": "the host never waits for the GPU",
+    "host_compute": "the host's own work takes no time",
+    "allocation": "no GPU memory is allocated or freed",
+    "pageable_copy": "no copies from pageable memory",
+    "copy": "no copies",
+    "communication": "no communication by MPI",
+    "exposed_communication": "no communication that computing does not hide",
+    "straggler": "the late rank does no more than the others",
+    "many_small_kernels": "small kernels of a range are fused",
+    "other": "CUDA graphs launch at once",
+    "kernel": "kernels take no time",
+    "waiting_mpi": "the late rank does no more than the others",
+    "kernel_below_ceiling": "an operator runs at its ceiling",
+    "memory_bound": "operators that memory limits are fused",
+    "low_precision_unused": "GEMMs run on tensor cores",
+    "unfused_attention": "attention is one kernel",
+}
+"""What is different in the graph, by the kind of the finding that it is for."""
+_LATE: Final = ("straggler", "waiting_mpi")
+_OF_KERNELS: Final = (
+    "kernel_below_ceiling", "memory_bound", "low_precision_unused", "unfused_attention",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
-class StepBound:
-    """What a step of the slowest rank would take at least, were one part of it free.
+class GraphChange:
+    """One change of the graph of a program's steps, or several, and what it saves by a replay.
 
     Attributes
     ----------
-    part : str
-        Such as 'GPU idle time', or what some kernels do.
+    name : str
+        The kind of a finding, with a number where there are several of one kind.
+    change : str
+        What is different; of kernels and late ranks with the title of the finding.
     saving_s, step_s : float
-        Of a step at most, and what is left of it at least.
+        Of a step, and what is left of it.
     share : float
         `saving_s` of the step.
     """
 
-    part: str
+    name: str
+    change: str
     saving_s: float
     step_s: float
     share: float
 
 
-def step_bounds(run: RunAnalysis) -> tuple[StepBound, ...]:
-    """Bound what each part of a step could save, by the report alone, largest first.
+@dataclass(frozen=True, slots=True)
+class GraphChanges:
+    """What changes of the graph of a program's steps would save, the largest saving first.
 
-    The parts are those of the slowest rank. A part that is free saves at most the time in which
-    nothing else runs: idle time, communication that no computing hides, the waiting in it, and
-    what a category of kernels has of the busy time. Savings overlap.
+    `together` is what several of them save that were asked for at once.
+    """
+
+    label: str
+    step_s: float
+    changes: tuple[GraphChange, ...]
+    together: GraphChange | None
+    warnings: tuple[str, ...]
+
+
+def graph_changes(
+    timed: Sequence[TimedReport], options: Options, together: Sequence[str] = ()
+) -> GraphChanges:
+    """Replay the steps of a run with changes: those of its findings, and what else takes time.
+
+    A change that a finding is about has the saving that the finding says.
+
+    Parameters
+    ----------
+    timed : sequence of TimedReport
+        The reports of one run.
+    options : Options
+    together : sequence of str
+        Names of changes that are replayed at once.
 
     Raises
     ------
     ModelError
-        If the report has no steps.
+        If there are several runs, no steps, or no change of such a name.
     """
-    if run.steps is None or not run.ranks:
-        raise ModelError(f"{run.label}: expected steps to bound; got none; see perfmodel analyze")
-    slowest = max(run.ranks, key=lambda rank: rank.batch_s or 0.0)
-    batch_s = slowest.batch_s or 0.0
-    parts = {
-        "GPU idle time": slowest.idle_s,
-        "communication that computing does not hide": slowest.exposed_communication_s,
-        "waiting for other ranks": slowest.waiting_s,
-        "copies and memsets": slowest.copy_s,
-    } | {
-        f"kernels: {c.category}": c.seconds
-        for c in run.steps.categories
-        if c.category not in ("communication", "copy", "memset")
-    }
-    known = {part: min(s, batch_s) for part, s in parts.items() if s and batch_s}
-    return tuple(
-        StepBound(part, seconds, batch_s - seconds, seconds / batch_s)
-        for part, seconds in sorted(known.items(), key=lambda item: -item[1])
+    run = _one_run(timed)
+    analysis = analyze_run(run, options)
+    if analysis.steps is None or not analysis.steps.facts.step_s:
+        raise ModelError(f"{run.label}: expected steps to replay; got none; see perfmodel analyze")
+    step_s, numbered = analysis.steps.facts.step_s, lane_ranks(run.steps)
+    replay = replay_of(
+        run.steps, numbered, kernels_of(run.steps), exchanges_of(run), analysis.steps.median_s
     )
+    known = dict(_of_findings(analysis))
+    for kind, change in analysis.steps.facts.changes.items():
+        saved = step_s - replay.step_s(change)
+        named = known.keys() & ({*_LATE} if kind in _LATE else {kind})
+        if not named and saved >= _WORTH * step_s:
+            said = TITLES[kind.rstrip("_0123456789")]
+            known[kind] = _row(kind, said, saved, step_s), change
+    unknown = [name for name in together if name not in known]
+    if unknown:
+        raise ModelError(
+            f"expected changes of this run ({', '.join(known)}); got {', '.join(unknown)}"
+        )
+    rows = sorted((row for row, _ in known.values()), key=lambda row: -row.saving_s)
+    at_once = _together(known, together, replay, step_s) if together else None
+    return GraphChanges(run.label, step_s, tuple(rows), at_once, analysis.warnings)
+
+
+def _row(name: str, change: str, saving_s: float, step_s: float) -> GraphChange:
+    return GraphChange(name, change, saving_s, step_s - saving_s, saving_s / step_s)
+
+
+Known = Mapping[str, tuple[GraphChange, GraphChanged]]
+
+
+def _of_findings(run: RunAnalysis) -> Iterator[tuple[str, tuple[GraphChange, GraphChanged]]]:
+    """Findings that a change of the graph is known for, by name, with their savings."""
+    assert run.steps is not None
+    facts, count = run.steps.facts, dict[str, int]()
+    computing = max((rank.compute_s for rank in run.steps.ranks), default=0.0)
+    for finding in run.findings:
+        if finding.of_mean or finding.kind not in TITLES:
+            continue
+        count[finding.kind] = number = count.get(finding.kind, 0) + 1
+        name = f"{finding.kind}_{number}" if number > 1 else finding.kind
+        change = facts.changes.get(name, facts.changes.get(finding.kind))
+        saving_s = finding.saving_s or 0.0
+        said = TITLES[finding.kind]
+        if finding.kind in (*_LATE, *_OF_KERNELS, "many_small_kernels"):
+            said = f"{said}: {finding.title}"
+        if finding.kind in _LATE:
+            change = facts.changes.get("straggler")
+        if finding.kind in _OF_KERNELS and computing:
+            left = max(1.0 - saving_s / computing, 0.0)
+            lanes = range(len(run.steps.ranks))
+            change = GraphChanged(scale={(lane, "kernel"): left for lane in lanes})
+        if change is not None:
+            yield name, (_row(name, said, saving_s, facts.step_s), change)
+
+
+def _together(known: Known, names: Sequence[str], replay: Replay, step_s: float) -> GraphChange:
+    """Replay several changes at once: they save at least what the largest does.
+
+    One alone saves what it says. Where a finding says less than its replay, since a GPU idles no
+    longer by that cause, several save no more than all alone; else they may.
+    """
+    chosen = [known[name] for name in dict.fromkeys(names)]
+    alone = [row.saving_s for row, _ in chosen]
+    change = GraphChanged()
+    for _, one in chosen:
+        change |= one
+    less = any(step_s - replay.step_s(one) > row.saving_s for row, one in chosen)
+    at_once = step_s - replay.step_s(change)
+    saving_s = max(min(at_once, sum(alone)) if less else at_once, *alone)
+    return _row(" + ".join(row.name for row, _ in chosen), "together", saving_s, step_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,13 +616,17 @@ def ask(traces: Sequence[Trace], model: Model | None = None, options: Options = 
 
 def ask_of_measured(timed: Sequence[TimedReport], model: Model | None, options: Options) -> WhatIf:
     """Say what `ask` says of reports that were measured with the same options."""
+    return what_if_of(_one_run(timed), model, options)
+
+
+def _one_run(timed: Sequence[TimedReport]) -> Run:
     runs = runs_of(timed)
     if len(runs) != 1:
         raise ModelError(
             f"expected the report of one run (or those of its ranks); got {len(runs)} runs: "
             f"{', '.join(run.label for run in runs)}; give one of them"
         )
-    return what_if_of(runs[0], model, options)
+    return runs[0]
 
 
 def what_if_of(run: Run, model: Model | None = None, options: Options = _USUAL) -> WhatIf:

@@ -16,24 +16,35 @@ from perfmodel.commands._output import Progress, distinct, emit
 @_options.MODEL
 @_options.batches
 @_options.MACHINE
+@click.option(
+    "--apply", "together", metavar="CHANGE,...", default="",
+    help="Replay several changes of the list at once (programs other than the trainer).",
+)  # fmt: skip
 @_options.output(*_options.PICTURES)
 def whatif(
-    reports: tuple[Path, ...], path: Path | None, fmt: str, out: Path | None, **options: Any
+    reports: tuple[Path, ...],
+    path: Path | None,
+    together: str,
+    fmt: str,
+    out: Path | None,
+    **options: Any,
 ) -> None:
     """Rank the changes that would make a run faster.
 
     REPORTS are one run: one report, or one per rank. For the trainer, lists what each change saves
     and removes: without --model an upper bound, with it the model's relative change applied to the
     report's own batch (a bound, if the model cannot predict it); also what raises arithmetic
-    intensity and FLOP/s, and whether model parallelism is faster. For any other program, lists the
-    largest possible saving if one part of a step took no time.
+    intensity and FLOP/s, and whether model parallelism is faster. For any other program, lists what
+    a replay of its steps saves with one change, such as launches that cost nothing, or with several
+    (--apply).
     """
     from perfmodel.analysis.runs import measure_report
-    from perfmodel.analysis.whatif import ask_of_measured
+    from perfmodel.analysis.whatif import ask_of_measured, graph_changes
+    from perfmodel.base.errors import ModelError
     from perfmodel.models.model import load
     from perfmodel.programs import program_named
     from perfmodel.programs.identify import read_mark
-    from perfmodel.render.whatif import bounds_result, picture, result
+    from perfmodel.render.whatif import graph_result, picture, result
 
     model = None if path is None else load(path)
     chosen = _options.chosen(options)
@@ -44,9 +55,13 @@ def whatif(
             timed.append(measure_report(one, one, chosen))
     modelled = any(program_named(one.program).modelled for one in timed)
     if model is None and not (modelled and any(read_mark(one.trace) for one in timed)):
-        from perfmodel.analysis.analyze import analyze_measured
-
-        emit(bounds_result(analyze_measured(timed, chosen).fitted), fmt, out)
+        names = [name.strip() for name in together.split(",") if name.strip()]
+        emit(graph_result(graph_changes(timed, chosen, names)), fmt, out)
         return
+    if together:
+        raise ModelError(
+            "expected --apply for a program other than the trainer; got the trainer's report, "
+            "whose changes are the ladder's; leave --apply out"
+        )
     said = ask_of_measured(timed, model, chosen)
     emit(result(said), fmt, out, picture=lambda: picture(said))

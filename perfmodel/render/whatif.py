@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from perfmodel.analysis.question import Answer
-from perfmodel.analysis.result import RunAnalysis
-from perfmodel.analysis.whatif import Saving, Step, WhatIf, step_bounds, words
+from perfmodel.analysis.whatif import GraphChanges, Saving, Step, WhatIf, words
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
@@ -37,24 +36,27 @@ def result(said: WhatIf) -> Result:
     return Result(_blocks(said), lambda: document(said), warnings=said.warnings)
 
 
-BOUNDS: Final = (
-    Column("part", "Were this free", wrap=False),
-    Column("saving_s", "a step saves at most", "si", "s"),
+GRAPH: Final = (
+    Column("name", "Change", wrap=False),
+    Column("change", "In the replay"),
+    Column("saving_s", "Saves", "si", "s"),
     Column("share", "Share", "percent", digits=0),
-    Column("step_s", "and takes at least", "si", "s", digits=4),
+    Column("step_s", "Step then", "si", "s", digits=4),
 )
 
 
-def bounds_result(run: RunAnalysis) -> Result:
-    """Return what the parts of any program's step could save, in every format."""
-    slowest = max(rank.batch_s or 0.0 for rank in run.ranks)
+def graph_result(said: GraphChanges) -> Result:
+    """Return what changes of the graph of any program's steps would save, in every format."""
     notes = [
-        "upper bounds by the report alone, of the slowest rank; they overlap and do not add up",
+        "by a replay of the recorded steps; savings overlap and do not add up: --apply A,B replays "
+        "several changes at once",
         "what to change, and the evidence: perfmodel analyze",
     ]
-    title = f"What a step of {si(slowest, 's', 4)} could save ({run.label})"
-    table = Table.of(title, step_bounds(run), BOUNDS, notes)
-    return Result([table], warnings=run.warnings)
+    title = f"What changes would save of a step of {si(said.step_s, 's', 4)} ({said.label})"
+    tables = [Table.of(title, said.changes, GRAPH, notes)]
+    if said.together is not None:
+        tables.append(Table.of("Together", [said.together], GRAPH))
+    return Result(tables, warnings=said.warnings)
 
 
 def _blocks(said: WhatIf) -> Iterator[Block]:

@@ -146,7 +146,8 @@ def host_timeline(
 
     The threads are those that launch on the lane's GPU and those that the steps were found on.
     Other threads, such as those that look after NCCL's operations, hold nothing up. `kinds` are
-    those of `call_kinds`, `launch_ns` those of `quick_launches`. Without a GPU the time between calls is the host's own work.
+    those of `call_kinds`, `launch_ns` those of `quick_launches`. Without a GPU the time between
+    calls is the host's own work.
     """
     on_lane = np.zeros(len(trace.ops), np.bool_)
     on_lane[times.ops.op[times.ops.lane == lane]] = True

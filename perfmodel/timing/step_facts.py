@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -24,7 +24,7 @@ from perfmodel.timing.step_report import StepReport
 _WORTH: Final = 0.005
 """Kinds that take less than this share of a step cannot save more, and are not replayed."""
 _SMALL_MESSAGES: Final = 20
-_EQUAL_STEPS, _INTERRUPTIONS, _SLICE, _ALIKE = 3, 3, 10, 0.1
+_EQUAL_STEPS, _INTERRUPTIONS, _SLICE, _ALIKE = 3, 3, 3, 0.1
 """Kernels are compared in so many equal steps; so many that take longer by more than so many median
 kernels and by about as much each (quartiles this share of the median apart) were interrupted. A
 time slice is 2.5 ms on an H200, whatever the program does: beside kernels that take so long, too,
@@ -230,6 +230,9 @@ class StepFacts:
         Those with most GPU time.
     long : LongSteps or None
         Steps that are so much longer than the median one that it does not stand for all.
+    changes : mapping of str to Change
+        What is replayed, by the kind of the finding that says what it saves; those of further
+        ranges with small kernels are called `many_small_kernels_2` and so on.
     recorder : Recorder or None
         The step without the profiler; None where no step can be replayed.
     unrecorded : StepFacts or None
@@ -254,6 +257,7 @@ class StepFacts:
     idle: tuple[IdleCause, ...]
     kernels: tuple[KernelTime, ...]
     long: LongSteps | None = None
+    changes: Mapping[str, Change] = field(default_factory=dict)
     recorder: Recorder | None = None
     unrecorded: StepFacts | None = None
 
@@ -360,6 +364,7 @@ def step_facts(
         idle=idle,
         kernels=kernels,
         long=long,
+        changes=saved.changes,
         recorder=recorder,
     )
     if recorder is None or not recorder.matters or not step:
@@ -400,6 +405,7 @@ class _Saved:
     small: tuple[SmallRange, ...]
     straggler_s: float
     bucket_s: float
+    changes: Mapping[str, Change]
 
 
 def _saved(replay: Replay, base: Change, asked: _Asked) -> _Saved:
@@ -415,14 +421,25 @@ def _saved(replay: Replay, base: Change, asked: _Asked) -> _Saved:
         for kind, seconds in asked.spent.items()
         if step and seconds > _WORTH * step
     }
+    changes = {kind: Change(free=frozenset([kind])) for kind in free}
+    if "copy" in free or "pageable_copy" in free:
+        changes["copy"] = Change(free=frozenset(["copy", "pageable_copy"]))
     many = {COLLECTIVES: 0.0} if asked.collectives >= _SMALL_MESSAGES else {}
     hidden = Change(free=frozenset(["exposed_communication"]), fused=many)
+    if asked.collectives and step:
+        changes["exposed_communication"] = hidden
+    if asked.late:
+        changes["straggler"] = asked.late
+    small = _small(asked.reports, asked.window, saved_s)
+    for k, (_, fused) in enumerate(small):
+        changes[f"many_small_kernels_{k + 1}" if k else "many_small_kernels"] = fused
     return _Saved(
         step,
         free,
-        _small(asked.reports, asked.window, saved_s),
+        tuple(one for one, _ in small),
         saved_s(asked.late) if asked.late else 0.0,
         saved_s(hidden) if asked.collectives else 0.0,
+        changes,
     )
 
 
@@ -517,12 +534,12 @@ def _of_longest_lane(lane: Int64, key: Int64, spent_ns: Int64) -> Int64:
 
 def _small(
     reports: Sequence[StepReport], window: slice, saved_s: Callable[[Change], float]
-) -> tuple[SmallRange, ...]:
-    """Ranges that launch many small kernels, with what a step takes less where they are fused.
+) -> list[tuple[SmallRange, Change]]:
+    """Ranges that launch many small kernels, and what fuses them; the largest saving first.
 
     One pass over the data is left of as many as there are different kernels.
     """
-    found: dict[str, SmallRange] = {}
+    found: dict[str, tuple[SmallRange, Change]] = {}
     for report in reports:
         small = report.small
         inside = (small.step >= window.start) & (small.step < window.stop) & (small.lane == 0)
@@ -536,15 +553,17 @@ def _small(
             steps, count = len(rows), int(small.count[rows].sum())
             passes = max(float(np.median(small.distinct[rows])), 1.0)
             label = small.ranges[code]
-            found[label] = SmallRange(
+            fused = Change(fused={code: 1.0 / passes})
+            one = SmallRange(
                 label,
                 count / steps,
                 float(small.gpu_ns[rows].sum()) * 1e-9 / steps,
                 float(small.host_ns[rows].sum()) * 1e-9 / steps,
-                saved_s(Change(fused={code: 1.0 / passes})),
+                saved_s(fused),
                 float(small.under_ns[rows[0]]) * 1e-9,
             )
-    return tuple(sorted(found.values(), key=lambda s: -s.saving_s))
+            found[label] = one, fused
+    return sorted(found.values(), key=lambda pair: -pair[0].saving_s)
 
 
 def _interrupted(reports: Sequence[StepReport], ranks: Sequence[int]) -> Iterator[Interrupted]:

@@ -19,6 +19,7 @@ from support.cli import fails, perfmodel, succeeds
 
 LADDER = PROFILES / "ladder"
 FROZEN = RESULTS / "predict_model.json"
+DDP = PROFILES / "programs" / "gpt_ddp.sqlite.xz"
 DOCUMENT = LADDER / "document_1.sqlite.xz"
 
 
@@ -152,18 +153,24 @@ def test_the_page_shows_the_benchmark_s_results() -> None:
     assert result["summary"]["bounds"]["hold"] == result["summary"]["bounds"]["pairs"]
 
 
-@pytest.mark.parametrize(
-    ("report", "part"),
-    [
-        ("programs/gpt_ddp.sqlite.xz", "GPU idle time"),
-        ("h200x2_2ranks_base_nsys2025.3.1.sqlite", "GPU idle time"),
-    ],
-)
-def test_bounds_of_any_program_need_no_model(report: str, part: str) -> None:
-    table = json.loads(succeeds("whatif", PROFILES / report, "--format", "json"))
-    rows = {row["part"]: row for row in table["rows"]}
-    assert rows[part]["saving_s"] > 0
-    for row in rows.values():
-        assert row["step_s"] >= 0
+# --- programs other than the trainer
+
+
+def test_changes_of_any_program_need_no_model() -> None:
+    table = json.loads(succeeds("whatif", DDP, "--format", "json"))
+    names = [row["name"] for row in table["rows"]]
+    assert names[0] == "launch_bound"
+    for row in table["rows"]:
+        assert row["saving_s"] > 0
         assert row["saving_s"] / (row["saving_s"] + row["step_s"]) == pytest.approx(row["share"])
-    assert rows["kernels: GEMM"]["share"] > 0.02
+
+
+def test_several_changes_are_replayed_at_once() -> None:
+    said = succeeds("whatif", DDP, "--apply", "launch_bound, host_compute")
+    assert "launch_bound + host_compute" in said.partition("Together")[2]
+
+
+def test_unknown_changes_and_changes_of_the_trainer_are_refused() -> None:
+    assert "expected changes of this run (launch_bound" in fails(6, "whatif", DDP, "--apply", "gpu")
+    said = fails(6, "whatif", LADDER / "nccl_1.sqlite.xz", "--apply", "launch_bound")
+    assert "got the trainer's report" in said
