@@ -31,10 +31,11 @@ SIZES: Final = ("-D", "784", "-H", "512", "-C", "10", "-B", "3000", "-p", "2")
 COMMANDS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
     ("analyze", (BASE,), (
         "ranges", "rates", "copies", "collectives", "ranks", "findings", "skew", "stragglers",
-        "categories", "kernels", "idle", "gaps", "points", "runs",
+        "categories", "kernels", "idle", "gaps", "late_ranks", "points", "runs",
     )),
     ("analyze", (HALO,), (
-        *12 * ("",), "messages", "waiting", "chains", "ranges_by_rank", "outliers", "", "",
+        *12 * ("",), "messages", "waiting", "chains", "ranges_by_rank", "late_ranks", "outliers",
+        "", "",
     )),
     ("stats", (BASE,), (
         "nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum",

@@ -23,7 +23,7 @@ TUTORIAL = [CAMPAIGN.format(h, b) for b in (3000, 12000) for h in (512, 2048)]
 SIZES = "profiles/campaign/h200x2_p2_host_float32_H*_B*0.sqlite.xz"
 DOCUMENT, MODEL = "profiles/ladder/document_1.sqlite.xz", "benchmarks/results/predict_model.json"
 COUNTERS = [
-    *(f"tests/golden/ncu/h200_{name}.csv"
+    *(f"tests/golden/ncu/h200_{name}.csv.xz"
       for name in ("cublas", "cublas_tf32", "hierarchical", "fused_tf32x3")),
     "--range", "forward GEMM 1", "--range", "backward GEMM 3",
     "--machine", "benchmarks/results/machine_h200x4.toml",

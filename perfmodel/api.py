@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from perfmodel.programs.program import Options
 from perfmodel.readers import read as read_trace
 from perfmodel.readers.trace import Trace
 from perfmodel.render import compare as comparisons
-from perfmodel.render import operators, outputs, tables
+from perfmodel.render import operators, outputs, summary, tables
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.timing.nsys_stats.collect import compute
 from perfmodel.timing.spans import Level
@@ -31,6 +32,11 @@ from perfmodel.workloads.work import Workload
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
+
+def _preformatted(text: str) -> str:
+    """Return a text as a notebook shows it under a cell."""
+    return f"<pre>{escape(text)}</pre>"
 
 
 @dataclass(frozen=True)
@@ -59,11 +65,10 @@ class Report:
         return analyze(self, **options)
 
     def __repr__(self) -> str:
-        t = self.trace
-        return (
-            f"<Report {t.source.name}: {t.recorder}, {len(t.ranges)} ranges, "
-            f"{len(t.ops)} GPU operations, {len(t.mpi)} MPI calls>"
-        )
+        return repr(self.trace).replace("<Trace", "<Report", 1)
+
+    def _repr_html_(self) -> str:
+        return _preformatted(repr(self))
 
 
 def read(path: str | Path) -> Report:
@@ -93,6 +98,7 @@ def analyze(
     attention: str = "full",
     counters: str | Path | None = None,
     machine: Machine | None = None,
+    host_names: bool = False,
     **symbols: int,
 ) -> Results:
     """Analyze one or more reports, as `perfmodel analyze` does.
@@ -125,6 +131,8 @@ def analyze(
     machine : Machine, optional
         Ceilings, such as `perfmodel.machines.devices.named("h100")`; by default those of the
         datasheet of the GPU in the report.
+    host_names : bool
+        Whether hosts have the names that the reports have; else they are numbered.
     **symbols : int
         Values of symbols (D, H, C, B, p, b) that the reports do not hold, or that override them.
 
@@ -162,6 +170,7 @@ def analyze(
         causal=attention == "causal",
         counters=None if counters is None else Path(counters),
         machine=machine,
+        host_names=host_names,
     )
     return Results(analyze_traces([r.trace for r in read_ones], options))
 
@@ -263,8 +272,14 @@ class Compared:
         """Return what `perfmodel compare --json` prints."""
         return comparisons.document(self.comparison)
 
+    def __repr__(self) -> str:
+        return repr(self.comparison).replace("<Comparison", "<Compared", 1)
+
     def __str__(self) -> str:
         return comparisons.result(self.comparison).render()
+
+    def _repr_html_(self) -> str:
+        return _preformatted(str(self))
 
 
 @dataclass(frozen=True)
@@ -272,6 +287,15 @@ class Results:
     """An analysis; tables are data frames in base units, named in the columns."""
 
     analysis: Analysis
+
+    def __repr__(self) -> str:
+        return repr(self.analysis).replace("<Analysis", "<Results", 1)
+
+    def __str__(self) -> str:
+        return summary.result(self.analysis).render()
+
+    def _repr_html_(self) -> str:
+        return _preformatted(str(self))
 
     @property
     def run(self) -> RunAnalysis:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import io
 import os
@@ -15,14 +14,15 @@ import click
 from perfmodel import __version__
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.escape import printable, substitute_unencodable
+from perfmodel.base.files import OF_THE_PROCESS, advice
 from perfmodel.commands._options import COMPLETING
-from perfmodel.commands._output import say_error
+from perfmodel.commands._output import drop, say_error
 
 __all__ = ["COMMANDS", "GROUPS", "main"]
 
 GROUPS: Final = {
     "Explain a run": (
-        "analyze", "report", "timeline", "stats", "counters", "memory", "utilization",
+        "analyze", "report", "timeline", "stats", "counters", "memory", "utilization", "share",
     ),
     "Compare runs": ("compare", "scaling", "tta"),
     "Model and predict": ("calibrate", "predict", "whatif", "formulas"),
@@ -40,15 +40,16 @@ if COMPLETING in os.environ:
     import_module("perfmodel.commands.completion")  # knows how bash wants its words
 
 _INTERRUPTED: Final = 130
-interrupted = False
-"""Whether Ctrl-C was pressed: code that it interrupts may raise something else instead."""
+interrupted = 0
+"""Exit code of the signal that came, 130 for Ctrl-C, or 0: code that it interrupts may raise
+something else instead."""
 
 
 class _Main(click.Group):
     """Turns perfmodel's errors into one line on stderr and their exit code."""
 
     def main(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Run a command and exit, as click does, but for Ctrl-C, which is 130 and no word."""
+        """Run a command and exit, as click does, but for signals: their code and no word."""
         try:
             code = super().main(*arguments, **{**options, "standalone_mode": False})
         except click.exceptions.Abort:
@@ -59,12 +60,12 @@ class _Main(click.Group):
                 error.show(shown := io.StringIO())  # it quotes what was given
                 click.echo("\n".join(map(printable, shown.getvalue().splitlines())), err=True)
         except OSError as error:  # of help, which is printed before a command runs
-            code = _INTERRUPTED if interrupted else _said(error)
+            code = interrupted or _said(error)
         except BaseException:
             if not interrupted:
                 raise
-            code = _INTERRUPTED
-        sys.exit(_INTERRUPTED if interrupted else code if isinstance(code, int) else 0)
+            code = interrupted
+        sys.exit(interrupted or (code if isinstance(code, int) else 0))
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -87,6 +88,21 @@ class _Main(click.Group):
         found: click.Command = getattr(import_module(f"perfmodel.commands.{name}"), name)
         return found
 
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or name the one that its name is near to."""
+        try:
+            return super().resolve_command(context, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches  # only where a name is wrong
+
+            near = get_close_matches(args[0], COMMANDS, 1)
+            if not near:
+                raise
+            said = f"{error.message} Did you mean {near[0]!r}?"
+            raise click.UsageError(said, context) from error
+
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by what they are for, each with its whole summary."""
         for title, names in GROUPS.items():
@@ -105,31 +121,26 @@ def _said(error: Exception) -> int | None:
         return 1
     if not isinstance(error, OSError):
         return None
-    if not error.filename:
-        _drop_output()
+    if not error.filename and error.errno not in OF_THE_PROCESS:
+        drop(sys.stdout)
     if isinstance(error, BrokenPipeError):
-        sys.stderr.close()
         return 0
     where = f"{error.filename}: " if error.filename else "standard output: "
-    say_error(f"{where}{error.strerror or error}; free some space or write elsewhere")
+    if error.errno in OF_THE_PROCESS:
+        where = ""
+    say_error(f"{where}{error.strerror or error}; {advice(error)}")
     return 1
 
 
-def _drop_output() -> None:
-    """Drop what standard output could not take: Python would write it again when it ends."""
-    with contextlib.suppress(OSError, ValueError):  # there is none, as in a test
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-
-
-@click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Main,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done; 1 an output cannot be written, a machine is unknown, NVML is "
+    "missing, or doctor found something broken; 2 wrong usage; 3 the report cannot be read; 4 it "
+    "lacks what the command needs; 5 the workload is unknown or impossible; 6 a model cannot be "
+    "fitted; 7 compare found a slowdown; 8 its noise is too large to decide; 129, 130, 143 SIGHUP, "
+    "Ctrl-C, SIGTERM.",
+)
 @click.version_option(__version__, prog_name="perfmodel")
 def main() -> None:
-    """Analyze Nsight Systems reports: time, roofline, findings, predictions.
-
-    Exit codes: 0 done; 1 an output cannot be written, a machine is unknown, NVML is missing, or
-    doctor found something broken; 2 wrong usage; 3 the report cannot be read; 4 it lacks what the
-    command needs; 5 the workload is unknown or impossible; 6 a model cannot be fitted; 7 compare
-    found a slowdown; 8 its noise is too large to decide; 130 Ctrl-C.
-    """
+    """Analyze Nsight Systems reports: time, roofline, findings, predictions."""

@@ -28,6 +28,14 @@ settings.register_profile("quick", parent=settings.get_profile("all"), max_examp
 settings.load_profile("all")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what perfmodel remembers of its user in a folder of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def gxx() -> str:
     """Path of the compiler that runs CUDA kernels on the CPU; skips where it is missing."""

@@ -118,7 +118,7 @@ def test_options_are_those_of_the_command_line(report: perfmodel.Report) -> None
         ({"attribute": "tiem"}, WorkloadError, "attribute='thread' or 'time'"),
         ({"counting": "twice"}, WorkloadError, "expected one of document, full"),
         ({"warmup": -1}, WorkloadError, "at least 0"),
-        ({"warmup": 6}, SchemaError, "no finished batch is left"),
+        ({"warmup": 6}, SchemaError, "no finished step is left"),
         ({"hidden_size": 512}, WorkloadError, "no symbol 'hidden_size'; it has D, H, C, B, p, b"),
         ({"B": 3000.0}, WorkloadError, "whole number"),
         ({"p": "2"}, WorkloadError, "whole number"),

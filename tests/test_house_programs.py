@@ -10,6 +10,7 @@ from typing import Final
 
 from benchmarks.common.folders import ROOT
 from perfmodel.programs import programs
+from perfmodel.programs.program import Program
 
 PACKAGE = ROOT / "perfmodel"
 RECORDS: Final = PACKAGE / "readers" / "run_records.py"  # of python -m trainer --record
@@ -89,3 +90,17 @@ def test_nobody_but_its_studies_imports_the_trainer_s_room() -> None:
 def test_programs_have_names_of_their_own() -> None:
     names = [program.name for program in programs()]
     assert len(set(names)) == len(names)
+
+
+def test_the_interface_of_a_program_has_ten_methods_or_fewer() -> None:
+    methods = [name for name, value in vars(Program).items() if callable(value) and name[0] != "_"]
+    assert len(methods) <= 10, methods
+    known = {name for name in vars(Program) if name[0] != "_"}
+    for program in programs():
+        own = {name for name in dir(program) if name[0] != "_"}
+        assert own == known, program.name
+
+
+def test_only_the_trainer_and_the_user_s_formulas_have_a_model_of_steps() -> None:
+    calibrated = {program.name for program in programs() if program.calibrated is not None}
+    assert calibrated == {"mlp", "own"}

@@ -240,11 +240,9 @@ GIVEN: Final = {
     "faq": {"UTC time of their start, to about 0.5 µs": "docs/schema.md"},
     "findings": {
         "save less than 1 % of T": "a limit of the code",
-        "the gap began (10 µs before": "a limit of the code",
+        "From 95 % on it is more than": "a limit of the code",
         "larger than 100 kB), otherwise 80 % of": "a limit of the code",
         "single precision takes 188 MB": "worked by hand",
-        "to at least 60 % of them": "a limit of the code",
-        "a rank with 60 % of all lateness": "a limit of the code",
         "if it is 5 % of a step above": "a limit of the code",
     },
     "machines": {

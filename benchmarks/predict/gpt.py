@@ -61,7 +61,8 @@ MODELS = {
 """Of every model the recordings, those of related programs, and files of times of steps."""
 TAKE = ("d_model / heads", "d_model", "seq", "batch")
 """What dimensions are where the recordings, whose heads have 64 numbers all, allow more."""
-PROGRAM = program_named("pytorch")
+PROGRAM = program_named("pytorch").recorded_operators
+assert PROGRAM is not None  # reports of PyTorch name the sizes of operators
 
 
 def recorded(name: str) -> RecordedStep:

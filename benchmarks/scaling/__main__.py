@@ -109,7 +109,7 @@ def of_visits(file: Path = LAUNCHES / "launches.json") -> Study:
             found.append(Launch(
                 label=f"{row['name']}, launch {row['launch']}", source="report",
                 ranks=row["sizes"]["p"], sizes=sizes, settings=row["settings"],
-                seconds=np.array([[row["batch_s"]]]), program=MLP_PROGRAM,
+                seconds=np.array([[row["batch_s"]]]), calibrated=MLP_PROGRAM.calibrated,
             ))  # fmt: skip
     return study(found)
 

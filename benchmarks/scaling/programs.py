@@ -35,9 +35,8 @@ def text() -> str:
              c.exposed_s, c.bus_bytes_per_s)
             for c in run.collectives
         ]  # fmt: skip
-        found = next(f for f in run.findings if f.kind in ("straggler", "exposed_communication"))
-        saving = f"{1e3 * found.saving_s:.1f} ms" if found.saving_s else "little"
-        first.append(f"- {words}: {found.title} ({saving} of a step): {found.evidence}.")
+        told = [f for f in run.findings if f.kind in ("straggler", "exposed_communication")]
+        first += [f"- {words}: {f.title} ({f.saving} of a step): {f.evidence}." for f in told[:1]]
     return "\n\n".join((markdown(SPLIT, split), markdown(SUMS, sums), "\n".join(first)))
 
 

@@ -38,7 +38,7 @@ def of_record(record: dict[str, Any]) -> Iterator[Launch]:
                     label=f"{name}, {launch['run']}", source="ladder", ranks=row["p"],
                     sizes={"H": row["H"], "B": row["B"]}, settings={"step": name},
                     seconds=np.array([launch["round_s"] or [launch["median_s"]]]),
-                    program=MLP_PROGRAM,
+                    calibrated=MLP_PROGRAM.calibrated,
                 )  # fmt: skip
 
 

@@ -16,7 +16,13 @@ from perfmodel.analysis.outliers import find_outliers, hosts_of
 from perfmodel.analysis.rates import counted, fit_rates, fit_roofline, product_rates
 from perfmodel.analysis.result import Analysis, BatchSummary, RangeRow, RankRow, RunAnalysis
 from perfmodel.analysis.rows import check_bytes, check_model, kernel_rows, points, range_rows
-from perfmodel.analysis.runs import distinct_reports, measure_report, runs_of, time_one
+from perfmodel.analysis.runs import (
+    distinct_reports,
+    measure_report,
+    not_joined,
+    runs_of,
+    time_one,
+)
 from perfmodel.analysis.steps import (
     RankStep,
     StepBreakdown,
@@ -24,7 +30,6 @@ from perfmodel.analysis.steps import (
     on_step_clock,
     unequal_steps,
 )
-from perfmodel.analysis.unrecorded import by_true_savings
 from perfmodel.analysis.warnings import (
     check_collection,
     check_ranges,
@@ -40,7 +45,9 @@ from perfmodel.base.parallel import Engine, all_failed, attempt_reports
 from perfmodel.machines.devices import Identified, identify, known
 from perfmodel.models.launches import LAUNCH_SD
 from perfmodel.programs import program_of_run
-from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime, ranked
+from perfmodel.programs.facts import DeviceReduce, Facts, GemmTime
+from perfmodel.programs.findings import find
+from perfmodel.programs.identify import missing_values
 from perfmodel.readers import RAW, check_at_rest
 from perfmodel.readers.trace import NULL, Trace
 from perfmodel.timing.async_batches import AsyncBatches, head_of, time_async, until_done
@@ -62,17 +69,18 @@ from perfmodel.timing.point_to_point import PointToPoint, point_to_point, ranges
 from perfmodel.timing.recorder import Timed
 from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.run_exchanges import exchanges_of, kernels_of
-from perfmodel.timing.samples import PathTable, PathTimes, count_warmup, median, tabulate
+from perfmodel.timing.samples import PathTable, PathTimes, median, tabulate
 from perfmodel.timing.skew import Skew, skew_of
 from perfmodel.timing.step_graph import MOST_OPS
 from perfmodel.timing.step_report import shortened
+from perfmodel.timing.step_times import count_warmup
 from perfmodel.workloads.work import Counts, Symbol, Workload
 
 if TYPE_CHECKING:
     from perfmodel.analysis.operators import StepWork
     from perfmodel.base.cache import Cache
     from perfmodel.machines.machine import Machine
-    from perfmodel.programs.findings import OperatorRow
+    from perfmodel.programs.facts import OperatorRow
     from perfmodel.programs.identify import Identity
     from perfmodel.programs.program import Options, Program
 
@@ -237,6 +245,7 @@ def analyze_measured(
     """Analyze measured reports, each once, of which `repeated` more were given."""
     distinct_reports([one.trace for one in timed])
     notes = [f"{repeated} of the reports were given before and are left out"] if repeated else []
+    notes += not_joined([one.trace for one in timed]) if len(timed) > 1 else []
     runs: list[RunAnalysis] = []
     errors = [*failed]
     found = runs_of(timed, progress)
@@ -288,7 +297,7 @@ def analyze_run(run: Run, options: Options, notes: Sequence[str] = ()) -> RunAna
         identity = replace(identity, values={**defaults, **identity.values})
         missing = [name for name in workload.symbols if name not in identity.values]
         if missing:
-            problem = program.missing(run.label, missing, marked=bool(identity.config))
+            problem = missing_values(run.label, missing, marked=bool(identity.config))
             if given or options.workload:
                 raise WorkloadError(problem)
             warnings.append(f"{problem} (FLOPs, rates and the roofline are missing until then)")
@@ -310,9 +319,10 @@ def _join(
     symbols = {s: v for s, v in identity.values.items() if s in workload.symbols}
     counts = workload.evaluate(symbols)
     found = exchanges_of(run)
-    everything, excluded, steps, host = _times(run, program, workload, options.warmup, found)
+    everything, window, steps, host = _times(run, program, workload, options.warmup, found)
+    excluded = window.start
     by_gpu, queued = program.step_clock == "gpu", host.queues and program.step_clock == "host"
-    measured = everything.after(excluded, marked_by_nccl)
+    measured = everything.within(window, marked_by_nccl)
     head = _head(run, measured)
     totals = sum((counts[label] for label in counted(measured, counts)), Counts())
     collected = _collected(run, found, everything, excluded, totals, steps if by_gpu else None)
@@ -352,7 +362,7 @@ def _join(
         rates=rates,
         rates_by_clock=by_clock,
         products=() if workload.replay else product_rates(measured, counts, queued=queued),
-        copies=group_copies(run.parts, excluded, _counted(head, by_gpu=by_gpu)),
+        copies=group_copies(run.parts, window, int(np.isfinite(head.seconds["host"]).sum())),
         collectives=collected.groups,
         unattributed=unattributed(run),
         roofline=fit_roofline(run.label, rates, totals),
@@ -366,19 +376,17 @@ def _join(
         messages=collected.messages,
         ranges_by_rank=ranges_by_rank(measured, run.ranks),
         work=work,
-        hosts=hosts_of(run),
+        hosts=hosts_of(run, named=options.host_names),
     )
     return _concluded(analysis, _facts(analysis, counts, collected, peaks, options, by_gpu=by_gpu))
 
 
 def _concluded(analysis: RunAnalysis, facts: Facts) -> RunAnalysis:
     """Add what follows from the numbers."""
-    recorder = facts.steps.recorder if facts.steps else None
-    without_s = recorder.without_s if recorder is not None and recorder.matters else None
+    program = analysis.program
     return replace(
         analysis,
-        batch=replace(analysis.batch, without_recorder_s=without_s),
-        findings=by_true_savings(facts, lambda f: ranked(f, analysis.program.advice(f))),
+        findings=find(program.facts(facts), program.actions(analysis.identity)),
         outliers=find_outliers(analysis.ranks, analysis.hosts),
     )
 
@@ -417,8 +425,8 @@ def _work(
 
 def _times(
     run: Run, program: Program, workload: Workload, warmup: int | None, found: Exchanges
-) -> tuple[PathTable, int, StepBreakdown | None, AsyncBatches]:
-    """Times of all ranges, the batches to exclude, the steps, and the batches on both clocks."""
+) -> tuple[PathTable, slice, StepBreakdown | None, AsyncBatches]:
+    """Times of all ranges, the batches that count, the steps, and the batches on both clocks."""
     everything = tabulate(run.range_times, run.ranks, run.batch_label)
     timed = Timed.of(run.traces)
     steps = break_down(run.steps, found, warmup=warmup, timed=timed) if run.steps else None
@@ -426,11 +434,11 @@ def _times(
     if program.step_clock == "gpu" and steps is not None:
         clocked = on_step_clock(everything, run, steps)
         _check_left(run, clocked, steps.warmup)
-        return clocked, steps.warmup, steps, host
+        return clocked, slice(steps.warmup, steps.warmup + steps.count), steps, host
     if host.queues:
         everything = until_done(run, everything, host)
     excluded = _excluded(run, everything, warmup, workload)
-    return everything, excluded, steps, host
+    return everything, slice(excluded, everything.shape[1]), steps, host
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,8 +530,8 @@ def _check_left(run: Run, everything: PathTable, excluded: int) -> None:
     batch_s = head_of(run, everything).seconds["host"]
     if np.isnan(batch_s[:, excluded:]).all():
         raise SchemaError(
-            f"{run.label}: no finished batch is left: found {batch_s.shape[1]} "
-            f"{run.batch_label!r} ranges, {excluded} excluded as warm-up; profile more batches or "
+            f"{run.label}: no finished step is left: found {batch_s.shape[1]} "
+            f"{run.batch_label!r} ranges, {excluded} excluded as warm-up; profile more steps or "
             f"lower --warmup"
         )
 
@@ -642,12 +650,6 @@ def _parts(step: RankStep) -> dict[str, float | None]:
     """What a rank's step consists of, by the names of `RankRow`."""
     names = ("compute_s", "communication_s", "exposed_communication_s", "copy_s", "idle_s")
     return {name: getattr(step, name) for name in names}
-
-
-def _counted(head: PathTimes, *, by_gpu: bool) -> int:
-    """Batches of all ranks whose operations are counted: also a last step whose end is unknown."""
-    whole = head.instances > 0 if by_gpu else np.isfinite(head.seconds["host"])
-    return int(whole.sum())
 
 
 def _facts(

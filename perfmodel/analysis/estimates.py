@@ -54,7 +54,8 @@ def with_launches(runs: Sequence[RunAnalysis]) -> list[RunAnalysis]:
 def _configuration(run: RunAnalysis) -> object:
     if not run.identity.config:
         return id(run)
-    settings = run.program.settings(run.identity.config)
+    calibrated = run.program.calibrated
+    settings = calibrated.settings(run.identity.config) if calibrated else {}
     sizes = sorted(run.identity.values.items())
     gpu = run.machine.name if run.machine else None
     return run.program.name, tuple(sizes), tuple(sorted(settings.items())), gpu, len(run.ranks)

@@ -15,9 +15,10 @@ from perfmodel.base.arrays import Bool, Floats, Int64
 from perfmodel.base.errors import ReportError
 from perfmodel.base.escape import printable
 from perfmodel.base.units import DTYPE_BYTES
-from perfmodel.programs import MARK_SYMBOLS, program_of_sizes
+from perfmodel.programs import MARK_SYMBOLS, model_of_sizes
+from perfmodel.programs.calibrated import Calibrated
 from perfmodel.programs.identify import Identity
-from perfmodel.programs.program import Options, Program
+from perfmodel.programs.program import Options
 from perfmodel.readers.run_records import read_record, whole_number
 from perfmodel.readers.trace import GRAPH, KERNEL, NULL, Trace
 from perfmodel.timing.async_batches import head_of
@@ -84,12 +85,13 @@ class Launch:
         What the run gives that changes the time of a batch, by the program's names.
     seconds : array, shape (ranks, batches)
         Batches after the warm-up; shape (1, epochs) from a record: means over epochs.
-    program : Program
     split : Split or None
         None from a record, and where the report cannot say.
     reduced : tuple of CollectiveGroup
         Its all-reduces by size.
     warnings : tuple of str
+    calibrated : Calibrated or None
+        The model of its program's steps.
     """
 
     label: str
@@ -98,15 +100,15 @@ class Launch:
     sizes: Mapping[str, int]
     settings: Mapping[str, str]
     seconds: Floats
-    program: Program
     split: Split | None = None
     reduced: tuple[CollectiveGroup, ...] = ()
     warnings: tuple[str, ...] = ()
+    calibrated: Calibrated | None = None
 
     @property
     def alone(self) -> Mapping[str, str] | None:
         """Settings of the same run on one rank that sums nothing; None if there are none."""
-        return self.program.alone(self.settings)
+        return self.calibrated.alone(self.settings) if self.calibrated else None
 
     @property
     def median_s(self) -> float:
@@ -139,7 +141,7 @@ def launches_of(
 
 
 def _launch(found: RunAnalysis) -> Launch:
-    run = found.measured
+    run, calibrated = found.measured, found.program.calibrated
     by_gpu = found.program.step_clock == "gpu"
     if found.steps is not None and by_gpu:
         seconds = found.steps.seconds
@@ -162,9 +164,9 @@ def _launch(found: RunAnalysis) -> Launch:
         source="report",
         ranks=ranks,
         sizes=values,
-        settings=found.program.settings(found.identity.config),
+        settings=calibrated.settings(found.identity.config) if calibrated else {},
         seconds=seconds[:, found.batch.warmup :],
-        program=found.program,
+        calibrated=calibrated,
         split=split,
         reduced=tuple(g for g in found.collectives if g.name in ALL_REDUCES and g.bytes),
         warnings=tuple(warnings),
@@ -182,14 +184,14 @@ def launch_of_record(path: Path) -> Launch:
     ReportError
         If the file cannot be read, is no record, or times no batch after the first.
     """
-    record, program = read_record(path), program_of_sizes()
+    record, model = read_record(path), model_of_sizes()
     sizes = {
         symbol: whole_number(record.config.get(name), name, path.name)
         for symbol, name in MARK_SYMBOLS.items()
         if symbol != "p"
     }
     sizes["b"] = DTYPE_BYTES.get(str(record.config.get("dtype")), 4)
-    queues = program.queues(record.config)
+    queues = model.queues(record.config)
     median = record.batch_median_s
     seconds = record.epoch_batch_s if queues else () if median is None else (median,)
     if not seconds:
@@ -202,9 +204,9 @@ def launch_of_record(path: Path) -> Launch:
         source="record",
         ranks=record.ranks,
         sizes=sizes,
-        settings=program.settings(record.config),
+        settings=model.settings(record.config),
         seconds=np.array([seconds]),
-        program=program,
+        calibrated=model,
     )
 
 

@@ -13,6 +13,7 @@ from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import PerfmodelError, WorkloadError
 from perfmodel.base.gpu import Gpu
+from perfmodel.programs import BATCH_RANGE
 from perfmodel.programs.identify import from_mark, read_mark
 from perfmodel.programs.mlp.identify import is_trainers
 from perfmodel.programs.mlp.memory import (
@@ -241,9 +242,11 @@ def answer(
     try:
         case = training(values, {**config, **settings}, images=images, test_images=test_images)
     except WorkloadError as error:
+        of_others = trace is not None and BATCH_RANGE not in trace.range_labels and not given
         if measured is None:
-            raise
-        warnings.append(str(error))
+            raise (_no_memory(path) if path is not None and of_others else error) from error
+        if not of_others:
+            warnings.append(str(error))
     if case is not None and config.get("backend") == "numpy":
         raise WorkloadError(
             f"{path}: expected a run on a GPU; got one on the CPU (numpy), which allocates "
@@ -260,6 +263,13 @@ def answer(
         case, listed, footprint(listed) if listed else None, measured,
         gpus[0] if gpus else None, tuple(warnings),
     )  # fmt: skip
+
+
+def _no_memory(path: Path) -> WorkloadError:
+    return WorkloadError(
+        f"{path.name}: expected a report with memory usage; got one without {MEMORY_TABLE}; "
+        f"collect with {COLLECT_MEMORY}"
+    )
 
 
 def _inferred(path: Path, given: Mapping[str, int]) -> dict[str, int]:

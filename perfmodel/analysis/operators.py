@@ -13,7 +13,7 @@ from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.base.arrays import Floats
 from perfmodel.base.units import percent
 from perfmodel.machines.machine import Machine
-from perfmodel.programs.findings import OperatorRow
+from perfmodel.programs.facts import OperatorRow
 from perfmodel.timing.operator_times import PHASES, OperatorKey, OperatorTimes
 
 TENSOR_UNITS: Final = {"float32": "tf32_tensor", "float64": "float64_tensor"}

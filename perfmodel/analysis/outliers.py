@@ -57,10 +57,12 @@ class Outlier:
         return self.seconds / self.usual_s - 1.0
 
 
-def hosts_of(run: Run) -> dict[int, str]:
-    """Name of every rank's host, if the reports have it."""
+def hosts_of(run: Run, *, named: bool = False) -> dict[int, str]:
+    """Host of every rank, if the reports have it: its name, or its number by the lowest rank."""
     pairs = zip(run.traces, run.rank_of, strict=True)
-    return {rank: t.host for t, ranks in pairs if t.host for rank in ranks.values()}
+    found = {rank: t.host for t, ranks in pairs if t.host for rank in ranks.values()}
+    number = {host: str(i) for i, host in enumerate(dict.fromkeys(found[r] for r in sorted(found)))}
+    return found if named else {rank: number[host] for rank, host in found.items()}
 
 
 def own_seconds(rank: RankRow) -> float | None:

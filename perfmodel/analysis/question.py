@@ -11,7 +11,8 @@ from perfmodel.analysis.result import RangeRow, RunAnalysis
 from perfmodel.analysis.sweeps import FLAT, elasticity
 from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.models.terms import Case
-from perfmodel.programs.program import Evidence, Free, Options
+from perfmodel.programs.calibrated import Evidence, Free, model_of
+from perfmodel.programs.program import Options
 from perfmodel.workloads.work import Counts
 
 Source = Literal["model", "bound"]
@@ -101,7 +102,7 @@ def answer(run: RunAnalysis, found: Evidence, batch: Batch) -> Answer:
         From a case to seconds and their source.
     """
     moved, flops = run.totals.moved_bytes, run.totals.flops
-    rate = flops / found.batch_s if flops else None
+    rate = flops / found.batch_s if flops and found.batch_s else None
     try:
         formula = run.workload.total().arithmetic_intensity().text
     except WorkloadError:
@@ -139,7 +140,7 @@ def _doubled(
 ) -> tuple[float | None, Source | None]:
     """Return FLOP/s at twice the value of a symbol, and by what."""
     try:
-        bigger = run.program.case(
+        bigger = model_of(run.program, run.measured).case(
             {**case.sizes, symbol: 2 * case.sizes[symbol]}, case.settings, Options()
         )
         counts = run.workload.evaluate({**values, symbol: 2 * values[symbol]}).values()

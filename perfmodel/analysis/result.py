@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from perfmodel.base.errors import PerfmodelError
+from perfmodel.base.units import si
 from perfmodel.readers.trace import Trace
 
 if TYPE_CHECKING:
@@ -81,7 +82,6 @@ class BatchSummary:
 
     `queued_s` is the host's own time where it only queues batches: they are then timed until the
     GPU is done with them, and host times of the ranges inside are those of queueing.
-    `without_recorder_s` is there where the profiler made them longer.
     """
 
     label: str
@@ -91,20 +91,6 @@ class BatchSummary:
     median: Estimate
     mean_s: float
     queued_s: float | None = None
-    without_recorder_s: float | None = None
-
-    def share(self, finding: Finding) -> float | None:
-        """Share of a saving in the median batch; None where it is unknown.
-
-        Of what some batches lose, and of more than a median batch, in the mean one.
-        """
-        seconds, usual = finding.true_saving_s, self.median.value
-        if seconds is None:
-            return None
-        if self.without_recorder_s is not None and finding.saving_without_recorder_s is not None:
-            return seconds / max(self.without_recorder_s, seconds)
-        of_mean = finding.of_mean or seconds > usual
-        return seconds / (max(self.mean_s, seconds) if of_mean else usual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +170,13 @@ class RunAnalysis:
         """The reports of the run."""
         return self.measured.traces
 
+    def __repr__(self) -> str:
+        return (
+            f"<RunAnalysis {self.label}: {self.batch.count} steps of "
+            f"{si(self.batch.median.value, 's')}, {len(self.ranks)} ranks, "
+            f"{len(self.findings)} findings>"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
@@ -197,6 +190,10 @@ class Analysis:
     fit: int = 0
     failed: tuple[PerfmodelError, ...] = ()
     not_kept: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        more = f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else ""
+        return f"<Analysis of {self.fitted!r}{more}>"
 
     @property
     def fitted(self) -> RunAnalysis:

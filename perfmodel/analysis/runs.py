@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import release_freed
+from perfmodel.base.arrays import Int64, release_freed
 from perfmodel.base.errors import ReportError
 from perfmodel.programs import program_of
 from perfmodel.programs.identify import read_mark
@@ -20,8 +20,9 @@ from perfmodel.readers import opened
 from perfmodel.readers.nsys import read_by_process, read_sqlite
 from perfmodel.readers.packed import EventsByProcess
 from perfmodel.readers.pages import Texts
-from perfmodel.readers.trace import NULL, Trace
+from perfmodel.readers.trace import NULL, NcclRank, Trace
 from perfmodel.timing.by_process import launches
+from perfmodel.timing.kernels import communicating
 from perfmodel.timing.recorder import Pushes
 from perfmodel.timing.run import Needed, Run, TimedReport, assemble, time_report
 from perfmodel.timing.spans import Steps
@@ -37,6 +38,12 @@ _LARGE_BYTES: Final = 1 << 25
 """Reports of this many bytes or more are measured one process after the other."""
 _SLACK_NS: Final = 10**9
 """Reports of one run overlap in time, but for what the clocks of its hosts differ by."""
+_FEW: Final = 4
+"""Of fewer exchanges nothing tells whose they are."""
+_TOGETHER_NS: Final = 100_000
+"""The kernels of one collective end together: on NVLink of one host within 20 µs."""
+_MOST: Final = 0.9
+"""Of the exchanges of one run so many end together; the first may be before a recording began."""
 _NO_GPU: Final = int(np.iinfo(np.int32).max)
 """Comes behind all numbers of GPUs."""
 
@@ -246,7 +253,8 @@ def group(traces: Sequence[Trace]) -> list[tuple[str, list[Trace]]]:
 
     Reports belong together if their marks name one run, or, without marks, if each holds fewer
     ranks than its communicator, their ranks differ, and they overlap in time; or if NCCL's payloads
-    in them name one communicator. The reports of a run come by rank; where no ranks are named, by
+    in them name one communicator; or, where neither names ranks, if their collectives end
+    together. The reports of a run come by rank; where no ranks are named, by
     GPU if each is of another one, else as they are given.
     """
     groups: list[_Group] = []
@@ -264,11 +272,21 @@ def group(traces: Sequence[Trace]) -> list[tuple[str, list[Trace]]]:
 
 def _by_rank(traces: Sequence[Trace]) -> list[Trace]:
     """Order the reports of one run."""
-    ranks = [min(t.ranks.values(), default=-1) for t in traces]
+    ranks = [
+        min(t.ranks.values(), default=max(t.nccl_ranks, key=_size, default=_UNKNOWN).rank)
+        for t in traces
+    ]
     gpus = [int(t.ops.device.min(initial=_NO_GPU)) for t in traces]
     apart = len({*gpus}) == len(gpus)
     order = sorted(range(len(traces)), key=lambda i: (ranks[i], gpus[i] if apart else i))
     return [traces[i] for i in order]
+
+
+def _size(member: NcclRank) -> int:
+    return member.ranks
+
+
+_UNKNOWN: Final = NcclRank(NULL, 0, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,21 +304,31 @@ class _Group:
     communicators: frozenset[int]
     latest_ns: int | None
     earliest_ns: int | None
+    exchanges: Int64
+    gpus: frozenset[tuple[str | None, int]]
 
     @classmethod
     def of(cls, member: int, trace: Trace) -> _Group:
         """A group of one report."""
-        span = _utc_span(trace) or (None, None)
+        latest, earliest = _utc_span(trace) or (None, None)
         run_id = str(read_mark(trace).get("run_id", ""))
         ranks = frozenset(trace.ranks.values())
         known = trace.nccl.communicator[trace.nccl.communicator != NULL]
         communicators = frozenset(np.unique(known).tolist())
-        return cls((member,), ranks, trace.world_size or 0, run_id, communicators, *span)
+        ends = _exchange_ends(trace)
+        world = trace.world_size or 0
+        gpus = frozenset((trace.host, device) for device in np.unique(trace.ops.device).tolist())
+        return cls((member,), ranks, world, run_id, communicators, latest, earliest, ends, gpus)
 
     def takes(self, other: _Group) -> bool:
         """Whether another report holds other ranks of the same run."""
         if self.communicators & other.communicators and not self.ranks & other.ranks:
             return True
+        if not (self.ranks or other.ranks or self.communicators & other.communicators):
+            named = self.communicators and other.communicators
+            if named or len(self.gpus & other.gpus) > 1:  # one number may mean several GPUs
+                return False
+            return _end_together(self.exchanges, other.exchanges)
         if not other.ranks or len(other.ranks) >= other.world or self.world != other.world:
             return False
         if other.ranks & self.ranks or len(self.ranks) >= other.world:
@@ -323,7 +351,55 @@ class _Group:
             self.communicators | other.communicators,
             max(self.latest_ns or 0, other.latest_ns or 0) if known else None,
             min(self.earliest_ns or 0, other.earliest_ns or 0) if known else None,
+            self.exchanges,
+            self.gpus | other.gpus,
         )
+
+
+def _exchange_ends(trace: Trace) -> Int64:
+    """UTC times at which kernels that communicate end, ascending; none where UTC is unknown."""
+    if trace.utc_start_ns is None:
+        return np.empty(0, np.int64)
+    return np.sort(trace.ops.end_ns[communicating(trace)]) + trace.utc_start_ns
+
+
+def _end_together(one: Int64, other: Int64) -> bool:
+    """Whether exchanges of two reports are the same ones.
+
+    Of equally many the k-th ones are compared, less what the clocks of two hosts differ by.
+    """
+    if min(len(one), len(other)) < _FEW:
+        return False
+    if len(one) == len(other):
+        apart = other - one
+        shift = float(np.median(apart))
+        if abs(shift) > _SLACK_NS:
+            return False
+        return bool((np.abs(apart - shift) <= _TOGETHER_NS).mean() >= _MOST)
+    few, many = sorted((one, other), key=len)
+    at = np.searchsorted(many, few)
+    after, before = many[np.minimum(at, len(many) - 1)], many[np.maximum(at - 1, 0)]
+    nearest = np.minimum(np.abs(after - few), np.abs(few - before))
+    return bool(len(few) >= _MOST * len(many) and (nearest <= _TOGETHER_NS).mean() >= _MOST)
+
+
+def not_joined(traces: Sequence[Trace]) -> list[str]:
+    """Say which reports ran at the same time with collectives, and are of several runs."""
+    groups = [(label, members[0]) for label, members in group(traces)]
+    said = []
+    for i, (label, trace) in enumerate(groups):
+        ends = _exchange_ends(trace)
+        for other_label, other in groups[i + 1 :]:
+            others = _exchange_ends(other)
+            if trace.host != other.host or min(len(ends), len(others)) < _FEW:
+                continue
+            if trace.ranks or other.ranks or ends[0] > others[-1] or others[0] > ends[-1]:
+                continue
+            said.append(
+                f"{label} and {other_label} ran at the same time on one host, but are analyzed as "
+                f"two runs: their collectives ({len(ends)} and {len(others)}) do not end together"
+            )
+    return said
 
 
 def _utc_span(trace: Trace) -> tuple[int, int] | None:

@@ -210,7 +210,7 @@ def _series(kind: Scaling, group: Sequence[Launch]) -> Series:
         kind=kind,
         sizes=sizes,
         settings=dict(last.settings),
-        unusual=last.program.unusual(last.settings),
+        unusual=last.calibrated.unusual(last.settings) if last.calibrated else (),
         per_rank=last.sizes["B"] / last.ranks if kind == "weak" else None,
         points=points,
         fit=law,

@@ -14,6 +14,7 @@ from perfmodel.readers.trace import NULL
 from perfmodel.timing.exchanges import Exchanges
 from perfmodel.timing.host_timeline import CAUSES, DEPENDENCY
 from perfmodel.timing.idle_causes import LONGEST, IdleGaps
+from perfmodel.timing.kernels import COMMUNICATION
 from perfmodel.timing.levels import LayerTime, LevelRow, layer_times, level_rows
 from perfmodel.timing.recorder import Timed
 from perfmodel.timing.run import Run
@@ -30,13 +31,15 @@ from perfmodel.timing.step_facts import (
     step_facts,
 )
 from perfmodel.timing.step_report import StepReport
-from perfmodel.timing.step_times import SLOW, StepTimes, counted_steps
+from perfmodel.timing.step_times import StepTimes, counted_steps
 
 _TOP_KERNELS: Final = 10
 _FEW: Final = 3
 _UNEQUAL: Final = 0.1
-"""Of at least so many steps the median one does not stand for all if long ones (as slow as a step
-of the warm-up) take this share of it more, per step of all."""
+"""Of at least so many steps the median one does not stand for all if long ones take this share of
+it more, per step of all."""
+_LONG: Final = 1.5
+"""A long step takes more than so many median ones: what a bar chart of steps shows at a glance."""
 _MOSTLY: Final = 0.5
 """A cause explains long steps if it takes this share of what they take more."""
 _BUSY: Final = {
@@ -48,11 +51,14 @@ _BUSY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RankStep:
-    """Medians over the steps of one rank's GPU; None where the report cannot say.
+    """The median step of one rank's GPU, and its parts; None where the report cannot say.
 
     `batch_s` runs from the first GPU operation of a step to the first of the next (the host's time
-    of the step where there is no GPU); the parts are those of `timing.step_times.StepTimes`.
-    `waiting_s` is the part of `communication_s` before the ranks came that it needed.
+    of the step where there is no GPU). Times in it are those of `timing.step_times.StepTimes`:
+    `compute_s`, `copy_s`, `exposed_communication_s` and `idle_s` add up to it; `gpu_busy_s` and
+    `communication_s` overlap them. `waiting_s` is the part of `communication_s` before the ranks
+    came that it needed. Each is a median over the steps, but that the parts, whose medians need not
+    add up, are scaled to the median of the time in which any of them goes on.
     """
 
     rank: int
@@ -101,7 +107,7 @@ class StepBreakdown:
     seconds : float64, shape (ranks, steps)
         Time of every step, warm-up included, NaN where it is unknown; rows are `ranks`.
     median_s : float
-        Largest of the ranks' medians: a step ends when the slowest rank is done.
+        Over the ranks and the steps that count.
     unattributed : float
         Share of the GPU time between the first and the last step that no step holds.
     idle : tuple of IdleCause
@@ -170,7 +176,8 @@ def break_down(
     launched = sum(r.launched_ns for r in reports)
     idle = _idle(reports, window, numbered)
     kernels = _kernels(reports, window)
-    median_s = max(row.batch_s for row in rows)
+    counted = np.stack(seconds)[:, window]
+    median_s = float(np.nanmedian(counted)) if np.isfinite(counted).any() else 0.0
     return StepBreakdown(
         label=reports[0].steps.label,
         found_by=reports[0].steps.found_by,
@@ -181,7 +188,7 @@ def break_down(
         seconds=np.stack([seconds[i] for i in order]),
         median_s=median_s,
         ranks=tuple(rows[i] for i in order),
-        categories=_categories(reports, window),
+        categories=_categories(reports, rows, window),
         kernels=kernels[:_TOP_KERNELS],
         unattributed=sum(r.lost_ns for r in reports) / launched if launched else 0.0,
         idle=idle,
@@ -227,20 +234,32 @@ def _rank(times: StepTimes, lane: int, rank: int, window: slice, waited: Floats 
 
     waiting = None if median(times.communication_ns) else 0.0
     if waited is not None and present.any():
-        waiting = float(np.median(waited[: len(present)][present]))
+        spent = times.communication_ns[lane, window][present] * 1e-9
+        waiting = float(np.median(np.minimum(waited[: len(present)][present], spent)))
+    parts = np.array([times.compute_ns, times.copy_ns, times.exposed_ns])[:, lane, window]
+    active_s = _median_s(np.where(present, parts.sum(axis=0), -1)) or 0.0
+    usual = np.median(parts[:, present], axis=1) if present.any() else np.zeros(3)
+    usual = usual if usual.any() or not present.any() else parts[:, present].mean(axis=1)
+    compute_s, copy_s, exposed_s = (active_s * usual / max(float(usual.sum()), 1.0)).tolist()
     return RankStep(
         rank=rank,
         gpu=int(times.device[lane]) if on_gpu else None,
         batches=int(present.sum()),
         batch_s=median(times.step_ns),
         gpu_busy_s=median(times.busy_ns) if on_gpu else None,
-        compute_s=median(times.compute_ns),
+        compute_s=compute_s,
         communication_s=median(times.communication_ns),
         waiting_s=waiting,
-        exposed_communication_s=median(times.exposed_ns),
-        copy_s=median(times.copy_ns) if on_gpu else None,
-        idle_s=median(times.idle_ns) if on_gpu else None,
+        exposed_communication_s=exposed_s,
+        copy_s=copy_s if on_gpu else None,
+        idle_s=max(median(times.step_ns) - active_s, 0.0) if on_gpu else None,
     )
+
+
+def _gpu_idle_s(times: StepTimes, lane: int, window: slice) -> float:
+    """What the GPU's busy time leaves of the median step, also while its process communicates."""
+    step_s, busy_s = (_median_s(ns[lane, window]) or 0.0 for ns in (times.step_ns, times.busy_ns))
+    return max(step_s - busy_s, 0.0)
 
 
 def _seconds(step_ns: Int64, window: slice, steps: int) -> Floats:
@@ -256,21 +275,28 @@ def _warmup_seconds(reports: Sequence[StepReport], first: int) -> float:
     return float(max(early, default=0)) * 1e-9
 
 
-def _categories(reports: Sequence[StepReport], window: slice) -> tuple[CategoryTime, ...]:
-    """Split every rank's median busy time by category, and average over the ranks with a GPU."""
+def _categories(
+    reports: Sequence[StepReport], rows: Sequence[RankStep], window: slice
+) -> tuple[CategoryTime, ...]:
+    """Split the GPU's parts of every rank's step by category, and average over the ranks."""
     names = reports[0].categories
+    sends = np.array([name == COMMUNICATION for name in names])
     seconds, own, count = (np.zeros(len(names)) for _ in range(3))
     lanes = 0
-    for report in reports:
-        times = report.times
-        for lane in np.flatnonzero(times.device >= 0).tolist():
-            busy = times.busy_ns[lane, window]
-            held = report.exclusive_ns[lane, window].sum(axis=0).astype(np.float64)
-            seconds += (_median_s(busy) or 0.0) * held / max(held.sum(), 1.0)
-            steps = max(int((busy >= 0).sum()), 1)
-            own += report.kernel_ns[lane, window].sum(axis=0) * 1e-9 / steps
-            count += report.count[lane, window].sum(axis=0) / steps
-            lanes += 1
+    for at, (report, lane) in enumerate(
+        (r, i) for r in reports for i in range(len(r.times.device))
+    ):
+        rank = rows[at]
+        if rank.gpu_busy_s is None or rank.copy_s is None:
+            continue
+        held = report.exclusive_ns[lane, window].sum(axis=0).astype(np.float64)
+        others_s = rank.compute_s + rank.copy_s if held[sends].any() else rank.gpu_busy_s
+        for group, part_s in ((~sends, others_s), (sends, max(rank.gpu_busy_s - others_s, 0.0))):
+            seconds[group] += part_s * held[group] / max(held[group].sum(), 1.0)
+        steps = max(int((report.times.busy_ns[lane, window] >= 0).sum()), 1)
+        own += report.kernel_ns[lane, window].sum(axis=0) * 1e-9 / steps
+        count += report.count[lane, window].sum(axis=0) / steps
+        lanes += 1
     total = float(seconds.sum()) or 1.0
     lanes = max(lanes, 1)
     found = [
@@ -307,7 +333,7 @@ def idle_ranges(
             mine = gaps.rows_of(lane, window)
             key = (gaps.range[mine] + 1).astype(np.int64) * len(CAUSES) + gaps.cause[mine]
             distinct, share = _shares(report, mine, window, key)
-            idle_s = _median_s(report.times.idle_ns[lane, window]) or 0.0
+            idle_s = _gpu_idle_s(report.times, lane, window)
             for code, part in zip(distinct.tolist(), share.tolist(), strict=True):
                 where = names[code // len(CAUSES) - 1], CAUSES[code % len(CAUSES)]
                 found[where] = found.get(where, 0.0) + part * idle_s
@@ -327,7 +353,7 @@ def _idle(
             rows = report.gaps.rows_of(lane, window)
             cause = report.gaps.cause[rows].astype(np.int64)
             codes, shares = _shares(report, rows, window, cause)
-            idle_s = _median_s(report.times.idle_ns[lane, window]) or 0.0
+            idle_s = _gpu_idle_s(report.times, lane, window)
             names = (*report.gaps.names, "")  # the last one is that of no range
             for i in np.argsort(-shares, kind="stable").tolist():
                 code, share = int(codes[i]), float(shares[i])
@@ -355,7 +381,7 @@ def unequal_steps(steps: StepBreakdown | None) -> tuple[str, ...]:
     else:
         why = f"; the long ones take {si(long.longer_s, 's')} more"
     return (
-        f"{long.count} of {long.steps} steps take over {SLOW:g} times the median "
+        f"{long.count} of {long.steps} steps take over {_LONG:g} times the median "
         f"{si(long.median_s, 's')}; the mean is {si(long.mean_s, 's')}: times, shares and savings "
         f"are those of a median step{why}",
     )
@@ -373,7 +399,7 @@ def _long_steps(
             if report.times.device[lane] < 0 or len(known) < _FEW:
                 continue
             usual = float(np.median(known))
-            long = step_ns > SLOW * usual
+            long = step_ns > _LONG * usual
             longer = step_ns[long] - usual
             if longer.sum() < _UNEQUAL * usual * len(known):
                 continue

@@ -73,8 +73,8 @@ def idle_of(run: RunAnalysis) -> Idle:
     found = run.steps and Idle(run.steps, idle_ranges(run.measured.steps, warmup=run.steps.warmup))
     if not found or not found.ranks:
         raise SchemaError(
-            f"{run.label}: expected GPU work of batches after the warm-up; got none; for "
-            f"the GPU's work in more batches, {run.traces[0].how_to_record}"
+            f"{run.label}: expected GPU work of steps after the warm-up; got none; for "
+            f"the GPU's work in more steps, {run.traces[0].how_to_record}"
         )
     return found
 

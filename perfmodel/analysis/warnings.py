@@ -133,7 +133,7 @@ def check_collection(
         yield (
             f"{run.label}: {lost} of {counts['gpu_ops']} GPU operations belong to no range "
             f"({counts['without_launch']} without a launch in the report, {strays} launched "
-            f"outside all ranges while the batches ran); {advice}"
+            f"outside all ranges while the steps ran); {advice}"
         )
 
 
@@ -326,7 +326,7 @@ def check_ranges(
     absent = [n for n, c in counts.items() if n not in present and c.flops + c.moved_bytes]
     if absent:
         yield (
-            f"{run.label}: the workload counts ranges that the batches do not have: "
+            f"{run.label}: the workload counts ranges that the steps do not have: "
             f"{', '.join(repr(n) for n in absent)}; their work is left out of rates and intensity"
         )
     work = {} if replay else amounts(totals)

@@ -15,6 +15,7 @@ from perfmodel.analysis.result import RunAnalysis
 from perfmodel.analysis.runs import distinct_reports, runs_of, time_one
 from perfmodel.analysis.splits import Parallelisms, parallelisms
 from perfmodel.analysis.splits import words as words_of_splits
+from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.analysis.sweeps import FLAT
 from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
@@ -23,13 +24,15 @@ from perfmodel.models.model import Z90, Model
 from perfmodel.models.predict import predict
 from perfmodel.models.terms import Case, Observation
 from perfmodel.programs import program_of_run
-from perfmodel.programs.program import Change, Evidence, Options
+from perfmodel.programs.calibrated import Change, Evidence, model_of
+from perfmodel.programs.program import Options
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.critical_path import Change as GraphChanged
 from perfmodel.timing.critical_path import Replay
 from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.run_exchanges import exchanges_of, kernels_of, lane_ranks
 from perfmodel.timing.run_graph import replay_of
+from perfmodel.timing.step_facts import StepFacts
 
 _USUAL: Final = Options()
 
@@ -87,6 +90,7 @@ class GraphChange:
 class GraphChanges:
     """What changes of the graph of a program's steps would save, the largest saving first.
 
+    `step_s` is the step that they save of: without the profiler, where that makes it longer.
     `together` is what several of them save that were asked for at once.
     """
 
@@ -102,7 +106,8 @@ def graph_changes(
 ) -> GraphChanges:
     """Replay the steps of a run with changes: those of its findings, and what else takes time.
 
-    A change that a finding is about has the saving that the finding says.
+    Of the steps without the profiler, where that makes them longer. A change that a finding is
+    about has the saving that the finding says.
 
     Parameters
     ----------
@@ -117,17 +122,28 @@ def graph_changes(
     ModelError
         If there are several runs, no steps, or no change of such a name.
     """
-    run = _one_run(timed)
-    analysis = analyze_run(run, options)
+    return changes_of(analyze_run(_one_run(timed), options), together)
+
+
+def changes_of(analysis: RunAnalysis, together: Sequence[str] = ()) -> GraphChanges:
+    """Do what `graph_changes` does, of a run that is analyzed.
+
+    Raises
+    ------
+    ModelError
+        If there are no steps, or no change of such a name.
+    """
+    run = analysis.measured
     if analysis.steps is None or not analysis.steps.facts.step_s:
         raise ModelError(f"{run.label}: expected steps to replay; got none; see perfmodel analyze")
-    step_s, numbered = analysis.steps.facts.step_s, lane_ranks(run.steps)
+    facts, numbered = _facts(analysis.steps), lane_ranks(run.steps)
+    step_s = facts.step_s
     replay = replay_of(
         run.steps, numbered, kernels_of(run.steps), exchanges_of(run), analysis.steps.median_s
     )
     known = dict(_of_findings(analysis))
-    for kind, change in analysis.steps.facts.changes.items():
-        saved = step_s - replay.step_s(change)
+    for kind, change in facts.changes.items():
+        saved = step_s - replay.step_s(facts.base | change)
         named = known.keys() & ({*_LATE} if kind in _LATE else {kind})
         if not named and saved >= _WORTH * step_s:
             said = TITLES[kind.rstrip("_0123456789")]
@@ -138,8 +154,13 @@ def graph_changes(
             f"expected changes of this run ({', '.join(known)}); got {', '.join(unknown)}"
         )
     rows = sorted((row for row, _ in known.values()), key=lambda row: -row.saving_s)
-    at_once = _together(known, together, replay, step_s) if together else None
+    at_once = _together(known, together, replay, facts) if together else None
     return GraphChanges(run.label, step_s, tuple(rows), at_once, analysis.warnings)
+
+
+def _facts(steps: StepBreakdown) -> StepFacts:
+    """Of the step that findings are ranked by."""
+    return steps.facts.unrecorded or steps.facts
 
 
 def _row(name: str, change: str, saving_s: float, step_s: float) -> GraphChange:
@@ -152,7 +173,7 @@ Known = Mapping[str, tuple[GraphChange, GraphChanged]]
 def _of_findings(run: RunAnalysis) -> Iterator[tuple[str, tuple[GraphChange, GraphChanged]]]:
     """Findings that a change of the graph is known for, by name, with their savings."""
     assert run.steps is not None
-    facts, count = run.steps.facts, dict[str, int]()
+    facts, count = _facts(run.steps), dict[str, int]()
     computing = max((rank.compute_s for rank in run.steps.ranks), default=0.0)
     for finding in run.findings:
         if finding.of_mean or finding.kind not in TITLES:
@@ -160,7 +181,7 @@ def _of_findings(run: RunAnalysis) -> Iterator[tuple[str, tuple[GraphChange, Gra
         count[finding.kind] = number = count.get(finding.kind, 0) + 1
         name = f"{finding.kind}_{number}" if number > 1 else finding.kind
         change = facts.changes.get(name, facts.changes.get(finding.kind))
-        saving_s = finding.saving_s or 0.0
+        saving_s = finding.true_saving_s or 0.0
         said = TITLES[finding.kind]
         if finding.kind in (*_LATE, *_OF_KERNELS, "many_small_kernels"):
             said = f"{said}: {finding.title}"
@@ -174,7 +195,7 @@ def _of_findings(run: RunAnalysis) -> Iterator[tuple[str, tuple[GraphChange, Gra
             yield name, (_row(name, said, saving_s, facts.step_s), change)
 
 
-def _together(known: Known, names: Sequence[str], replay: Replay, step_s: float) -> GraphChange:
+def _together(known: Known, names: Sequence[str], replay: Replay, facts: StepFacts) -> GraphChange:
     """Replay several changes at once: they save at least what the largest does.
 
     One alone saves what it says. Where a finding says less than its replay, since a GPU idles no
@@ -182,10 +203,10 @@ def _together(known: Known, names: Sequence[str], replay: Replay, step_s: float)
     """
     chosen = [known[name] for name in dict.fromkeys(names)]
     alone = [row.saving_s for row, _ in chosen]
-    change = GraphChanged()
+    change, step_s = facts.base, facts.step_s
     for _, one in chosen:
         change |= one
-    less = any(step_s - replay.step_s(one) > row.saving_s for row, one in chosen)
+    less = any(step_s - replay.step_s(facts.base | one) > row.saving_s for row, one in chosen)
     at_once = step_s - replay.step_s(change)
     saving_s = max(min(at_once, sum(alone)) if less else at_once, *alone)
     return _row(" + ".join(row.name for row, _ in chosen), "together", saving_s, step_s)
@@ -589,7 +610,9 @@ def _changed(
 def evidence(observed: Observation, analysis: RunAnalysis) -> Evidence:
     """Put together what a report gives: an observation, and the analysis of the same run."""
     busy_s = {row.label: row.gpu_busy_s or 0.0 for row in analysis.ranges}
-    return analysis.program.evidence(observed, busy_s, analysis.collectives, analysis.machine)
+    return model_of(analysis.program, analysis.measured).evidence(
+        observed, busy_s, analysis.collectives, analysis.machine
+    )
 
 
 def ask(traces: Sequence[Trace], model: Model | None = None, options: Options = _USUAL) -> WhatIf:
@@ -631,7 +654,7 @@ def _one_run(timed: Sequence[TimedReport]) -> Run:
 
 def what_if_of(run: Run, model: Model | None = None, options: Options = _USUAL) -> WhatIf:
     """Say what each change of the ladder would save of the batch of a measured run; see `ask`."""
-    observed = program_of_run(run, options).observe(run, options)
+    observed = model_of(program_of_run(run, options), run).observe(run, options)
     if model is not None and model.workload != observed.case.workload:
         raise ModelError(
             f"expected a model of the trainer's MLP, whose changes these are; got one of "

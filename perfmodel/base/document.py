@@ -7,22 +7,24 @@ import math
 import re
 import sys
 import tomllib
+from collections import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args, get_origin, get_type_hints
 
 from perfmodel.base.errors import ModelError
 from perfmodel.base.escape import escape_json, printable
-from perfmodel.base.files import read_at_most
+from perfmodel.base.files import read_whole
 
 if TYPE_CHECKING:
     from perfmodel.base.arrays import Floats
 
 _MOST_BYTES: Final = 20_000_000
 _MOST_PARTS: Final = 64
+_LONGEST_WHOLE: Final = 20  # digits of 2**63, and a sign
 _PARTS_AT_ONCE: Final = 1 << 16
 _STRING: Final = re.compile(  # or a comment; one without an end goes to the end: no second try
     r'"""(?:[^\\]|\\.)*?(?:"""|\\?\Z)'
@@ -83,11 +85,7 @@ def read_table(path: Path, parse: Callable[[str], Any], what: str, again: str) -
         If the file cannot be read or parsed.
     """
     try:
-        with path.open("rb") as file:
-            content = read_at_most(file, _MOST_BYTES)
-        if len(content) > _MOST_BYTES:
-            raise ValueError(f"more than {_MOST_BYTES} bytes")
-        return parse(content.decode())
+        return parse(read_whole(path, _MOST_BYTES).decode())
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(
             f"{printable(str(path))}: expected {what}; got none that can be read "
@@ -111,6 +109,71 @@ def parse_toml(text: str) -> dict[str, Any]:
     if _LONG_NUMBER.search(bare):
         raise ValueError("a number of more than 64 bits")
     return tomllib.loads(text)
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON whose numbers are finite and, where they are whole, have 64 bits.
+
+    Raises
+    ------
+    ValueError
+        If it is not JSON, or a number is not.
+    RecursionError
+        If it is nested too deeply.
+    """
+    return json.loads(text, parse_int=_whole, parse_float=_finite, parse_constant=_finite)
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _LONGEST_WHOLE or abs(number := int(digits)) >= 1 << 63:
+        raise ValueError(f"{digits[:30]} has more than 64 bits")
+    return number
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text[:30]} is not finite")
+    return number
+
+
+def fitting(hint: Any, value: Any) -> Any:
+    """Return a value of JSON as a type says: data classes, tuples, mappings, plain values.
+
+    Numbers must be finite and at least 0; a mapping of whole numbers has them above 0.
+
+    Raises
+    ------
+    ValueError
+        If the value does not fit.
+
+    Examples
+    --------
+    >>> fitting(tuple[tuple[int, ...], ...], [[1, 2], [3]])
+    ((1, 2), (3,))
+    """
+    kinds, name = get_args(hint), getattr(hint, "__name__", str(hint))
+    if hint is Any:
+        return value
+    if type(None) in kinds:
+        return None if value is None else fitting(kinds[0], value)
+    if is_dataclass(hint) and isinstance(value, Mapping):
+        hints = get_type_hints(hint)
+        have = {f.name for f in fields(hint)} & {*value}
+        made: Any = hint
+        return made(**{key: fitting(hints[key], value[key]) for key in have})
+    if get_origin(hint) is tuple and isinstance(value, list):
+        same = kinds[-1] is Ellipsis
+        if same or len(kinds) == len(value):
+            return tuple(fitting(kinds[0 if same else i], v) for i, v in enumerate(value))
+    elif get_origin(hint) is abc.Mapping and isinstance(value, Mapping):
+        if kinds[1] is not int or 0 not in value.values():
+            return {key: fitting(kinds[1], one) for key, one in value.items()}
+    elif (hint in (str, bool) and type(value) is hint) or (
+        ((hint is int and type(value) is int) or (hint is float and _is_number(value)))
+        and value >= 0
+    ):
+        return float(value) if hint is float else value
+    raise ValueError(f"expected {name}; got {_shown(value)}")
 
 
 class Entries:

@@ -9,14 +9,21 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import IO, TYPE_CHECKING, BinaryIO, Final, cast
 
 from perfmodel.base.errors import PerfmodelError, ReportError
+
+if TYPE_CHECKING:
+    from io import BufferedReader
 
 COMPRESSED: Final = (".gz", ".xz", ".zst")
 """How the names of compressed files end."""
 
 _BLOCK = 1 << 20
+_MOST_RATIO: Final = 200
+"""Bytes for a packed one: of 251 recorded files from 1 to 90."""
+_FEW_BYTES: Final = 1 << 24
+"""So many may come of any file."""
 _ADVICE = {
     errno.EACCES: "change its permissions or write elsewhere",
     errno.EPERM: "change its permissions or write elsewhere",
@@ -24,6 +31,9 @@ _ADVICE = {
     errno.ENOSPC: "free some space or write elsewhere",
     errno.EDQUOT: "free some of your quota or write elsewhere",
     errno.EFBIG: "raise the limit of the size of a file (ulimit -f) or write elsewhere",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "end programs that hold many files open",
+    errno.ENOMEM: "free some memory, or give fewer reports",
     errno.EIO: "the disk or its server fails: write elsewhere",
     errno.ENOENT: "create the folder first",
     errno.ENOTDIR: "a part of the path is a file; choose another path",
@@ -31,6 +41,15 @@ _ADVICE = {
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.ELOOP: "remove the link or write elsewhere",
 }
+
+
+OF_THE_PROCESS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors that are of no one file."""
+
+
+def advice(error: OSError) -> str:
+    """Return what to do about an error of the system."""
+    return _ADVICE.get(error.errno or 0, "choose another path")
 
 
 def write_text(path: Path | str, text: str | Iterable[str]) -> None:
@@ -69,6 +88,32 @@ def write_bytes(path: Path | str, data: bytes | Iterable[bytes]) -> None:
                     stream.write(part)
             return
         _replace(Path(os.path.realpath(path)), data, mode)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that only its user can read, atomically; a link in its place is replaced.
+
+    Raises
+    ------
+    PerfmodelError
+        If the folder is missing or read-only, or the disk full.
+    """
+    with _explained(path):
+        _replace(path, [data], 0o600)
+
+
+def read_private(path: Path) -> bytes:
+    """Read a file that belongs to this user, and is no link.
+
+    Raises
+    ------
+    OSError
+        If there is none, or the file is a link, or another user's.
+    """
+    with open_input(path, os.O_NOFOLLOW) as stream:
+        if os.fstat(stream.fileno()).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "another user's file")
+        return stream.read()
 
 
 @contextlib.contextmanager
@@ -177,12 +222,12 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         found = error.strerror or str(error)
-        advice = _ADVICE.get(error.errno or 0, "choose another path")
+        what = advice(error)
         if error.errno == errno.ENOENT and path.parent.is_dir():  # /proc takes no new file
-            found, advice = f"no file can be made in {str(path.parent)!r}", "choose another folder"
+            found, what = f"no file can be made in {str(path.parent)!r}", "choose another folder"
         elif error.errno == errno.ENOENT:
             found = f"there is no folder {str(path.parent)!r}"
-        message = f"expected to write {str(path)!r}; got: {found}; {advice}"
+        message = f"expected to write {str(path)!r}; got: {found}; {what}"
         raise PerfmodelError(message) from error
 
 
@@ -213,7 +258,65 @@ def _temporary_name() -> str:
     return f".perfmodel-{os.urandom(6).hex()}.tmp"
 
 
-def opened_unpacked(path: Path) -> IO[bytes]:
+def open_input(path: Path, flags: int = 0, *, buffering: int = -1) -> BufferedReader:
+    """Open a regular file to read its bytes. Every file that perfmodel reads is opened here.
+
+    A FIFO may wait forever for its writer, and a device may have no end.
+
+    Parameters
+    ----------
+    path : Path
+    flags : int
+        Further flags of ``open(2)``, such as ``os.O_NOFOLLOW``.
+    buffering : int
+        As of Python's `open`.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be opened, or is a folder, a FIFO, a socket or a device.
+    """
+
+    def regular(name: str, wanted: int) -> int:
+        _refuse(Path(name).stat().st_mode)  # opening a device may already change it
+        # if a FIFO takes the file's place meanwhile, opening it does not wait
+        return os.open(name, wanted | flags | os.O_NONBLOCK)
+
+    stream = cast("BufferedReader", open(path, "rb", buffering, opener=regular))  # noqa: SIM115
+    try:
+        _refuse(os.fstat(stream.fileno()).st_mode)
+    except OSError:
+        stream.close()
+        raise
+    return stream
+
+
+def read_whole(path: Path, most: int) -> bytes:
+    """Read a file of at most `most` bytes.
+
+    Raises
+    ------
+    OSError
+        As `open_input` does; if the file has more bytes.
+    """
+    with open_input(path) as stream:
+        stated = os.fstat(stream.fileno()).st_size
+        data = read_at_most(stream, most) if stated <= most else b""
+    if max(len(data), stated) > most:
+        raise OSError(errno.EFBIG, f"more than {most} bytes")
+    return data
+
+
+def _refuse(mode: int) -> None:
+    """Raise an OSError if a file of this mode is not a regular one."""
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "a folder")
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "a pipe or device; copy it to a file first")
+
+
+@contextlib.contextmanager
+def opened_unpacked(path: Path) -> Iterator[IO[bytes]]:
     """Open a file to read its bytes, unpacked where its name ends as a compressed file's does.
 
     The stream raises the errors of the library that unpacks: gzip, lzma or zstd.
@@ -221,25 +324,52 @@ def opened_unpacked(path: Path) -> IO[bytes]:
     Raises
     ------
     OSError
-        If the file cannot be opened.
+        If the file cannot be opened; see `open_input`.
     ReportError
-        If it is `.zst`, and this Python has nothing to unpack it with.
+        If it is `.zst`, and this Python has nothing to unpack it with; by the stream, if it
+        unpacks to far more than profilers' files do.
     """
-    if path.suffix not in COMPRESSED:
-        return path.open("rb")
+    with open_input(path) as packed:
+        if path.suffix not in COMPRESSED:
+            yield packed
+            return
+        most = max(os.fstat(packed.fileno()).st_size * _MOST_RATIO, _FEW_BYTES)
+        with _unpacked(packed, path) as stream:
+            yield cast("IO[bytes]", _Limited(stream, path, most))
+
+
+class _Limited:
+    """A stream that ends with an error where it is much longer than its file lets expect."""
+
+    def __init__(self, stream: IO[bytes], path: Path, most: int) -> None:
+        self._stream, self._path, self._left = stream, path, most
+
+    def read(self, size: int = -1) -> bytes:
+        """Read at most so many bytes."""
+        data = self._stream.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise ReportError(
+                f"{self._path}: expected at most {_MOST_RATIO} bytes for a packed one, as of what "
+                f"profilers write; got more: it is made to fill memory, or unpack it and give that"
+            )
+        return data
+
+
+def _unpacked(packed: BinaryIO, path: Path) -> IO[bytes]:
     if path.suffix == ".gz":
         import gzip  # few inputs need these modules, which take time to import
 
-        return cast("IO[bytes]", gzip.open(path, "rb"))
+        return cast("IO[bytes]", gzip.open(packed, "rb"))
     if path.suffix == ".xz":
         import lzma
 
-        return cast("IO[bytes]", lzma.open(path, "rb"))
-    return _opened_zstd(path)
+        return cast("IO[bytes]", lzma.open(packed, "rb", format=lzma.FORMAT_XZ))
+    return _unpacked_zstd(packed, path)
 
 
-def _opened_zstd(path: Path) -> IO[bytes]:
-    """Open a file of zstd with Python's module, new in 3.14, or else with the package zstandard.
+def _unpacked_zstd(packed: BinaryIO, path: Path) -> IO[bytes]:
+    """Unpack zstd with Python's module, new in 3.14, or else with the package zstandard.
 
     Both read every frame of a file: `pzstd` and `cat` make files of several.
     """
@@ -248,7 +378,7 @@ def _opened_zstd(path: Path) -> IO[bytes]:
     except ImportError:
         pass
     else:
-        return cast("IO[bytes]", zstd.open(path, "rb"))
+        return cast("IO[bytes]", zstd.open(packed, "rb"))
     try:
         import zstandard
     except ImportError:
@@ -257,7 +387,7 @@ def _opened_zstd(path: Path) -> IO[bytes]:
             f"with: zstd -d {path.name}"
         ) from None
     reader = zstandard.ZstdDecompressor().stream_reader(
-        path.open("rb"), read_across_frames=True, closefd=True
+        packed, read_across_frames=True, closefd=False
     )
     return cast("IO[bytes]", reader)
 
@@ -271,7 +401,7 @@ def blocks(path: Path) -> Iterator[bytes]:
         If one cannot be read.
     """
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-        with file.open("rb") as stream:
+        with open_input(file) as stream:
             while block := stream.read(_BLOCK):
                 yield block
 
@@ -301,7 +431,11 @@ def check_path(path: Path) -> None:
     except (OSError, ValueError) as error:  # a NUL in a path is a ValueError
         reason = getattr(error, "strerror", None) or error
         raise ReportError(f"{path}: cannot be read ({reason}); check the path") from error
-    if stat.S_ISDIR(mode):
-        raise ReportError(f"{path}: expected a file; got a folder; name the files inside it")
-    if not stat.S_ISREG(mode):
-        raise ReportError(f"{path}: expected a file; got a pipe or device; copy it to a file first")
+    try:
+        _refuse(mode)
+    except IsADirectoryError:
+        raise ReportError(
+            f"{path}: expected a file; got a folder; name the files inside it"
+        ) from None
+    except OSError as error:
+        raise ReportError(f"{path}: expected a file; got {error.strerror}") from None

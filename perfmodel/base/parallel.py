@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import perfmodel
@@ -171,7 +173,10 @@ def _in_processes(
     from multiprocessing import active_children, get_context
 
     others = {child.pid for child in active_children()}
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _end_with_parent)
+    place = tempfile.mkdtemp(
+        prefix="perfmodel-"
+    )  # a process that is ended leaves what it unpacked there
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _end_with_parent, (place,))
     futures: set[Future[list[tuple[int, T]]]] = set()
     try:
         with _uninterrupted():  # Ctrl-C is the parent's
@@ -190,11 +195,18 @@ def _in_processes(
             for child in active_children():
                 if child.pid not in others:
                     child.terminate()
+                    child.join(_PATIENCE_S)
+        rmtree(place, ignore_errors=True)
 
 
-def _end_with_parent() -> None:
-    """Let this process end when its parent is gone, which, killed, cannot end it."""
+def _end_with_parent(place: str) -> None:
+    """Let this process end when its parent is gone, which, killed, cannot end it.
+
+    Its temporary files are in the parent's folder `place`.
+    """
     from multiprocessing import parent_process
+
+    tempfile.tempdir = place
 
     def watch() -> None:
         if (parent := parent_process()) is not None:
@@ -206,7 +218,7 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Put off Ctrl-C while processes start, which inherit that they do not get it.
+    """Put off signals while processes start, which inherit that they do not get Ctrl-C.
 
     SIGALRM, too, by which `perfmodel.__main__` interrupts later: a process whose start is cut off
     prints a traceback. Other threads take signals that this one blocks, hence the handlers.
@@ -219,14 +231,14 @@ def _uninterrupted() -> Iterator[None]:
 
     ensure_running()  # its start unblocks SIGINT
     came: list[int] = []
-    both = signal.SIGALRM, signal.SIGINT
+    all_of = signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    before = [signal.signal(number, lambda n, _: came.append(n)) for number in both]
+    before = [signal.signal(number, lambda n, _: came.append(n)) for number in all_of]
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        for number, handler in zip(both, before, strict=True):
+        for number, handler in zip(all_of, before, strict=True):
             signal.signal(number, handler)
         for one in came:
             signal.raise_signal(one)

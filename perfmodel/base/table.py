@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from perfmodel.base.arrays import Int64
 
-Kind = Literal["text", "int", "float", "si", "percent"]
+Kind = Literal["text", "int", "float", "si", "percent", "more"]
 Align = Literal["left", "right", "center"]
 FORMATS: Final = ("table", "csv", "json", "jsonl", "markdown", "latex")
 MISSING: Final = "–"
@@ -42,9 +42,10 @@ class Column:
         Name in CSV, JSON and data frames; carries the unit, such as ``host_s``.
     title : str
         Heading in text, Markdown and LaTeX.
-    kind : {'text', 'int', 'float', 'si', 'percent'}
+    kind : {'text', 'int', 'float', 'si', 'percent', 'more'}
         ``si``: numbers in base units, shown with an SI prefix and `unit`, raw in CSV and JSON.
         ``percent``: fractions of one, shown times 100; percents already if `unit` is ``'%'``.
+        ``more``: likewise by how much something is longer; from twice on, how many times as long.
     unit : str
         Unit without prefix; added to the heading of ``int`` and ``float`` columns.
     align : {'left', 'right', 'center'}, optional
@@ -88,7 +89,9 @@ class Column:
             return printable(str(value))
         if self.kind == "si":
             return si(value, self.unit, 3 if self.digits is None else self.digits)
-        if self.kind == "percent":
+        if self.kind == "more" and value >= 1:
+            return f"{1 + value:.1f} times as long"
+        if self.kind in ("percent", "more"):
             scaled = value if self.unit == "%" else 100 * value
             return f"{scaled:.{1 if self.digits is None else self.digits}f} %"
         if self.kind == "int":
@@ -380,7 +383,13 @@ def to_frame(table: Table) -> pd.DataFrame:
     keys, found = table.records()
     rows = [*found]
     kinds = {"level": "int"} | {c.key: c.kind for c in table.columns}
-    types = {"int": "Int64", "float": "float64", "si": "float64", "percent": "float64"}
+    types = {
+        "int": "Int64",
+        "float": "float64",
+        "si": "float64",
+        "percent": "float64",
+        "more": "float64",
+    }
     columns = {}
     for i, key in enumerate(keys):
         values = [row[i] for row in rows]

@@ -15,6 +15,9 @@ _PREFIXES = {
 }  # fmt: skip
 _NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*")
 
+_SMALLEST: Final = 1e-15
+"""A thousandth of the smallest prefix: no clock and no count is finer."""
+
 DTYPE_BYTES: Final = {
     "float8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4, "float64": 8,
 }  # fmt: skip
@@ -42,7 +45,9 @@ def si(value: float | None, unit: str, digits: int = 3) -> str:
     """
     if value is None or math.isnan(value):
         return "–"
-    if value == 0 or math.isinf(value):
+    if abs(value) < _SMALLEST:  # what is left of two numbers that should be equal
+        return f"0 {unit}"
+    if math.isinf(value):
         return f"{value:g} {unit}"
     rounded = float(f"{value:.{digits - 1}e}")
     exponent = min(24, max(-12, 3 * math.floor(math.log10(abs(rounded)) / 3)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -114,6 +113,8 @@ def _machine(file: str | None, traces: Sequence[Any]) -> tuple[Any, Any]:
 
 BARE: Final = "batch_median_s_without_nsys"
 """Of a row of an index: seconds without a profiler."""
+_MOST_INDEX_BYTES: Final = 20_000_000
+"""An index of the shipped profiles has 300 bytes a row."""
 
 
 def read_index(index: Path | None) -> dict[str, dict[str, Any]]:
@@ -121,19 +122,25 @@ def read_index(index: Path | None) -> dict[str, dict[str, Any]]:
 
     A file that is no report names a step that was timed, and not recorded.
     """
+    from perfmodel.base.document import fitting, parse_json
     from perfmodel.base.errors import ModelError
+    from perfmodel.base.escape import printable
+    from perfmodel.base.files import read_whole
 
     if index is None:
         return {}
     try:
-        rows = json.loads(index.read_text(encoding="utf-8"))
+        rows = parse_json(read_whole(index, _MOST_INDEX_BYTES).decode())
         return {
-            row["file"]: row | ({BARE: float(row[BARE])} if row.get(BARE) else {}) for row in rows
+            row["file"]: row
+            | ({BARE: fitting(float, row[BARE])} if row.get(BARE) else {})
+            | ({"sizes": fitting(Mapping[str, int], row["sizes"])} if "sizes" in row else {})
+            for row in rows
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(
             f"{index}: expected a list of objects with file, sizes and {BARE}; got none that can "
-            f"be read ({type(error).__name__}); check the path"
+            f"be read ({printable(repr(error))[:200]}); check the path"
         ) from None
 
 

@@ -360,8 +360,36 @@ DTYPES: Final = click.Choice(["float16", "bfloat16", "float32", "float64"])
 OPERATOR_DTYPES: Final = click.Choice(["float8", *DTYPES.choices, "tf32"])
 
 
+class _Special(click.Option):
+    """An option that few need: help lists it under a title of its own, after all others."""
+
+    title = "Sizes, for formulas"
+
+
+class _OfTrainer(_Special):
+    title = "Settings of perfmodel's trainer"
+
+
+class Grouped(click.Command):
+    """A command whose help lists what few need last."""
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, those with a title of their own behind the others."""
+        rows: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for parameter in self.get_params(context):
+            title = parameter.title if isinstance(parameter, _Special) else "Options"
+            if (row := parameter.get_help_record(context)) is not None:
+                rows.setdefault(title, []).append(row)
+        for title, records in rows.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
 def batch_size(
-    said: str, default: int | None = None, most: int | None = None
+    said: str,
+    default: int | None = None,
+    most: int | None = None,
+    kind: type[click.Option] = click.Option,
 ) -> Callable[[_Command], _Command]:
     """`--batch-size`, which is B."""
     return click.option(
@@ -371,25 +399,29 @@ def batch_size(
         default=default,
         show_default=True,
         help=said,
+        cls=kind,
     )
 
 
-def ranks(said: str, least: int = 1) -> Callable[[_Command], _Command]:
+def ranks(
+    said: str, least: int = 1, kind: type[click.Option] = click.Option
+) -> Callable[[_Command], _Command]:
     """`--ranks`, which is p."""
-    return click.option("--ranks", "-p", type=click.IntRange(least), help=said)
+    return click.option("--ranks", "-p", type=click.IntRange(least), help=said, cls=kind)
 
 
 def _symbols(dtypes: click.Choice[str]) -> Callable[[_Command], _Command]:
     return together(
-        click.option("--input-size", "-D", type=_COUNT, help="D, inputs of one sample."),
-        click.option("--hidden-size", "-H", type=_COUNT, help="H, hidden units."),
-        click.option("--num-classes", "-C", type=_COUNT, help="C, classes."),
-        batch_size("B, batch of all ranks together."),
-        ranks("p, MPI ranks."),
+        click.option("--input-size", "-D", type=_COUNT, cls=_Special,
+                     help="D, inputs of one sample."),
+        click.option("--hidden-size", "-H", type=_COUNT, cls=_Special, help="H, hidden units."),
+        click.option("--num-classes", "-C", type=_COUNT, cls=_Special, help="C, classes."),
+        batch_size("B, batch of all ranks together.", kind=_Special),
+        ranks("p, MPI ranks.", kind=_Special),
         click.option("--dtype", type=dtypes,
                      help="b, the data type that is copied and reduced; for PyTorch, the type of "
                           "operators whose type the report does not show."),
-        click.option("--set", "given", multiple=True, metavar="SYMBOL=N",
+        click.option("--set", "given", multiple=True, metavar="SYMBOL=N", cls=_Special,
                      help="Value of any symbol."),
     )  # fmt: skip
 
@@ -404,6 +436,7 @@ LAYERS_OR_WORKLOAD = click.option(
 )  # fmt: skip
 COUNTING = click.option(
     "--counting", type=click.Choice(["document", "full"]), default="document", show_default=True,
+    cls=_Special,
     help="Count four GEMMs and the gradients, as in the CME 213 assignment, or everything.",
 )  # fmt: skip
 BATCH_RANGE = click.option(
@@ -415,7 +448,7 @@ LEVEL = click.option(
     "--level", type=click.Choice(["epoch", "micro_batch", "phase", "layer"]),
     help="Level that is the unit, in place of the step; --section levels lists what there is.",
 )  # fmt: skip
-WARMUP = click.option("--warmup", type=click.IntRange(0), help="Leading batches to exclude.")
+WARMUP = click.option("--warmup", type=click.IntRange(0), help="Leading steps to exclude.")
 ATTRIBUTE = click.option(
     "--attribute", type=click.Choice(["thread", "time"]), default="time", show_default=True,
     help="Attribute GPU work to ranges of its own thread, or also by time within the process.",
@@ -445,6 +478,9 @@ CACHE = click.option("--cache", type=FILE, metavar="FOLDER",
                      help="Folder to keep results in; a report with the same content is not "
                      "read again.")  # fmt: skip
 
+HOST_NAMES = click.option("--host-names", is_flag=True,
+                          help="Name hosts as the reports do; else they are numbered.")  # fmt: skip
+
 
 def flag(name: str) -> str:
     """Return a setting's flag."""
@@ -454,14 +490,18 @@ def flag(name: str) -> str:
 def settings(*names: str) -> Callable[[_Command], _Command]:
     """Settings of the trainer, with their values as choices."""
     return together(
-        *(click.option(flag(name), type=click.Choice(SETTINGS[name]), help=SETTING_FLAGS[name])
+        *(click.option(flag(name), type=click.Choice(SETTINGS[name]), cls=_OfTrainer,
+                       help=SETTING_FLAGS[name])
           for name in names)
     )  # fmt: skip
 
 
 trainer = settings(*SETTING_FLAGS)
 switches = together(
-    *(click.option(flag(name), is_flag=True, help=said) for name, said in SWITCH_FLAGS.items())
+    *(
+        click.option(flag(name), is_flag=True, help=said, cls=_OfTrainer)
+        for name, said in SWITCH_FLAGS.items()
+    )
 )
 
 
@@ -503,6 +543,7 @@ def chosen(options: dict[str, Any]) -> Options:
         causal=options.get("attention") == "causal",
         counters=options.get("counters"),
         machine=machine_of(options.get("machine"))[0],
+        host_names=bool(options.get("host_names")),
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
@@ -49,7 +50,7 @@ def emit(result: Result, fmt: str = "text", out: Path | None = None, **others: A
         _show(result, fmt, err=out == STDOUT)
     if written and out != STDOUT and not is_quiet():
         if fmt == "text":
-            click.echo()
+            echo()
         report_written(written, err=fmt != "text")
 
 
@@ -126,7 +127,30 @@ def _show(result: Result, fmt: str, *, err: bool) -> None:
         if fmt == "csv" and is_terminal():
             part = "\n".join(map(one_line, part.split("\n")))
         # whatever comes from outside is escaped or, as in CSV, meant as it is
-        click.echo(part, nl=False, color=True, err=err)
+        if not echo(part, nl=False, err=err):
+            return
+
+
+def echo(text: str | bytes = "", *, nl: bool = True, err: bool = False) -> bool:
+    """Print; return whether somebody reads it.
+
+    A closed pipe, as of ``perfmodel ... | head``, is no error: what follows is dropped, and the
+    command ends with its own exit code.
+    """
+    try:
+        click.echo(text, nl=nl, err=err, color=True)
+    except BrokenPipeError:
+        drop(sys.stderr if err else sys.stdout)
+        return False
+    return True
+
+
+def drop(stream: IO[str]) -> None:
+    """Drop what a stream could not take: Python would write it again when it ends."""
+    with contextlib.suppress(OSError, ValueError):  # there is none, as in a test
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def is_quiet() -> bool:
@@ -145,19 +169,19 @@ def one_line(message: object) -> str:
 def warn(message: object) -> None:
     """Print a warning on standard error, in one line."""
     if not is_quiet():
-        click.echo(f"perfmodel: warning: {one_line(message)}", err=True)
+        echo(f"perfmodel: warning: {one_line(message)}", err=True)
 
 
 def say_error(message: object) -> None:
     """Print an error on standard error, in one line."""
-    click.echo(f"perfmodel: error: {one_line(message)}", err=True)
+    echo(f"perfmodel: error: {one_line(message)}", err=True)
 
 
 def report_written(paths: Path | Sequence[Path], *, err: bool = True) -> None:
     """Say which files were written."""
     several = [paths] if isinstance(paths, Path) else paths
     if not is_quiet():
-        click.echo(f"Written: {'  '.join(map(one_line, several))}", err=err)
+        echo(f"Written: {'  '.join(map(one_line, several))}", err=err)
 
 
 def is_terminal() -> bool:
@@ -179,7 +203,8 @@ def write(out: Path, content: str | Iterable[str]) -> None:
     """Write a text, or its parts, to a file whole or not at all, or to `-`, standard output."""
     if out == STDOUT:
         for part in [content] if isinstance(content, str) else content:
-            click.echo(part, nl=False)
+            if not echo(part, nl=False):
+                return
     else:
         from perfmodel.base.files import write_text
 

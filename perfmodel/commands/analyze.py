@@ -19,12 +19,17 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-@click.command()
+@click.command(
+    cls=_options.Grouped,
+    epilog="Exit codes: 0 done; 1 an output cannot be written; 2 wrong usage; 3 a report cannot be "
+    "read; 4 it lacks what the command needs; 5 the workload is unknown or impossible; 130 Ctrl-C.",
+)
 @_options.reports
 @_options.analysis
 @_options.operators
 @_options.engine
 @_options.CACHE
+@_options.HOST_NAMES
 @click.option("--db", type=_options.FILE, help="Results database to add to.")
 @click.option(
     "--section", type=click.Choice(["levels"]),

@@ -12,7 +12,7 @@ from perfmodel.commands import _options
 from perfmodel.commands._output import Progress, distinct, emit_model, read_reports, warn
 
 
-@click.command()
+@click.command(cls=_options.Grouped)
 @_options.reports
 @_options.symbols
 @_options.WORKLOAD
@@ -72,12 +72,12 @@ def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: 
 def _observed(traces: Sequence[Any], options: dict[str, Any]) -> tuple[list[Any], str]:
     """Observations of all runs, and the GPUs' name."""
     from perfmodel.analysis.runs import time_runs
-    from perfmodel.programs import program_of_sizes
+    from perfmodel.programs import model_of_sizes
 
     chosen = _options.chosen({**options, "machine": None})
     gpus = sorted({gpu.name for trace in traces for gpu in trace.gpus})
-    program = program_of_sizes(chosen)
-    found = [program.observe(run, chosen) for run in time_runs(traces, chosen)]
+    model = model_of_sizes(chosen)
+    found = [model.observe(run, chosen) for run in time_runs(traces, chosen)]
     if len(gpus) > 1:
         warn(
             f"reports of {len(gpus)} kinds of GPU, {', '.join(gpus)}: a model of all of them "
@@ -102,7 +102,7 @@ def _microbenchmarks(file: str | None, machine: str) -> tuple[Any, Any, Any]:
     """What a machine's measurement holds: GEMMs by shape, evidence of other parts, host times."""
     from perfmodel.base.errors import ModelError
     from perfmodel.models.hosts import calls_of
-    from perfmodel.programs import program_of_sizes
+    from perfmodel.programs import model_of_sizes
 
     if file is None:
         return None, (), {}
@@ -119,7 +119,7 @@ def _microbenchmarks(file: str | None, machine: str) -> tuple[Any, Any, Any]:
             f"{file}: expected microbenchmarks of the reports' GPU, {machine or 'none'}; got those "
             f"of {names or 'a CPU'}; measure on the machine that ran the reports"
         )
-    products, evidence = program_of_sizes().microbenchmarks(found, source)
+    products, evidence = model_of_sizes().microbenchmarks(found, source)
     if products is None and not evidence:
         raise ModelError(
             f"{file}: expected the trainer's GEMMs, copies, all-reduces or an empty kernel's "

@@ -46,7 +46,7 @@ class _Percent(click.FloatRange):
 )  # fmt: skip
 @click.option(
     "--fail-if-slower", "limit", type=_Percent(), metavar="PERCENT",
-    help="Exit with 7 if batches are slower by more, 8 if the noise is too large to decide.",
+    help="Exit with 7 if steps are slower by more, 8 if the noise is too large to decide.",
 )  # fmt: skip
 @click.option(
     "--junit", type=_options.FILE, help="Write the result of --fail-if-slower as JUnit XML."

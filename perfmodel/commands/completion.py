@@ -14,6 +14,7 @@ from click.shell_completion import (
 )
 
 from perfmodel.commands._options import COMPLETING
+from perfmodel.commands._output import echo
 
 _INSTALL: Final = {
     "bash": "perfmodel completion bash > ~/.local/share/bash-completion/completions/perfmodel",
@@ -56,5 +57,5 @@ def completion(context: click.Context, shell: str) -> None:
     """
     made = get_completion_class(shell)
     assert made is not None  # the choices are click's
-    click.echo(f"# {_INSTALL[shell]}\n# {_THEN[shell]}")
-    click.echo(made(context.find_root().command, {}, "perfmodel", COMPLETING).source())
+    echo(f"# {_INSTALL[shell]}\n# {_THEN[shell]}")
+    echo(made(context.find_root().command, {}, "perfmodel", COMPLETING).source())

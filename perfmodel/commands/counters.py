@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from perfmodel.commands import _options
-from perfmodel.commands._output import emit, warn
+from perfmodel.commands._output import echo, emit, warn
 
 
-@click.command()
+@click.command(cls=_options.Grouped)
 @click.argument("files", nargs=-1)
 @click.option(
     "--command", "collect", is_flag=True,
@@ -48,7 +48,7 @@ def counters(files: tuple[str, ...], fmt: str, out: Path | None, **options: Any)
         from perfmodel.base.escape import shell_line
 
         words = command(files, ranges=options["ranges"], sectors=options["sectors"])
-        click.echo(shell_line(words))
+        echo(shell_line(words))
         return
     if not files:
         raise click.UsageError("expected FILES of ncu, or --command -- PROGRAM; got neither")

@@ -12,7 +12,7 @@ from perfmodel.commands._output import emit
 from perfmodel.programs import FORMULA_SETTINGS, program_of_sizes
 
 
-@click.command()
+@click.command(cls=_options.Grouped)
 @_options.WORKLOAD
 @_options.COUNTING
 @_options.settings(*FORMULA_SETTINGS)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from perfmodel.commands import _options
-from perfmodel.commands._output import emit, one_line, say_error, writes
+from perfmodel.commands._output import echo, emit, one_line, say_error, writes
 
 
 @click.group()
@@ -85,7 +85,7 @@ def measure_(
 
     def say(text: str) -> None:
         if first:
-            click.echo(one_line(text), err=True)
+            echo(one_line(text), err=True)
 
     words = (Path(word).name if word == str(out) else word for word in sys.argv[1:])
     command = shlex.join(["perfmodel", *words])

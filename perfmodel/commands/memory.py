@@ -11,7 +11,7 @@ from perfmodel.commands import _options
 from perfmodel.commands._output import emit
 
 
-@click.command()
+@click.command(cls=_options.Grouped)
 @click.argument("report", required=False, type=_options.REPORT)
 @_options.symbols
 @_options.trainer

@@ -10,10 +10,10 @@ import click
 
 from perfmodel.commands import _options
 from perfmodel.commands._output import Progress, distinct, emit, read_reports, warn
-from perfmodel.programs import program_of_sizes
+from perfmodel.programs import model_of_sizes, program_of_sizes
 
 
-@click.command()
+@click.command(cls=_options.Grouped)
 @click.option(
     "--model", "path", required=True, type=_options.JSON, help="A model of perfmodel calibrate."
 )
@@ -73,7 +73,7 @@ def predict(path: Path, fmt: str, out: Path | None, **options: Any) -> None:
     else:
         found, picture = [predict_case(model, case, host)], None
         result = report.one(found[0], images, host)
-    said = program_of_sizes().too_large([p.case for p in found], model.machine, images)
+    said = model_of_sizes().too_large([p.case for p in found], model.machine, images)
     if said is not None:
         warn(said)
     emit(result, fmt, out, picture=picture)
@@ -84,19 +84,19 @@ def _case(model: Any, options: dict[str, Any]) -> Any:
     from perfmodel.base.errors import WorkloadError
 
     chosen = _options.chosen(options)
-    program, settings = program_of_sizes(chosen), _options.trainer_settings(options)
-    given = program.name if chosen.workload is None else chosen.workload.name
+    sizes, settings = model_of_sizes(chosen), _options.trainer_settings(options)
+    given = program_of_sizes().name if chosen.workload is None else chosen.workload.name
     if given != model.workload:
         raise WorkloadError(
             f"expected the workload that the model was calibrated with, {model.workload!r}; got "
             f"{given!r}; give that one's --workload FILE.toml, and none for the trainer's MLP"
         )
     if chosen.workload is None:
-        return program.case({"D": 784, "C": 10, "b": 4, **chosen.values}, settings, chosen)
+        return sizes.case({"D": 784, "C": 10, "b": 4, **chosen.values}, settings, chosen)
     if settings:
         flags = ", ".join(map(_options.flag, settings))
         warn(f"{flags}: settings of the trainer's say nothing of {model.workload}")
-    return program.case(chosen.values, {}, chosen)
+    return sizes.case(chosen.values, {}, chosen)
 
 
 def _host(model: Any, options: dict[str, Any]) -> Any:
@@ -124,7 +124,7 @@ def _anchors(model: Any, options: dict[str, Any]) -> list[Any]:
     """Observe the reports of the host that is predicted."""
     from perfmodel.analysis.runs import time_runs
     from perfmodel.base.errors import ModelError
-    from perfmodel.programs.program import UnknownPartsError
+    from perfmodel.programs.calibrated import UnknownPartsError
 
     reports = distinct(options["anchors"])
     if not reports:
@@ -138,9 +138,9 @@ def _anchors(model: Any, options: dict[str, Any]) -> list[Any]:
             f"expected anchors on the model's GPU, {model.machine}; got {gpus or 'none'}; a host "
             "is corrected, not another GPU: calibrate there"
         )
-    program = program_of_sizes(chosen)
+    observed = model_of_sizes(chosen)
     try:
-        return [program.observe(run, chosen) for run in time_runs(traces, chosen)]
+        return [observed.observe(run, chosen) for run in time_runs(traces, chosen)]
     except UnknownPartsError as error:
         raise ModelError(
             f"{error.found}; give --anchor reports of the program that the model is of, on the "

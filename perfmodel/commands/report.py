@@ -18,12 +18,13 @@ _DRAWN = 16
 """Reports of which the page may draw what happens in a batch: it has room for eight ranks."""
 
 
-@click.command()
+@click.command(cls=_options.Grouped)
 @_options.reports
 @_options.analysis
 @_options.operators
 @_options.engine
 @_options.CACHE
+@_options.HOST_NAMES
 @_options.MODEL
 @_options.out(_options.Out(".html", ".htm", "-", result=False), f"Default: {_USUAL}.")
 @_options.QUIET

@@ -14,7 +14,7 @@ from perfmodel.commands.analyze import analyzed, exit_of
 _UNITS = {"P_flops": "FLOP/s", "P_pci": "B/s", "P_mpi": "B/s", "P_peer": "B/s", "alpha": "s"}
 
 
-@click.command()
+@click.command(cls=_options.Grouped)
 @click.argument("reports", nargs=-1, type=_options.REPORT)
 @_options.symbols
 @click.option(
@@ -37,12 +37,18 @@ def splits(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any
     parallel, by MPI or NCCL, is compared with the estimate.
     """
     from perfmodel.analysis.splits import compare, override, rank_splits, rates_of, sizes_of
+    from perfmodel.base.errors import WorkloadError
     from perfmodel.programs.mlp.splits import DOCUMENT
     from perfmodel.render.splits import result
 
     batches = {name: options[name] for name in ("batch_range", "warmup", "attribute")}
     analysis = analyzed(reports, {**batches, "counting": "full"}) if reports else None
     runs = analysis.runs if analysis else ()
+    if runs and runs[0].program.calibrated is None:
+        raise WorkloadError(
+            f"{runs[0].label}: expected a run of a two-layer MLP, whose splits are ranked; got "
+            f"program {runs[0].program.name!r}; leave the report out, and give sizes as flags"
+        )
     values = _options.symbol_values(options)
     known = dict(runs[0].identity.values) if runs else {}
     sizes, ranks = sizes_of({**known, **values})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfmodel.commands import _options
-from perfmodel.commands._output import emit, picture_bytes, warn, writes
+from perfmodel.commands._output import echo, emit, picture_bytes, warn, writes
 
 if TYPE_CHECKING:
     from perfmodel.programs.identify import Identity
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @_options.reports
 @click.option(
     "--batch", "batches", metavar="N|FROM:TO",
-    help="Batch, or batches from FROM up to but without TO, counted from 0.",
+    help="Step, or steps from FROM up to but without TO, counted from 0.",
 )  # fmt: skip
 @click.option(
     "--rank",
@@ -53,7 +53,7 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
     from perfmodel.timing.timeline import clocks_differ, median_batch, select, window_of
 
     perfetto = out is not None and (options["perfetto"] or _options.kind_of(out) == ".json")
-    batches = _batches(options["batches"])
+    batches = chosen_batches(options["batches"])
     with contextlib.ExitStack() as files:
         if batches is None and perfetto:
             run, traces = _whole_run(reports, options)
@@ -81,7 +81,7 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
         return to_json(lanes, title)
 
     def drawn(path: Path) -> Path:
-        click.echo(picture_bytes(_picture(lanes, window, title, options["width"])), nl=False)
+        echo(picture_bytes(_picture(lanes, window, title, options["width"])), nl=False)
         return path
 
     start_ns = window.start_ns if window else None
@@ -155,7 +155,8 @@ def _work(
     return identity, flops, [program.operations(t, steps, options) for t, steps in pairs]
 
 
-def _batches(text: str | None) -> range | None:
+def chosen_batches(text: str | None) -> range | None:
+    """Read the value of --batch."""
     if text is None:
         return None
     first, colon, last = text.partition(":")
@@ -164,7 +165,7 @@ def _batches(text: str | None) -> range | None:
     found = range(int(first or 0), int(last or 0) if colon else int(first or -1) + 1)
     if not found:
         raise click.BadParameter(
-            f"expected a batch or FROM:TO, such as 7 or 2:5; got {text!r}", param_hint="--batch"
+            f"expected a step or FROM:TO, such as 7 or 2:5; got {text!r}", param_hint="--batch"
         )
     return found
 
@@ -182,11 +183,11 @@ def _ranks(given: tuple[int, ...], known: tuple[int, ...]) -> frozenset[int] | N
 def _title(run: Run, identity: Identity, batches: range | None, *, median: bool) -> str:
     values = identity.values
     symbols = ", ".join(f"{s} = {values[s]}" for s in ("D", "H", "C", "B", "p") if s in values)
-    which = "all batches"
+    which = "all steps"
     if batches is not None:
-        which = f"batch {batches[0]}{' (the median)' if median else ''}"
+        which = f"step {batches[0]}{' (the median)' if median else ''}"
     if batches is not None and len(batches) > 1:
-        which = f"batches {batches[0]} to {batches[-1]}"
+        which = f"steps {batches[0]} to {batches[-1]}"
     return f"{run.label}, {which}" + (f"; {symbols}" if symbols else "")
 
 

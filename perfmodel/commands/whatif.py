@@ -53,8 +53,9 @@ def whatif(
         for one in distinct(reports):
             advance(f"reading {one.name}")
             timed.append(measure_report(one, one, chosen))
-    modelled = any(program_named(one.program).modelled for one in timed)
-    if model is None and not (modelled and any(read_mark(one.trace) for one in timed)):
+    models = [program_named(one.program).calibrated for one in timed]
+    by_mark = any(one is not None and one.by_mark for one in models)
+    if model is None and not (by_mark and any(read_mark(one.trace) for one in timed)):
         names = [name.strip() for name in together.split(",") if name.strip()]
         emit(graph_result(graph_changes(timed, chosen, names)), fmt, out)
         return

@@ -18,7 +18,10 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Floats, Int64
 from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError
-from perfmodel.base.files import check_path
+from perfmodel.base.files import check_path, read_whole
+
+_MOST_BYTES: Final = 1 << 28
+"""A sample a GPU is about 100 bytes: ten samples a second of eight GPUs for more than 9 hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +267,7 @@ def read_series(path: Path) -> Series:
     """
     check_path(path)
     try:
-        rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+        rows = list(csv.DictReader(io.StringIO(read_whole(path, _MOST_BYTES).decode())))
     except UnicodeDecodeError as error:
         raise ReportError(
             f"{path}: expected a CSV of perfmodel utilization; got bytes that are no text; "

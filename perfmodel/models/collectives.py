@@ -43,6 +43,9 @@ class Cost:
         )
 
 
+_ROUNDING: Final = 1e-9
+"""Times that differ by no larger share are equal: means of nanoseconds, in float64."""
+
 ALGORITHMS: Final[Mapping[str, Mapping[str, Callable[[float, int, int], Cost]]]] = {
     "all-reduce": {
         # 2 (p-1) alpha + 2 (p-1)/p n beta + (p-1)/p n gamma [P]: the fewest bytes there can be
@@ -149,7 +152,8 @@ def fit_link(sizes_bytes: Sequence[float], seconds: Sequence[float], ranks: int)
     if alpha < 0:
         alpha, sent = 0.0, matrix[:, 1]
         beta = float(sent @ np.asarray(seconds) / (sent @ sent))
-    if not beta > 0:
+    grows_s = beta * float(np.ptp(matrix[:, 1]))
+    if not grows_s > _ROUNDING * max(seconds):
         raise ModelError(
             f"expected times that grow with the size; got {list(seconds)} s for "
             f"{list(sizes_bytes)} bytes; measure longer messages"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.document import Entries, pick, plain, read_table, to_json
+from perfmodel.base.document import Entries, parse_json, pick, plain, read_table, to_json
 from perfmodel.base.escape import printable
 from perfmodel.base.files import write_text
 from perfmodel.models.terms import HOST_KINDS, UNITS, USUAL_NOISE, Alone, Term
@@ -126,7 +125,7 @@ def load(path: Path) -> Model:
         the key, what was expected and what was got.
     """
     what = "a model that perfmodel calibrate wrote"
-    return parse(read_table(path, json.loads, what, _AGAIN), printable(str(path)))
+    return parse(read_table(path, parse_json, what, _AGAIN), printable(str(path)))
 
 
 def parse(data: Any, where: str) -> Model:

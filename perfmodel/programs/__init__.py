@@ -15,6 +15,7 @@ from perfmodel.programs.mlp.settings import (
 )
 
 if TYPE_CHECKING:
+    from perfmodel.programs.calibrated import Calibrated
     from perfmodel.programs.program import Options, Program
     from perfmodel.readers.trace import Trace
     from perfmodel.timing.run import Run
@@ -28,6 +29,7 @@ __all__ = [
     "SETTING_FLAGS",
     "SWITCH_FLAGS",
     "Counting",
+    "model_of_sizes",
     "program_named",
     "program_of",
     "program_of_run",
@@ -96,3 +98,11 @@ def program_of_sizes(options: Options | None = None) -> Program:
     from perfmodel.programs.own import OWN_PROGRAM
 
     return MLP_PROGRAM if options is None or options.workload is None else OWN_PROGRAM
+
+
+def model_of_sizes(options: Options | None = None) -> Calibrated:
+    """Return the model of the steps of `program_of_sizes`."""
+    from perfmodel.programs.mlp.program import MLP_MODEL
+    from perfmodel.programs.own import OWN_MODEL
+
+    return MLP_MODEL if options is None or options.workload is None else OWN_MODEL

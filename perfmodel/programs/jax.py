@@ -11,7 +11,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int64
 from perfmodel.base.units import si
-from perfmodel.programs.findings import Actions
+from perfmodel.programs.actions import Actions
 from perfmodel.programs.identify import Identity
 from perfmodel.programs.program import UNNAMED_STEP, Options, Program
 from perfmodel.readers.trace import Trace, without_doubtful_sizes
@@ -367,15 +367,11 @@ class JaxProgram(Program):
         """Whether ranges are those of XLA."""
         return is_jax(trace)
 
-    def own_ranges(self, trace: Trace) -> Trace:
-        """Return the trace with XLA's modules, and without its thunks."""
-        return own_ranges(trace)
-
     def steps(
         self, trace: Trace, options: Options, parts: Parts | None = None
     ) -> tuple[Trace, Steps]:
-        """Return the trace with the ranges to show, and its steps, of what modules launch."""
-        own = self.own_ranges(without_doubtful_sizes(trace))
+        """Return the trace with XLA's modules, without thunks, and steps of what they launch."""
+        own = own_ranges(without_doubtful_sizes(trace))
         found = find_module_steps(own, options.batch_label, executing(trace, parts))
         several = found.declared and (found.row < 0).any()
         if several:  # the ranges that are made for them have the modules' name

@@ -12,7 +12,8 @@ from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
 from perfmodel.models.terms import AHEAD, BETWEEN, Alone, Case, Observation, Part
 from perfmodel.models.terms import Clock as Side
-from perfmodel.programs.identify import Identity, missing_values
+from perfmodel.programs.calibrated import Calibrated, not_modelled
+from perfmodel.programs.identify import Identity
 from perfmodel.programs.mlp.identify import identify, precision
 from perfmodel.programs.mlp.settings import BATCH_RANGE
 from perfmodel.programs.program import Options, Program, StepClock
@@ -20,40 +21,16 @@ from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.launched import Parts
 from perfmodel.timing.run import Run, batch_seconds
-from perfmodel.timing.samples import Clock, PathTimes, count_warmup, tabulate
+from perfmodel.timing.samples import Clock, PathTimes, tabulate
 from perfmodel.timing.spans import Steps, named_steps
+from perfmodel.timing.step_times import count_warmup
 from perfmodel.workloads.work import Workload
 
 _CLOCKS: Final[dict[str, Clock]] = {"host": "host", "gpu": "gpu_busy"}
 
 
-class OwnProgram(Program):
-    """See `perfmodel.programs.program.Program`."""
-
-    name: str = "own"
-    step_clock: StepClock = "host"
-    identify = staticmethod(identify)
-    missing = staticmethod(missing_values)
-
-    def recognizes(self, trace: Trace, options: Options) -> bool:
-        """Whether the user gave formulas."""
-        return options.workload is not None and options.level is None
-
-    def steps(
-        self, trace: Trace, options: Options, parts: Parts | None = None
-    ) -> tuple[Trace, Steps]:
-        """Take the range that the user, or the file, names."""
-        assert options.workload is not None  # `recognizes`
-        label = options.batch_label or options.workload.batch_range or BATCH_RANGE
-        return trace, named_steps(trace, label, "asked" if options.batch_label else "declared")
-
-    def workload(self, identity: Identity, options: Options) -> Workload | None:
-        """Return the user's formulas."""
-        return options.workload
-
-    def peak(self, label: str, identity: Identity, *, seen_tf32: bool) -> str:
-        """Return the peak for elements of b bytes."""
-        return precision(identity.values.get("b", 4), {}, seen_tf32=seen_tf32)
+class OwnModel(Calibrated):
+    """See `perfmodel.programs.calibrated.Calibrated`."""
 
     def case(
         self, sizes: Mapping[str, int], settings: Mapping[str, str], options: Options
@@ -65,7 +42,7 @@ class OwnProgram(Program):
     def observe(self, run: Run, options: Options) -> Observation:
         """Measure the ranges that the file names."""
         if options.workload is None:  # the run was measured with one
-            return super().observe(run, options)
+            raise not_modelled(run)
         workload, given = options.workload, options.values
         identity, _ = identify(run, {k: v for k, v in given.items() if k in workload.symbols})
         values = {
@@ -102,6 +79,38 @@ class OwnProgram(Program):
             phases={name: s for (name, c), s in times.items() if c == clock and s > 0},
             batches=int(np.isfinite(batches).any(axis=0).sum()),
         )
+
+
+OWN_MODEL: Final = OwnModel()
+
+
+class OwnProgram(Program):
+    """See `perfmodel.programs.program.Program`."""
+
+    name: str = "own"
+    step_clock: StepClock = "host"
+    identify = staticmethod(identify)
+    calibrated: Calibrated | None = OWN_MODEL
+
+    def recognizes(self, trace: Trace, options: Options) -> bool:
+        """Whether the user gave formulas."""
+        return options.workload is not None and options.level is None
+
+    def steps(
+        self, trace: Trace, options: Options, parts: Parts | None = None
+    ) -> tuple[Trace, Steps]:
+        """Take the range that the user, or the file, names."""
+        assert options.workload is not None  # `recognizes`
+        label = options.batch_label or options.workload.batch_range or BATCH_RANGE
+        return trace, named_steps(trace, label, "asked" if options.batch_label else "declared")
+
+    def workload(self, identity: Identity, options: Options) -> Workload | None:
+        """Return the user's formulas."""
+        return options.workload
+
+    def peak(self, label: str, identity: Identity, *, seen_tf32: bool) -> str:
+        """Return the peak for elements of b bytes."""
+        return precision(identity.values.get("b", 4), {}, seen_tf32=seen_tf32)
 
 
 OWN_PROGRAM: Final = OwnProgram()

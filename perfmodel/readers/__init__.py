@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from perfmodel.base.files import COMPRESSED
+from perfmodel.base.files import COMPRESSED, open_input
 from perfmodel.readers.checks import RAW, begins_as_json, check_file
 from perfmodel.readers.nsys import ALL_PARTS, read_sqlite
 from perfmodel.readers.trace import Trace
@@ -80,9 +80,7 @@ def is_sqlite(path: Path) -> bool:
 def _is_json(path: Path) -> bool:
     """Whether a file begins as JSON does; not whether there is such a file."""
     try:
-        if not path.is_file():  # opening a pipe waits for its writer
-            return False
-        with path.open("rb") as stream:
+        with open_input(path) as stream:
             return begins_as_json(stream)
     except (OSError, ValueError):
         return False

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
 from perfmodel.base.errors import PerfmodelError, ReportError
-from perfmodel.base.files import check_path
+from perfmodel.base.files import check_path, open_input, read_whole
 
 RAW: Final = (".nsys-rep", ".qdrep")
 
@@ -31,6 +30,9 @@ _BLANKS: Final = 1 << 16
 _LONGEST_PATH: Final = 504
 """Bytes of a path that SQLite opens (MAX_PATHNAME of its os_unix.c, less its own suffixes)."""
 
+_MOST_SUM_BYTES: Final = 1 << 16
+"""Of a line of ``sha256sum``: 66 bytes and a path."""
+
 _MAGIC: Final = b"SQLite format 3\x00"
 
 
@@ -40,9 +42,7 @@ def stamp(file: Path) -> tuple[int, ...]:
     The file is opened anew: NFS asks its server then.
     """
     try:
-        if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe waits for its writer
-            return ()
-        with file.open("rb") as stream:
+        with open_input(file) as stream:
             found = os.fstat(stream.fileno())
     except (OSError, ValueError):
         return ()
@@ -107,7 +107,7 @@ def check_file(file: Path, path: Path) -> None:
         )
     try:
         size = file.stat().st_size
-        with file.open("rb") as stream:
+        with open_input(file) as stream:
             header = stream.read(100)
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -172,8 +172,9 @@ def _check_sum(file: Path, path: Path) -> None:
     try:
         import hashlib  # brings OpenSSL, which few readings need
 
-        expected = beside.read_text("utf-8", "replace").split(maxsplit=1)[:1]
-        with file.open("rb") as stream:
+        said = read_whole(beside, _MOST_SUM_BYTES).decode("utf-8", "replace")
+        expected = said.split(maxsplit=1)[:1]
+        with open_input(file) as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise _unreadable(beside, error) from error

@@ -222,6 +222,8 @@ class JsonStream:
         left = len(self._text) - self._at
         try:
             block = self._stream.read(max(_BLOCK, left))
+        except ReportError:
+            raise
         except Exception as error:  # every library of compression has errors of its own
             raise ReportError(f"{self._path}: cannot be read ({error}); copy it again") from error
         self._ended = not block

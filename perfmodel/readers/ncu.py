@@ -294,7 +294,7 @@ def read_text(path: Path) -> str:
     check_path(path)
     if path.suffix == ".ncu-rep":
         return _import(path)
-    data = _unpacked(path) if path.suffix == ".xz" else path.read_bytes()
+    data = _unpacked(path)
     wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")  # redirected by PowerShell
     return data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
 
@@ -303,12 +303,12 @@ def _unpacked(path: Path) -> bytes:
     try:
         with opened_unpacked(path) as file:
             data = read_at_most(file, _MOST_BYTES)
-    except (lzma.LZMAError, EOFError) as error:
+    except (lzma.LZMAError, EOFError, OSError) as error:
         raise ReportError(f"{path}: cannot be unpacked ({error}); copy it again") from error
     if len(data) > _MOST_BYTES:
         raise ReportError(
-            f"{path}: expected at most {_MOST_BYTES} bytes unpacked; got more; unpack it, and give "
-            f"the CSV file"
+            f"{path}: expected at most {_MOST_BYTES} bytes of text; got more; print fewer "
+            f"metrics or kernels: ncu --import REPORT --csv --metrics NAMES"
         )
     return data
 
@@ -320,7 +320,7 @@ def _import(path: Path) -> str:
     return converted(path, [*command, "--print-units", "base"], instead)
 
 
-_MOST_BYTES: Final = 1 << 30
+_MOST_BYTES: Final = 1 << 29
 
 _BASES: Final = frozenset(("inst", "byte", "B", "second", "s", "hz", "Hz", "op", "ops", "%"))
 _PREFIXES: Final = {

@@ -6,6 +6,7 @@ GPU operations, some rows at a time.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from perfmodel.base.arrays import Arena, Bool, Int32, Int64, keep_freed
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.gpu import Gpu
 from perfmodel.readers.checks import stamp, unchanged
+from perfmodel.readers.chunks import LeftOut
 from perfmodel.readers.codes import Codes, Ids, factorize, least
 from perfmodel.readers.nvtx import MPI_DOMAIN, Nvtx, read_nvtx
 from perfmodel.readers.operator_texts import OperatorTexts
@@ -45,7 +47,7 @@ from perfmodel.readers.trace import (
     join,
     rows,
 )
-from perfmodel.readers.window import InWindow, LeftOut
+from perfmodel.readers.window import InWindow
 
 ALL_PARTS: Final = frozenset({"nvtx", "ops", "op_details", "api", "api_names", "mpi"})
 """Parts of a report. 'op_details' are sizes, kinds and places of GPU operations, 'api_names' the
@@ -75,7 +77,12 @@ _FACTS: Final = (
     "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV", "DIAGNOSTIC_EVENT",
 )  # fmt: skip
 """Tables of what does not happen at a time."""
-_META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+META_TABLES: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+"""Versions and settings of the export; the second name is that of 2022."""
+HOST_NAME: Final = "Hostname"
+"""The name of the recorded machine in TARGET_INFO_SYSTEM_ENV."""
+_PATH: Final = re.compile(r"(?<![\w/.])(?:~|\.{1,2})?/(?:[^\s/'\"]+/)*(?=[^\s/'\"])")
+"""The folders of a path, which may name a user."""
 _SEVERITY = {0: "unknown", 1: "info", 2: "warning", 3: "error", 4: "verbose"}
 
 
@@ -186,7 +193,7 @@ def read_window(
 
 def check_export(db: Database) -> None:
     """Refuse an SQLite file that is no Nsight Systems export with a `SchemaError`."""
-    known = {*_META, "ANALYSIS_DETAILS", "TARGET_INFO_SESSION_START_TIME"}
+    known = {*META_TABLES, "ANALYSIS_DETAILS", "TARGET_INFO_SESSION_START_TIME"}
     if "StringIds" not in db.tables or not (known | {"NVTX_EVENTS"}) & db.tables:
         found = ", ".join(sorted(db.tables)[:5]) or "no table"
         kind = "a folder" if Path(db.path).is_dir() else "an SQLite file"
@@ -314,7 +321,7 @@ def _assemble(
     )
     if not any(t in db.tables for t in MPI_TABLES):
         mpi, strings = _mpi_from_nvtx(nvtx, mpi, strings)
-    meta = {str(n): str(v) for t in _META for n, v in db.rows(t, ["name", "value"])}
+    meta = {str(n): str(v) for t in META_TABLES for n, v in db.rows(t, ["name", "value"])}
     (utc,) = next(db.rows("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"]), (None,))
     return Trace(
         source=db.path,
@@ -343,22 +350,38 @@ def _assemble(
         nvtx_last_ns=nvtx.last_ns,
         utc_start_ns=utc if isinstance(utc, int) else None,
         mpi_from_nvtx=mpi.from_nvtx,
-        host=_host(db),
+        host=host_name(db),
         numbers=nvtx.numbers,
         views=db.views & frozenset(_FACTS).union(*EVENT_TABLES.values()),
     )
 
 
-def _host(db: Database) -> str | None:
+def host_name(db: Database) -> str | None:
     """Name of the machine, as recorded."""
     facts = db.rows("TARGET_INFO_SYSTEM_ENV", ["name", "value"])
-    return next((as_text(value) for name, value in facts if as_text(name) == "Hostname"), None)
+    return next((as_text(value) for name, value in facts if as_text(name) == HOST_NAME), None)
+
+
+def without_places(text: str, host: str | None) -> str:
+    """Return a text without the host's name, and of every path its last part only.
+
+    Examples
+    --------
+    >>> without_places("On node7 events were lost, see /data/somebody/log.txt", "node7")
+    'On HOST events were lost, see log.txt'
+    """
+    return _PATH.sub("", text.replace(host, "HOST") if host else text)
 
 
 def _diagnostics(db: Database) -> tuple[Diagnostic, ...]:
     """Read what Nsight Systems says of the collection, by time."""
+    host = host_name(db)
     found = [
-        (at if isinstance(at, int) else 0, (as_text(text) or "").strip(), severity)
+        (
+            at if isinstance(at, int) else 0,
+            without_places((as_text(text) or "").strip(), host),
+            severity,
+        )
         for at, text, severity in db.rows("DIAGNOSTIC_EVENT", ["timestamp", "text", "severity"])
     ]
     found.sort(key=lambda row: row[:2])

@@ -9,10 +9,10 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.base.arrays import Arena, Int64
+from perfmodel.readers.chunks import Chunks
 from perfmodel.readers.codes import Codes, Ids, split_rows
 from perfmodel.readers.order import in_order, row_order
 from perfmodel.readers.trace import NULL, PROCESS_BITS, ApiCalls, GpuOps, Trace, join, rows
-from perfmodel.readers.window import Chunks
 
 _NARROW: Final = tuple((np.iinfo(kind).max, kind) for kind in (np.uint8, np.uint16, np.uint32))
 _LARGEST: Final = 1 << 62

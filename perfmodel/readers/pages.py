@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.base.arrays import Bool, Int32, Int64
+from perfmodel.base.files import open_input
 from perfmodel.readers.trace import NULL
 
 Bytes = npt.NDArray[np.uint8]
@@ -286,11 +287,11 @@ class PageFile:
             journal, log = (Path(f"{path.resolve()}{end}") for end in ("-journal", "-wal"))
             refuse(journal.exists() and journal.stat().st_size > 0, "a journal beside it")
             refuse(log.exists(), "a write-ahead log beside it")
-            with path.open("rb", buffering=0) as file:
+            with open_input(path, buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
                 refuse(size < 512, "smaller than a page")
                 self._size, self._usable, self._count = check_header(file.read(100), size)
-            self._file = path.open("rb", buffering=0)
+            self._file = open_input(path, buffering=0)
         except OSError as error:
             raise Unsupported(str(error)) from error
         self._owner = np.zeros(self._count + 1, np.int64)  # root page of a page's table

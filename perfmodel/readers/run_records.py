@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,13 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from perfmodel.base.document import parse_json
 from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.base.escape import printable
+from perfmodel.base.files import read_whole
 
-_MOST_BYTES: Final = 100_000_000
+_MOST_BYTES: Final = 20_000_000
 _MOST_SECONDS: Final = 1e12
 _NOT_SETTINGS: Final = ("seed", "verify", "evaluate_every", "threads")
-_HOW: Final = "give the files that python -m trainer --record wrote, or benchmarks.tta"
+_HOW: Final = "give run records, as docs/tta.md describes them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +95,7 @@ def read_record(path: Path) -> RunRecord:
     """
     where = printable(path.name)
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ValueError(f"more than {_MOST_BYTES} bytes")
-        read = json.loads(path.read_text(encoding="utf-8"))
+        read = parse_json(read_whole(path, _MOST_BYTES).decode())
     except (OSError, ValueError, RecursionError) as error:
         raise ReportError(
             f"{where}: expected a record of python -m trainer --record FILE; got none that can be "
@@ -185,8 +184,7 @@ def differences(a: Training, b: Training) -> dict[str, tuple[Any, Any]]:
 
 def _of_file(path: Path) -> Iterator[Training]:
     try:
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        content = parse_json(read_whole(path, _MOST_BYTES).decode())
     except OSError as error:
         raise ReportError(
             f"expected a run record {path}; got: {error.strerror or error}; {_HOW}"
@@ -231,13 +229,6 @@ def _epochs(records: Sequence[Any]) -> Iterator[Epoch]:
         elapsed, before = elapsed + seconds, number
         test, train = _share(record["precision_test"]), _share(record.get("precision_train"))
         yield Epoch(number, elapsed, test, train)
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"the number {text}")
-    return number
 
 
 def _share(value: Any) -> float | None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64
 from perfmodel.base.gpu import Gpu
-
-if TYPE_CHECKING:
-    from perfmodel.readers.window import LeftOut
+from perfmodel.readers.chunks import LeftOut
 
 T = TypeVar("T")
 
@@ -358,6 +356,12 @@ class Trace:
     whole: bool = True
     left_out: LeftOut | None = None
     numbers: Int64 | None = None
+
+    def __repr__(self) -> str:  # texts of a report may be private
+        return (
+            f"<Trace {self.source.name}: {self.recorder}, {len(self.ranges)} ranges, "
+            f"{self.op_count} GPU operations, {len(self.mpi)} MPI calls>"
+        )
 
     @property
     def op_count(self) -> int:

@@ -18,12 +18,12 @@ SCHEMA_VERSION: Final = 1
 """Grows by one when a key changes its meaning or goes away; new keys do not change it."""
 
 _TITLES: Final[dict[Group, str]] = {
-    "range": "Ranges (host time per batch, slowest rank)",
-    "link": "Links (per batch, slowest rank)",
-    "kernel": "Kernels (GPU time per batch, slowest rank)",
+    "range": "Ranges (host time per step, slowest rank)",
+    "link": "Links (per step, slowest rank)",
+    "kernel": "Kernels (GPU time per step, slowest rank)",
     "idle": "Idle time of the GPU by cause (median step of the rank)",
 }
-_QUEUED: Final = "Ranges (host time per batch, the batch until the GPU is done; slowest rank)"
+_QUEUED: Final = "Ranges (host time per step, the step until the GPU is done; slowest rank)"
 
 _TIMES: Final = (
     Column("before_s", "Before", "si", "s"),
@@ -37,7 +37,7 @@ ROWS: Final = (
     Column("group", "Group"),
     Column("path", "Path", of=lambda r: "/".join(r.path)),
     *_TIMES,
-    Column("share_before", "Of batch before", "percent", digits=0),
+    Column("share_before", "Of step before", "percent", digits=0),
     _RATIO,
     Column("ratio_low", "Ratio low", "float", digits=3, of="low"),
     Column("ratio_high", "Ratio high", "float", digits=3, of="high"),
@@ -125,14 +125,14 @@ def notes(comparison: Comparison) -> tuple[str, ...]:
     said = (
         f"ratio: after / before; a verdict needs its interval to leave out -{_percent(c.least)} to "
         f"+{_percent(c.least)}; the {c.tested} intervals all hold with {_percent(1 - c.alpha)} "
-        f"(Holm, half of the {_percent(c.alpha)} for the batch)"
+        f"(Holm, half of the {_percent(c.alpha)} for the step)"
     )
     if c.noise is None:
-        how = "launches are the unit (Welch, on the logarithms of their median batches)"
+        how = "launches are the unit (Welch, on the logarithms of their median steps)"
     else:
         how = (
             f"launches of one configuration are assumed to differ by {_percent(c.noise)} "
-            f"(standard deviation of host times), batches within them by what they do"
+            f"(standard deviation of host times), steps within them by what they do"
         )
     return said, how
 
@@ -145,7 +145,7 @@ def _what(c: Comparison) -> Iterator[str]:
     for name, side in (("before", c.before), ("after ", c.after)):
         for launch in side.launches:
             yield (
-                f"{name}   {launch.label}: {launch.batches} batches after "
+                f"{name}   {launch.label}: {launch.batches} steps after "
                 f"{launch.warmup} of warm-up, {launch.ranks} rank{'s' * (launch.ranks != 1)}"
             )
     changed = [str(d) for d in c.differences]
@@ -154,11 +154,11 @@ def _what(c: Comparison) -> Iterator[str]:
 
 def _answer(c: Comparison) -> Iterator[str]:
     batch = c.batch
-    yield f"A batch takes {_change(batch)}: {_verdict(batch)}"
+    yield f"A step takes {_change(batch)}: {_verdict(batch)}"
     if batch.verdict == "within noise":
         down = 1 - 1 / (1 + c.detectable)
         yield (
-            f"    with these reports, a batch must get {percent(down)} faster or "
+            f"    with these reports, a step must get {percent(down)} faster or "
             f"{percent(c.detectable)} slower to pass"
         )
     if c.gate is not None:
@@ -174,7 +174,7 @@ def _answer(c: Comparison) -> Iterator[str]:
         yield "No range or link lost time for certain: no bottleneck was addressed beyond noise."
     idle = next((r for r in c.rows if r.path == (GPU_IDLE,)), None)
     if idle is not None and idle.ratio is not None and idle not in c.addressed:
-        yield f"Of a batch, the GPU idles {_change(idle)}: {_verdict(idle)}"
+        yield f"Of a step, the GPU idles {_change(idle)}: {_verdict(idle)}"
     for word, sign in (("removed", -1), ("added", 1)):
         least = _WORTH * (batch.before_s or 0.0)
         moved = [r for r in c.idle if sign * r.difference_s > least]
@@ -188,12 +188,12 @@ def _gate(gate: Gate) -> Iterator[str]:
     limits = f"ratio {gate.low:.3f} to {gate.high:.3f}, each limit with 95 %"
     if gate.slower is None:
         yield (
-            f"Gate: the noise is too large to tell whether a batch is more than {allowed} "
+            f"Gate: the noise is too large to tell whether a step is more than {allowed} "
             f"({limits}): give more launches a side"
         )
         return
     said = "more than" if gate.slower else "not more than"
-    yield f"Gate: a batch is {said} {allowed} ({limits})"
+    yield f"Gate: a step is {said} {allowed} ({limits})"
     for row in gate.rows[:_MOST_GAINED] if gate.slower else ():
         yield f"    {row.group} {row.name}: {_change(row)}"
     if gate.slower and not gate.rows:
@@ -212,7 +212,7 @@ def junit(c: Comparison) -> str:
     suite = ElementTree.Element("testsuite", {"name": "perfmodel compare", **counts})
     case = ElementTree.SubElement(suite, "testcase", {
         "classname": "perfmodel.compare", "time": f"{c.batch.after_s or 0.0:.9f}",
-        "name": f"a batch is at most {_percent(gate.limit)} slower",
+        "name": f"a step is at most {_percent(gate.limit)} slower",
     })  # fmt: skip
     lines = [printable(line) for line in _gate(gate)]
     if bad:
@@ -250,7 +250,7 @@ def _verdict(row: Row) -> str:
 
 
 def _share(row: Row) -> str:
-    share = "" if row.share_before is None else f" ({percent(row.share_before)} of the batch)"
+    share = "" if row.share_before is None else f" ({percent(row.share_before)} of the step)"
     return f"{si(row.before_s, 's')}{share}"
 
 
@@ -258,9 +258,9 @@ def _gain(row: Row, batch: Row) -> str:
     now = f", {si(row.after_s, 's')} after" if row.after_s is not None else ", gone after"
     lost = f"; it lost {si(-row.difference_s, 's')}"
     if batch.verdict == "faster" and row.difference_s < batch.difference_s:
-        lost += f", the batch {si(-batch.difference_s, 's')}"
+        lost += f", the step {si(-batch.difference_s, 's')}"
     elif batch.verdict == "faster":
-        lost += f" of the {si(-batch.difference_s, 's')} that the batch lost"
+        lost += f" of the {si(-batch.difference_s, 's')} that the step lost"
     return now + lost
 
 

@@ -129,7 +129,7 @@ def formulas_table(compared: Sequence[Compared]) -> Table:
     batches = {c.counted.source: c.batches for c in compared}
     said = ", ".join(f"{n} of {file}" if file else str(n) for file, n in batches.items())
     notes = (f"{c.counted.label}: {word}" for c in compared for word in explain(c))
-    title = f"Formulas and counters, per batch (counted: {said})"
+    title = f"Formulas and counters, per step (counted: {said})"
     return Table.of(title, compared, FORMULAS, notes)
 
 

@@ -28,7 +28,7 @@ def pairs(run: RunAnalysis) -> Table:
     found = run.messages.pairs if run.messages else ()
     lacking = run.messages.unmatched if run.messages else 0
     note = f"{lacking} sends and receives lack the other end, of ranks without a report"
-    return Table.of("Messages between ranks, per batch", found, PAIRS, [note] if lacking else [])
+    return Table.of("Messages between ranks, per step", found, PAIRS, [note] if lacking else [])
 
 
 WAITERS: Final = (
@@ -42,7 +42,7 @@ WAITERS: Final = (
 def waiters(run: RunAnalysis) -> Table:
     """Waiting of every rank, and of all others that leads back to it."""
     found = run.messages.ranks if run.messages else ()
-    return Table.of("Who waits, and who causes it, per batch", found, WAITERS)
+    return Table.of("Who waits, and who causes it, per step", found, WAITERS)
 
 
 CHAINS: Final = (
@@ -56,7 +56,7 @@ CHAINS: Final = (
 def chains(run: RunAnalysis) -> Table:
     """Waiting for a rank that waited itself."""
     found = run.messages.chains if run.messages else ()
-    return Table.of("Waiting that is passed on, per batch", found, CHAINS)
+    return Table.of("Waiting that is passed on, per step", found, CHAINS)
 
 
 BY_RANK: Final = (
@@ -103,4 +103,4 @@ def _matrix(run: RunAnalysis, key: str, title: str, unit: str) -> Table:
         *(Column(f"to_{rank}", f"to {rank}", "si", unit) for rank in ranks),
     )
     rows = [[rank, *(cells.get((rank, other)) for other in ranks)] for rank in ranks]
-    return Table(f"{title} from rank to rank, per batch", columns, rows)
+    return Table(f"{title} from rank to rank, per step", columns, rows)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from perfmodel.analysis.modules import ModuleRow
     from perfmodel.analysis.operators import PhaseRow, StepWork, Utilization
     from perfmodel.analysis.result import RunAnalysis
-    from perfmodel.programs.findings import OperatorRow
+    from perfmodel.programs.facts import OperatorRow
 
 SHOWN: Final = 15
 """Operators that the terminal lists; files and JSON have them all."""

@@ -15,7 +15,7 @@ from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.analysis.rows import comparable, machine_roof, own_roof
 from perfmodel.base.document import to_json
 from perfmodel.base.errors import ModelError, PerfmodelError
-from perfmodel.base.files import blocks, staged_folder
+from perfmodel.base.files import blocks, check_path, staged_folder
 from perfmodel.base.table import Column, Table, render
 from perfmodel.models.roofline import Point
 from perfmodel.render import messages, operators, tables
@@ -211,7 +211,7 @@ def draw_breakdown(analysis: Analysis, ax: Axes | None = None) -> Axes:
     return plot.breakdown(
         run.ranges,
         ax=ax,
-        title=f"A median batch of {run.label}",
+        title=f"A median step of {run.label}",
         queued=run.batch.queued_s is not None,
     )
 
@@ -253,6 +253,8 @@ def append(analysis: Analysis, path: Path) -> int:
     """
     import sqlite_utils
 
+    if path.exists():
+        check_path(path)
     keys = [_hash(run) for run in analysis.runs]
     try:
         connection = sqlite3.connect(

@@ -84,14 +84,14 @@ def identified(term: Term) -> list[bool]:
 
 def open_questions(model: Model) -> list[str]:
     """Say which coefficients the runs leave open, and which run would determine them."""
-    found, program = [], program_named(model.workload)
+    found, calibrated = [], program_named(model.workload).calibrated
     for term in model.terms.values():
         unsure = [n for n, sure in zip(term.amounts, identified(term), strict=True) if not sure]
-        if unsure:
+        if unsure and calibrated is not None:
             found.append(
                 f"{term.key}: {len(term.runs)} run{'s' * (len(term.runs) != 1)} cannot separate "
                 f"{' from '.join(unsure)}: only such runs are predicted; "
-                + program.separating(term.key, unsure, len(term.amounts) - len(term.space))
+                + calibrated.separating(term.key, unsure, len(term.amounts) - len(term.space))
             )
     return found
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
+from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -11,9 +14,8 @@ import numpy as np
 from perfmodel.analysis import sweeps
 from perfmodel.analysis.warnings import lacking
 from perfmodel.base.units import percent, si
-from perfmodel.models.launches import MEDIAN_BATCHES
 from perfmodel.programs.identify import read_mark
-from perfmodel.readers.trace import Trace
+from perfmodel.readers.trace import TORCH_PROFILER, Trace
 from perfmodel.render import messages, operators, tables
 from perfmodel.render.result import Block, Result
 from perfmodel.timing.copies import tells_devices
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from perfmodel.analysis.result import Analysis, BatchSummary, RunAnalysis
     from perfmodel.analysis.steps import StepBreakdown
     from perfmodel.base.table import Table
-    from perfmodel.timing.samples import Estimate
 
 _LOST: Final = 0.01
 """Share of the GPU time in no step that is worth a line."""
@@ -156,12 +157,11 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
     long = found.facts.long if found else None
     mean = f", mean {si(batch.mean_s, 's', 4)}" if long else ""
     yield (
-        f"batches    {_each(run)}, median {si(batch.median.value, 's', 4)} "
-        f"{_interval(batch.median, batch.count)}{mean}; {_left_out(batch, found)}"
+        f"steps      {_each(run)}, median {si(batch.median.value, 's', 4)} "
+        f"[{tables.interval_of_batch(run)}]{mean}; {_left_out(batch, found)}"
     )
-    yield f"launches   95 % of other launches' medians: {tables.another_batch(run)}"
     if found is not None:
-        yield f"steps      {_how_found(found)}"
+        yield f"found by   {_how_found(found)}"
     recorder = run.steps.facts.recorder if run.steps else None
     if recorder is not None and recorder.matters:
         yield f"recorder   {recorder}"
@@ -171,29 +171,23 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
         strays = lost["without_launch"] + lost["outside_ranges_during_batches"]
         yield (
             f"GPU work   {lost['gpu_ops']} operations, {outside} of them "
-            f"({percent(outside / lost['gpu_ops'], 1)}) in no range, {strays} while the batches ran"
+            f"({percent(outside / lost['gpu_ops'], 1)}) in no range, {strays} while the steps ran"
         )
-    for said in dict.fromkeys(d for t in run.traces for d in complaints(t)):
-        yield f"nsys says  {said}"
-
-
-def _interval(median: Estimate, count: int) -> str:
-    """The confidence interval of a median, of as many batches as hold it between them."""
-    if count < MEDIAN_BATCHES:
-        return "(too few for an interval)"
-    return f"[{si(median.low, 's', 4)}, {si(median.high, 's', 4)}]"
+    if said := complaints(run.traces):
+        who = "recording" if run.traces[0].product_version == TORCH_PROFILER else "nsys says"
+        yield f"{who}  {'; '.join(said)}"
 
 
 def _left_out(batch: BatchSummary, steps: StepBreakdown | None) -> str:
     """Say which batches do not count; by the GPU's clock the last one has no end."""
     warm = (
-        f"{batch.warmup} warm-up batch{'es' * (batch.warmup > 1)} ({si(batch.warmup_s, 's')})"
+        f"{batch.warmup} warm-up step{'s' * (batch.warmup > 1)} ({si(batch.warmup_s, 's')})"
         if batch.warmup
         else ""
     )
     if steps is None or steps.seconds.shape[1] <= steps.warmup + steps.count:
-        return f"{warm} excluded" if warm else "no warm-up batch found"
-    return f"{warm} and the last excluded" if warm else "no warm-up batch found; the last excluded"
+        return f"{warm} excluded" if warm else "no warm-up step found"
+    return f"{warm} and the last excluded" if warm else "no warm-up step found; the last excluded"
 
 
 def _each(run: RunAnalysis) -> str:
@@ -208,7 +202,7 @@ def _how_found(steps: StepBreakdown) -> str:
     share = f"{percent(steps.confidence)} of the work is inside"
     unsure = _unsure(steps)
     if steps.found_by == "found":
-        return f"found in the sequence of operations; {share}{unsure}"
+        return f"what repeats in the sequence of operations; {share}{unsure}"
     if steps.found_by == "whole":
         return (
             f"nothing repeats: the whole recording is one step{unsure}; name one with --batch-range"
@@ -231,20 +225,39 @@ def _unsure(steps: StepBreakdown) -> str:
     )
 
 
-def complaints(trace: Trace) -> list[str]:
-    """Warnings and errors of the collection itself, but for what the trace disproves.
+def complaints(traces: Sequence[Trace]) -> list[str]:
+    """What warnings and errors of the collection mean, each once, but for what a trace disproves.
 
-    Long ones are cut: exceptions of Nsight Systems' own.
+    `complaints.toml` knows most; others are quoted. Long ones are cut: exceptions of Nsight
+    Systems' own.
     """
+    found = (_meaning(text) for trace in traces for text in _messages(trace))
+    return [*dict.fromkeys(said for said in found if said)]
+
+
+def _meaning(text: str) -> str:
+    for begins, means in _known():
+        if text.startswith(begins):
+            return means
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+@cache
+def _known() -> list[tuple[tuple[str, ...], str]]:
+    file = resources.files("perfmodel").joinpath("render", "complaints.toml")
+    known = tomllib.loads(file.read_text(encoding="utf-8"))["message"]
+    return [(tuple(one["begins"]), one.get("means", "")) for one in known]
+
+
+def _messages(trace: Trace) -> list[str]:
     disproved = [
-        "No OpenGL events",
         *(["No NVTX events"] if len(trace.ranges) else []),
         *(["No CUDA events"] if len(trace.ops) else []),
         *(["No CUDA events"] if _on_the_cpu(trace) else []),
         *(["CUDA profiling might"] if _on_the_cpu(trace) or _all_on_gpus(trace) else []),
     ]
     return [
-        d.text if len(d.text) <= _LONGEST else f"{d.text[: _LONGEST - 1]}…"
+        d.text
         for d in trace.diagnostics
         if d.severity in ("warning", "error") and not d.text.startswith(tuple(disproved))
     ]
@@ -266,19 +279,16 @@ def _findings(run: RunAnalysis) -> Iterator[str]:
     if not run.findings:
         unknown = lacking(run.unattributed) and not any(r.gpu_busy_s for r in run.ranks)
         yield (
-            "Findings: none, since no GPU operation belongs to a batch: see the warnings."
+            "Findings: none, since no GPU operation belongs to a step: see the warnings."
             if unknown
-            else "Findings: nothing worth one percent of a batch."
+            else "Findings: nothing worth one percent of a step."
         )
         return
-    recorder = run.steps.facts.recorder if run.steps else None
-    less = recorder is not None and run.batch.without_recorder_s is not None
-    without = f" without {recorder.name}" if recorder is not None and less else ""
+    facts = run.steps.facts if run.steps else None
+    shorter = facts.recorder if facts and facts.unrecorded else None
+    without = f" without {shorter.name}" if shorter else ""
     yield f"Findings, ranked by potential saving per step{without} (savings overlap):"
     for i, f in enumerate(run.findings, 1):
-        share = 100 * (run.batch.share(f) or 0.0)
-        saved = f.true_saving_s
-        saving = "" if saved is None else f" — up to {si(saved, 's')} ({share:.0f} %)"
-        yield f" {i}. {f.title}{saving}"
+        yield f" {i}. {f.title}{f.saving and f' — up to {f.saving}'}"
         yield f"    {f.evidence}"
         yield f"    -> {f.action}"

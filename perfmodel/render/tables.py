@@ -14,6 +14,7 @@ from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.base.kernels import kernel
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
+from perfmodel.models.launches import MEDIAN_BATCHES
 from perfmodel.timing.collectives import NCCL
 from perfmodel.timing.range_times import Path
 from perfmodel.timing.skew import Skew
@@ -88,7 +89,7 @@ def ranges(run: RunAnalysis) -> Table:
 def ranges_text(run: RunAnalysis, most: int = SHOWN_RANGES) -> Table:
     """The tree of the longest ranges with the columns a terminal has room for."""
     shown = longest(run.ranges, most)
-    some = [Column("occurs", "In batches")] if any(r.occurs for r in shown) else []
+    some = [Column("occurs", "In steps")] if any(r.occurs for r in shown) else []
     known = {"range", "host_s", "gpu_projection_s", "gpu_busy_s", "share", "measured"}
     rest = [c for c in RANGES_TEXT[1:] if run.workload.ranges or c.key in known]
     notes = _range_notes(run, shown)
@@ -119,9 +120,9 @@ def _tree(
     run: RunAnalysis, rows: Sequence[RangeRow], columns: Sequence[Column], notes: Sequence[str] = ()
 ) -> Table:
     top = min((len(r.path) for r in rows), default=0)
-    plural = ["es" * (run.batch.count != 1), "s" * (len(run.ranks) != 1)]
-    size = f"{run.batch.count} batch{plural[0]}, {len(run.ranks)} rank{plural[1]}"
-    title = f"Where a median batch goes ({size})"
+    plural = ["s" * (run.batch.count != 1), "s" * (len(run.ranks) != 1)]
+    size = f"{run.batch.count} step{plural[0]}, {len(run.ranks)} rank{plural[1]}"
+    title = f"Where a median step goes ({size})"
     return Table.of(title, rows, columns, notes, [len(r.path) - top for r in rows])
 
 
@@ -210,11 +211,17 @@ def _between(low: float, high: float, unit: str, digits: int = 3) -> str:
     return f"{value if last.endswith(f' {prefixed}') else first} to {last}"
 
 
-def another_batch(run: RunAnalysis) -> str:
-    """Where the median batch of another launch lies, and how that is known."""
+def interval_of_batch(run: RunAnalysis) -> str:
+    """Where the median step lies with 95 %: of this run, or of the next one if that is known.
+
+    Of several runs of one configuration, their interval; of one, that of its steps; of too few
+    steps, that of the next run as runs usually differ.
+    """
     found = run.batch.median
-    how = f"from {found.launches} launches" if found.launches > 1 else "as launches usually differ"
-    return f"{_between(found.launch_low, found.launch_high, 's', 4)}, {how}"
+    if found.launches == 1 and run.batch.count >= MEDIAN_BATCHES:
+        return _between(found.low, found.high, "s", 4)
+    how = f"from {found.launches} runs" if found.launches > 1 else "as runs usually differ"
+    return f"next run: {_between(found.launch_low, found.launch_high, 's', 4)}, {how}"
 
 
 def other_clocks(run: RunAnalysis, name: str, rate: Rate | None) -> str:
@@ -244,24 +251,25 @@ PARTS: Final = (
     Column("gpu", "GPU", "int"),
     Column("batches", "Steps", "int"),
     Column("batch_s", "Step", "si", "s", digits=4),
-    _BUSY,
     Column("compute_s", "Compute", "si", "s"),
-    Column("communication_s", "Communication", "si", "s"),
-    Column("exposed_communication_s", "exposed", "si", "s"),
-    Column("waiting_s", "waiting", "si", "s"),
     Column("copy_s", "Copies", "si", "s"),
-    Column("idle_s", "GPU idle", "si", "s"),
+    Column("exposed_communication_s", "Exposed", "si", "s"),
+    Column("idle_s", "Idle", "si", "s"),
+    _BUSY,
+    Column("communication_s", "Communication", "si", "s"),
+    Column("waiting_s", "waiting", "si", "s"),
 )
 
 
 def step_parts(run: RunAnalysis) -> Table:
     """Where a step's time goes on every rank; of many ranks the slowest."""
     note = (
-        "communication: kernels and calls; exposed: not hidden behind computing; waiting: until "
-        "the last rank, or the other end of a message, was there"
+        "a step is computing, copies beside it, communication exposed beside both, and idle time; "
+        "waiting: the part of communication until the last rank, or the other end of a message, "
+        "was there"
     )
     notes = [note] if any(rank.communication_s for rank in run.ranks) else []
-    title = "Where a step's time goes (medians over steps)"
+    title = "Where a step's time goes (a median step)"
     return Table.of(title, _slowest(run), PARTS, notes).first(SHOWN, ALL)
 
 
@@ -330,7 +338,7 @@ def layers(run: RunAnalysis) -> Table:
 def candidates(run: RunAnalysis) -> Table:
     """What may be the step, the likeliest first."""
     found = run.steps.candidates if run.steps else ()
-    decide = "an NVTX range around each step, or --batch-range NAME, decides"
+    decide = "a range around each step, or --batch-range NAME, decides"
     return Table.of("Candidates for the step", found, CANDIDATES, [decide] if found else [])
 
 
@@ -438,7 +446,7 @@ def gap_text(gap: Gap) -> str:
 COPIES: Final = (
     Column("direction", "Copies"),
     Column("memory", "Host memory"),
-    Column("count", "Per batch", "float", digits=1),
+    Column("count", "Per step", "float", digits=1),
     Column("bytes", "Bytes", "si", "B"),
     Column("seconds", "On the engine", "si", "s"),
     Column("bytes_per_s", "Rate", "si", "B/s"),
@@ -448,13 +456,13 @@ COPIES: Final = (
 
 def copies(run: RunAnalysis) -> Table:
     """Copies per rank and batch by direction and memory kind."""
-    return Table.of("Copies per rank and batch", run.copies, COPIES)
+    return Table.of("Copies per rank and step", run.copies, COPIES)
 
 
 COLLECTIVES: Final = (
     Column("name", "Collective"),
     Column("bytes", "Size", "si", "B"),
-    Column("count", "Per batch", "float", digits=1),
+    Column("count", "Per step", "float", digits=1),
     Column("seconds", "Median", "si", "s"),
     Column("transfer_s", "Transfer", "si", "s"),
     Column("waiting_s", "Waiting", "si", "s"),
@@ -497,8 +505,8 @@ def _shortened(table: Table) -> Table:
 RANKS: Final = (
     Column("rank", "Rank", "int"),
     Column("gpu", "GPU", "int"),
-    Column("batches", "Batches", "int"),
-    Column("batch_s", "Median batch", "si", "s", digits=4),
+    Column("batches", "Steps", "int"),
+    Column("batch_s", "Median step", "si", "s", digits=4),
     Column("gpu_busy_s", "GPU busy", "si", "s"),
     Column("collectives_s", "In collectives", "si", "s"),
     Column("waiting_s", "of it waiting", "si", "s"),
@@ -510,13 +518,13 @@ RANKS_ALL: Final = (*RANKS, *(c for c in PARTS if c.key not in {r.key for r in R
 
 def ranks(run: RunAnalysis) -> Table:
     """Every rank's median batch, what it consists of, and its time in collectives."""
-    return Table.of("Ranks (medians over batches)", run.ranks, RANKS_ALL)
+    return Table.of("Ranks (medians over steps)", run.ranks, RANKS_ALL)
 
 
 def ranks_text(run: RunAnalysis) -> Table:
     """The same for the terminal: of many ranks the slowest."""
     which = "Ranks" if len(run.ranks) <= SHOWN else "The slowest ranks"
-    return Table.of(f"{which} (medians over batches)", _slowest(run), RANKS).first(SHOWN, ALL)
+    return Table.of(f"{which} (medians over steps)", _slowest(run), RANKS).first(SHOWN, ALL)
 
 
 def outliers(run: RunAnalysis) -> Table:
@@ -527,7 +535,7 @@ def outliers(run: RunAnalysis) -> Table:
         Column("measure", "Slower in"),
         Column("seconds", "Per step", "si", "s"),
         Column("usual_s", "The others", "si", "s"),
-        Column("excess", "Slower by", "percent"),
+        Column("excess", "Slower by", "more"),
         Column("host", "Host", of=lambda one: run.hosts.get(one.ranks[0])),
         Column("ranks", "Ranks", of=lambda one: _listed(one.ranks)),
     )
@@ -547,8 +555,7 @@ def findings(run: RunAnalysis) -> Table:
     columns = (
         Column("saving_s", "Saves up to", "si", "s"),
         Column("saving_without_recorder_s", "Unrecorded", "si", "s"),
-        Column("share", "of batch", "percent", digits=0,
-               of=run.batch.share),
+        Column("share", "of step", "percent", digits=0),
         Column("title", "Finding"),
         Column("evidence", "Evidence"),
         Column("action", "What to do"),
@@ -587,8 +594,8 @@ STRAGGLERS: Final = (
     Column("p50_s", "Late by p50", "si", "s"),
     Column("p95_s", "p95", "si", "s"),
     Column("max_s", "Largest", "si", "s"),
-    Column("per_batch_s", "Per batch", "si", "s"),
-    Column("busy_s", "Batch without waiting", "si", "s"),
+    Column("per_batch_s", "Per step", "si", "s"),
+    Column("busy_s", "Step without waiting", "si", "s"),
 )
 
 
@@ -720,7 +727,7 @@ def sweep(analysis: Analysis) -> Table:
     columns = (
         Column("run", "Run"),
         *(Column(s, s, "int") for s in symbols),
-        Column("batch_s", "Batch", "si", "s", digits=4),
+        Column("batch_s", "Step", "si", "s", digits=4),
         Column("intensity_flops_per_byte", "Intensity", "si", "FLOP/B", digits=4),
         Column("flops_per_s", "Achieved", "si", "FLOP/s"),
         *(Column(f"{name}_{keys[unit]}", name, "si", unit) for name, unit in units.items()),

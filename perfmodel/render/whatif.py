@@ -47,6 +47,11 @@ GRAPH: Final = (
 
 def graph_result(said: GraphChanges) -> Result:
     """Return what changes of the graph of any program's steps would save, in every format."""
+    return Result(graph_tables(said), warnings=said.warnings)
+
+
+def graph_tables(said: GraphChanges) -> list[Table]:
+    """What each change would save, and all that are applied together."""
     notes = [
         "by a replay of the recorded steps; savings overlap and do not add up: --apply A,B replays "
         "several changes at once",
@@ -56,7 +61,7 @@ def graph_result(said: GraphChanges) -> Result:
     tables = [Table.of(title, said.changes, GRAPH, notes)]
     if said.together is not None:
         tables.append(Table.of("Together", [said.together], GRAPH))
-    return Result(tables, warnings=said.warnings)
+    return tables
 
 
 def _blocks(said: WhatIf) -> Iterator[Block]:

@@ -30,22 +30,23 @@ class CopyGroup:
 
 
 def group_copies(
-    parts: Sequence[tuple[Trace, Attribution]], warmup: int, rank_batches: int
+    parts: Sequence[tuple[Trace, Attribution]], window: slice, rank_batches: int
 ) -> tuple[CopyGroup, ...]:
-    """Group the copies inside batches after the warm-up.
+    """Group the copies inside the batches that count.
 
     Parameters
     ----------
     parts : sequence of (Trace, Attribution)
         One per report of the run.
-    warmup : int
-        Leading batches to leave out.
+    window : slice
+        Numbers of these batches.
     rank_batches : int
-        Number of (rank, batch) pairs that are left, to divide by.
+        Number of (rank, batch) pairs among them, to divide by.
     """
     columns = []
     for trace, found in parts:
-        op = distinct_positions(found.op[found.op_batch >= warmup], len(trace.ops))
+        counted = (found.op_batch >= window.start) & (found.op_batch < window.stop)
+        op = distinct_positions(found.op[counted], len(trace.ops))
         op = op[trace.ops.kind[op] == MEMCPY]
         o = trace.ops
         size, ns = np.maximum(o.bytes[op], 0), o.end_ns[op] - o.start_ns[op]

@@ -56,19 +56,19 @@ def notes(run: Run, everything: Sequence[PathTimes], replay: str) -> Iterator[st
         return
     if first_replay(everything, replay, run.batch_label) is None:
         yield (
-            f"{run.label}: no batch only replays a CUDA graph: each is recorded first, in the "
+            f"{run.label}: no step only replays a CUDA graph: each is recorded first, in the "
             f"first epoch; profile two epochs or more"
         )
     hidden = "no range inside it is timed, so that throughputs cannot be fitted"
     if traced_as_a_whole(run):
         yield (
-            f"{run.label}: batches are replays of a CUDA graph, traced as one operation: its "
+            f"{run.label}: steps are replays of a CUDA graph, traced as one operation: its "
             f"kernels are not in the report, and {hidden}; to see the kernels, profile with "
             f"--cuda-graph-trace=node; to fit throughputs, give a report of a run without --graph"
         )
     else:
         yield (
-            f"{run.label}: batches are replays of a CUDA graph: its kernels are listed, but "
+            f"{run.label}: steps are replays of a CUDA graph: its kernels are listed, but "
             f"{hidden}; give a report of a run without --graph, too"
         )
 

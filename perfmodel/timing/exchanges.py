@@ -184,8 +184,7 @@ class Exchanges:
         known = known & (step >= 0) & (step < steps)
         cell = rank[known] * steps + step[known]
         total = lengths(cell, begin[known], end[known], len(self.ranks) * steps)
-        seconds: Floats = total.reshape(len(self.ranks), steps) * 1e-9
-        return seconds
+        return total.reshape(len(self.ranks), steps).astype(np.float64) * 1e-9
 
 
 _COLUMNS: Final = tuple(Exchanges.__annotations__)[2:-1]
@@ -237,7 +236,8 @@ def match(
         alignment, said = _aligned(found, collectives, (sends, receives), reports, on_one_clock)
         found, warnings = _shifted(found, alignment), (*warnings, *said)
     if not on_one_clock:
-        collectives = [grid for grid in collectives if not found.by_mpi[grid[0, 0]]]
+        by_mpi = found.by_mpi
+        collectives = [grid for grid in collectives if not by_mpi[grid[0, 0]]]
     collectives = [grid for grid in collectives if _sure(found, grid)]
     some = _messages_of_any(found, left)
     sends, receives = (np.append(a, b) for a, b in zip((sends, receives), some, strict=True))
@@ -303,26 +303,21 @@ def _collectives(
     rows = np.flatnonzero(found.way == COLLECTIVE)
     if len(rows) == 0:
         return [], ()
-    mpi = found.by_mpi[rows]
-    apart = np.where(mpi, -1, found.name[rows])
-    _, key = distinct_rows(apart, found.communicator[rows])
+    by_mpi = found.by_mpi
+    _, key = distinct_rows(np.where(by_mpi, -1, found.name)[rows], found.communicator[rows])
     order = np.lexsort((found.post_ns[rows], found.rank[rows], key))
-    rows, mpi = rows[order], mpi[order]
     grids, unequal = [], False
-    for mine in np.split(rows, np.flatnonzero(np.diff(key[order])) + 1):
+    for mine in np.split(rows[order], np.flatnonzero(np.diff(key[order])) + 1):
         ranks, first, counts = np.unique(found.rank[mine], return_index=True, return_counts=True)
-        everybody = found.by_mpi[mine[0]] and found.communicator[mine[0]] == 0
-        count = int(counts.min())
-        lost = found.by_mpi[mine[0]] and stopped.issuperset(ranks[counts < counts.max()].tolist())
+        mpi, count = bool(by_mpi[mine[0]]), int(counts.min())
+        cut = mpi and stopped.issuperset(ranks[counts < counts.max()].tolist())
+        lacking = mpi and found.communicator[mine[0]] == 0 and len(ranks) < len(world)
         grid = np.stack([mine[at : at + count] for at in first.tolist()])
-        names = found.name[grid]
-        same = (counts == count).all() or lost
-        if everybody and len(ranks) < len(world):
-            same = False
-        if same and (names == names[0]).all():
+        same = ((counts == count).all() or cut) and not lacking
+        if same and (found.name[grid] == found.name[grid[0]]).all():
             grids += [grid] if len(ranks) > 1 else []
         else:
-            unequal |= bool(found.by_mpi[mine[0]])
+            unequal |= mpi
     if not unequal:
         return grids, ()
     return grids, (
@@ -332,10 +327,15 @@ def _collectives(
 
 
 def _sure(found: Exchanges, grid: Int64) -> bool:
-    """Whether the n-th kernels of ranks are one collective: as a communicator or times say."""
+    """Whether the n-th kernels are one collective: as a communicator says, or their times.
+
+    Kernels that send and receive may be of some ranks only, such as two stages of a pipeline.
+    """
     first = int(grid[0, 0])
-    rule = rule_of(found.names[found.name[first]])
-    if found.by_mpi[first] or found.communicator[first] != NULL or rule in ("from_root", "to_root"):
+    name = found.names[found.name[first]]
+    rule = rule_of(name)
+    known = found.communicator[first] != NULL and (rule != "" or len(grid) == 2)
+    if name.startswith("MPI_") or known or rule in ("from_root", "to_root"):
         return True
     come, gone = found.post_ns[grid].max(axis=0), found.end_ns[grid].min(axis=0)
     return bool((come < gone).mean() >= _OVERLAPPING)

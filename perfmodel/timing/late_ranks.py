@@ -17,14 +17,18 @@ import numpy as np
 from perfmodel.base.arrays import Bool, Floats, Int64, distinct_rows
 from perfmodel.base.units import si
 from perfmodel.readers.trace import NULL
+from perfmodel.timing.clock_sync import FAR
 from perfmodel.timing.exchanges import COLLECTIVE, Exchanges
 
 SURE: Final = 0.95
 """Posterior probability from which a rank is said to be late by more than chance."""
 _WORTH: Final = 0.01
 """Less than this share of all waiting is no line in a table."""
-_MOST: Final = 0.5
-"""A rank is late if more than this share of all waiting leads back to it."""
+_MOST: Final = 0.25
+"""A rank is late if more than this share of all waiting leads back to it: less than half, since one
+step in which another rank is held up by the system may take as long as all the others."""
+_OUTLIER: Final = 10
+"""Waiting of a step counts as so many times the median at most."""
 _COUNTED: Final = 0.5
 """Steps with less waiting than this share of the mean do not say who is late: of a rank that is
 late in all steps they are few, of one that is late now and then those between."""
@@ -138,14 +142,20 @@ def beyond_chance(latest: int, steps: int, ranks: int) -> float:
     Dirichlet distribution, of which each share is Beta(1, p - 1) with the mean 1 / p), the share
     of one is Beta(1 + k, p - 1 + n - k) after n independent steps, and above 1 / p with the
     probability 1 - I_{1/p}(1 + k, p - 1 + n - k), I the regularized incomplete beta function
-    (Gelman et al., Bayesian Data Analysis, 3rd ed., 2.4 and 3.4). Of two ranks it takes 4 steps to
-    reach 95 % (1 - 1 / 2^5), of eight 3.
+    (Gelman et al., Bayesian Data Analysis, 3rd ed., 2.4 and 3.4). For whole numbers that is the
+    chance of k or fewer successes in n + p - 1 trials with the chance 1 / p (NIST, Digital Library
+    of Mathematical Functions, 8.17.5). Of two ranks it takes 4 steps to reach 95 % (1 - 1 / 2^5),
+    of eight 3.
     """
-    from scipy.special import betainc  # few reports need it
-
     if ranks < 2 or steps < 1:
         return 0.0
-    return 1.0 - float(betainc(1 + latest, ranks - 1 + steps - latest, 1.0 / ranks))
+    trials, successes = steps + ranks - 1, np.arange(latest + 1)
+    factorial = np.concatenate(
+        [[0.0], np.cumsum(np.log(np.arange(1, trials + 1)))]
+    )  # the logarithm
+    ways = factorial[trials] - factorial[successes] - factorial[trials - successes]
+    chance = successes * np.log(1 / ranks) + (trials - successes) * np.log1p(-1 / ranks)
+    return min(float(np.exp(ways + chance).sum()), 1.0)
 
 
 def late_ranks(
@@ -187,7 +197,8 @@ def late_ranks(
     waiting = found.seconds_by_step(stop, waiting=True)[:, first:].sum(axis=1) / count
     seconds = caused * 1e-9 / count
     total = by_step.sum(axis=1)
-    counted = by_step[(total > 0) & (total >= _COUNTED * total.mean())]
+    usual = np.minimum(total, _OUTLIER * np.median(total[total > 0])) if total.any() else total
+    counted = by_step[(total > 0) & (total >= _COUNTED * usual.mean())]
     latest = np.bincount(counted.argmax(axis=1), minlength=ranks) if len(counted) else [0] * ranks
     arrived = Arrivals.of(found, (found.step >= first) & (found.step < stop))
     last, late = found.rank[arrived.row], (arrived.last_ns - arrived.before_ns) * 1e-9
@@ -216,15 +227,16 @@ def late_ranks(
 
 
 def late_rank(ranks: Sequence[LateRank], least: float = _MOST) -> LateRank | None:
-    """Return the rank to which a share of all waiting, or more, leads back, beyond chance.
+    """Return the first rank to which a share of all waiting leads back, and more than by chance.
 
-    Of too few steps the one that is the latest in each of them; None if there is no such rank.
+    Of too few steps the first rank if it is the latest in each of them; None if there is none.
     """
-    worst = ranks[0] if ranks else None
-    if worst is None or worst.caused_s <= least * sum(r.caused_s for r in ranks):
-        return None
-    sure = worst.persistent if worst.enough else worst.latest == worst.steps
-    return worst if sure else None
+    total = sum(row.caused_s for row in ranks)
+    for row in ranks:
+        sure = row.persistent if row.enough else row.latest == row.steps
+        if sure and row.caused_s > least * total:
+            return row
+    return None
 
 
 def _passed_on(found: Exchanges, waits: Int64) -> dict[int, dict[int, float]]:
@@ -236,8 +248,8 @@ def _passed_on(found: Exchanges, waits: Int64) -> dict[int, dict[int, float]]:
     rank, peer = found.rank[waits], found.cause_rank[waits]
     begin, over = found.begin_ns[waits], (found.begin_ns + found.wait_ns)[waits]
     own = np.lexsort((over, rank))
-    low = int(begin.min(initial=0))
-    span = int(over.max(initial=0)) - low + 2
+    low = int(begin.min(initial=FAR))
+    span = int(over.max(initial=low)) - low + 2
 
     def until(moment: Int64) -> Int64:
         """How many of its waits, as `own` has them, a peer has behind it at a moment."""
@@ -282,7 +294,8 @@ def _met(found: Exchanges, waits: Int64) -> Int64:
     ranks = np.concatenate([found.rank[ends], np.column_stack([rank, peer])])
     _, pair = distinct_rows(ranks.min(axis=1), ranks.max(axis=1))
     moment = np.concatenate([came[found.instance[ends[:, 0]]], begin])
-    low, span = int(moment.min(initial=0)), int(np.ptp(moment)) + 1 if len(moment) else 1
+    low = int(moment.min(initial=FAR))
+    span = int(moment.max(initial=low)) - low + 1
     key = pair * span + moment - low
     times = np.append(-1, np.sort(key[: len(ends)]))
     before = times[np.searchsorted(times, key[len(ends) :]) - 1]

@@ -23,6 +23,9 @@ _BLOCK: Final = 1 << 15
 _SPARSE: Final = 8
 _FEW: Final = 1_000_000
 _ROWS: Final = 1 << 18  # of calls that are joined at a time
+_MOST_CALLS: Final = 16
+"""A call of the runtime and the calls of the driver in it share an id, which are two to five. Where
+more do, the ids were lost (a file whose ids are all 0), and tell nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ def join_launches(trace: Trace, ops: GpuOps, api: ApiCalls) -> Joined:
     -------
     op, call : int64 arrays, shape (pairs,)
         Row pairs that agree on process and correlation id. Operations without a call are in no
-        pair; an id that several calls share makes several pairs.
+        pair; an id that several calls share makes several pairs, and none where very many do.
     repeated : bool
         Whether several calls of one process may share an id.
     """
@@ -123,13 +126,18 @@ def join_launches(trace: Trace, ops: GpuOps, api: ApiCalls) -> Joined:
 def _join_sorted(
     ops: GpuOps, op_rows: Int64, whose: Int32, ids: Int64, api_rows: Int32
 ) -> tuple[Int64, Int64, bool]:
-    """Join sparse or repeated correlation ids by sorting; repeated ids multiply pairs."""
+    """Join sparse or repeated correlation ids by sorting; repeated ids multiply pairs.
+
+    An id of more than `_MOST_CALLS` calls joins nothing: pairs stay linear in the operations.
+    """
     distinct, codes = np.unique(
         np.concatenate([ids, ops.correlation[op_rows]]), return_inverse=True
     )
     key = np.concatenate([whose, ops.process[op_rows]]).astype(np.int64) * len(distinct) + codes
-    at, found = _matches(key[: len(ids)], key[len(ids) :])
-    return op_rows[at], api_rows[found].astype(np.int64), True
+    _, which, count = np.unique(key[: len(ids)], return_inverse=True, return_counts=True)
+    calls = np.flatnonzero(count[which] <= _MOST_CALLS)
+    at, found = _matches(key[calls], key[len(ids) :])
+    return op_rows[at], api_rows[calls[found]].astype(np.int64), bool((count > 1).any())
 
 
 def _matches(keys: Int64, asked: Int64) -> tuple[Int64, Int64]:
@@ -282,9 +290,10 @@ class Projector:
         self._calls += len(tid)
         for process, rows in split_rows(tids & PROCESS_BITS, codes):
             mine = self._ids.setdefault(process, _Ids(self._rooms))
+            room = sum(ids.room for ids in self._ids.values()) + mine.lacks(correlation[rows])
+            if room > _SPARSE * self._calls + _FEW:
+                raise Irregular
             mine.put(correlation[rows], inner[rows])
-        if sum(ids.room for ids in self._ids.values()) > _SPARSE * self._calls + _FEW:
-            raise Irregular
 
     def add_ops(self, start_ns: Int64, end_ns: Int64, pid: Int64, correlation: Int64) -> None:
         """Add GPU operations; `pid` is serialized."""
@@ -323,6 +332,11 @@ class _Ids:
     def room(self) -> int:
         """Number of ids there is room for."""
         return len(self._inner) * _BLOCK
+
+    def lacks(self, ids: Int64) -> int:
+        """Number of ids for which room must be made to enter these."""
+        numbers = np.unique(ids // _BLOCK).tolist()
+        return sum(number not in self._inner for number in numbers) * _BLOCK
 
     def put(self, ids: Int64, inner: Int64) -> None:
         """Enter calls."""

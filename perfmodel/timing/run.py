@@ -51,6 +51,9 @@ class Run:
     program: str = ""
     operators: tuple[OperatorTimes, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Run {self.label}: {len(self.parts)} reports, {len(self.ranks)} ranks>"
+
     @property
     def traces(self) -> tuple[Trace, ...]:
         """The reports."""

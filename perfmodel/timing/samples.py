@@ -1,4 +1,4 @@
-"""Times per batch of every range, their medians, and the warm-up."""
+"""Times per batch of every range, and their medians."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from perfmodel.timing.range_times import Path, RangeTimes
 
 Clock = Literal["host", "gpu_projection", "gpu_busy"]
 CLOCKS: Final[tuple[Clock, ...]] = ("host", "gpu_projection", "gpu_busy")
-
-_SLOW: Final = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,23 +117,24 @@ class PathTable(Sequence[PathTimes]):
         own = {**self._own, **own}
         return PathTable(self.paths, self.shape, self._first, self._cell, self._columns, own)
 
-    def after(self, excluded: int, without: Callable[[Path], bool]) -> PathTable:
-        """Leave out the first `excluded` batches, some paths, and those that are in none left."""
+    def within(self, window: slice, without: Callable[[Path], bool]) -> PathTable:
+        """Keep the batches of a window, without some paths and those that are in none of them."""
+        first, stop, _ = window.indices(self.shape[1])
         path, batch = self._path(), self._cell % max(self.shape[1], 1)
         kept = np.array([not without(p) for p in self.paths], np.bool_)
-        entry = np.flatnonzero(kept[path] & (batch >= excluded))
+        entry = np.flatnonzero(kept[path] & (batch >= first) & (batch < stop))
         count = np.bincount(path[entry], minlength=len(self))
         left = np.flatnonzero(count)
-        batches = max(self.shape[1] - excluded, 0)
+        batches = max(stop - first, 0)
         rank = self._cell[entry] // max(self.shape[1], 1)
         place = {at: i for i, at in enumerate(left.tolist())} if self._own else {}
         return PathTable(
             tuple(self.paths[at] for at in left.tolist()),
             (self.shape[0], batches),
             np.concatenate([[0], np.cumsum(count[left])]),
-            rank * batches + batch[entry] - excluded,
+            rank * batches + batch[entry] - first,
             {name: values[entry] for name, values in self._columns.items()},
-            {place[at]: _late(m, excluded) for at, m in self._own.items() if at in place},
+            {place[at]: _in_window(m, window) for at, m in self._own.items() if at in place},
         )
 
     def medians(self, name: str) -> Floats:
@@ -227,15 +226,15 @@ class _TabulatedTimes(PathTimes):
         return self._table.array(self._at, "gpu_ops")
 
 
-def _late(measured: PathTimes, excluded: int) -> PathTimes:
-    """Leave out the first `excluded` batches."""
+def _in_window(measured: PathTimes, window: slice) -> PathTimes:
+    """Keep the batches of a window."""
     return PathTimes(
         measured.path,
-        {clock: values[:, excluded:] for clock, values in measured.seconds.items()},
-        measured.instances[:, excluded:],
-        measured.copy_bytes[:, excluded:],
-        measured.mpi_bytes[:, excluded:],
-        measured.gpu_ops[:, excluded:],
+        {clock: values[:, window] for clock, values in measured.seconds.items()},
+        measured.instances[:, window],
+        measured.copy_bytes[:, window],
+        measured.mpi_bytes[:, window],
+        measured.gpu_ops[:, window],
     )
 
 
@@ -311,30 +310,6 @@ def _totals(range_times: RangeTimes, inside: Int64, entry: Int64) -> dict[str, F
         "mpi_bytes": total(range_times.mpi_bytes),
         "gpu_ops": total(range_times.ops),
     }
-
-
-def count_warmup(batch_s: Floats) -> int:
-    """Count the leading batches that still warm up: JIT compilation, allocation, page faults.
-
-    A batch warms up while its slowest rank takes more than 1.25 times the median of the second
-    half of the run; at most half of the batches are excluded.
-
-    Parameters
-    ----------
-    batch_s : array, shape (ranks, batches)
-        Host time of every batch; NaN where a rank did not run it.
-    """
-    slowest = np.max(np.where(np.isnan(batch_s), -np.inf, batch_s), axis=0, initial=-np.inf)
-    count = len(slowest)
-    second_half = slowest[count // 2 :]
-    timed = second_half[np.isfinite(second_half)]
-    if count < 3 or len(timed) == 0:
-        return 0
-    usual = float(np.median(timed))
-    for index, seconds in enumerate(slowest[: count // 2]):
-        if seconds <= _SLOW * usual:
-            return index
-    return count // 2
 
 
 def median(values: Floats) -> float | None:

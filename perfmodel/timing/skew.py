@@ -98,13 +98,12 @@ def skew_of(found: Exchanges, ranks: Sequence[int], batch_s: Floats, warmup: int
     late = arrived.last_ns - arrived.middle_ns
     # a rank that is late to a non-blocking one makes the others wait no longer than they do
     late = np.where(found.blocking[arrived.row], late, np.minimum(late, arrived.waited_ns))
-    late_s: Floats = late * 1e-9
     waited = found.seconds_by_step(batch_s.shape[1], waiting=True)
     busy = np.maximum(batch_s - waited[np.searchsorted(found.ranks, ranks)], 0.0)[:, warmup:]
     imbalance = _imbalance(busy)
     return Skew(
         collectives=_by_collective(found, arrived),
-        ranks=_by_rank(ranks, found.rank[arrived.row], late_s, busy),
+        ranks=_by_rank(ranks, found.rank[arrived.row], late.astype(np.float64) * 1e-9, busy),
         count=len(arrived.row),
         imbalance_s=imbalance[0],
         imbalance=imbalance[1],

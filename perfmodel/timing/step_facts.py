@@ -233,6 +233,8 @@ class StepFacts:
     changes : mapping of str to Change
         What is replayed, by the kind of the finding that says what it saves; those of further
         ranges with small kernels are called `many_small_kernels_2` and so on.
+    base : Change
+        What the replay of this step changes of the recorded one, and `changes` are beside.
     recorder : Recorder or None
         The step without the profiler; None where no step can be replayed.
     unrecorded : StepFacts or None
@@ -258,6 +260,7 @@ class StepFacts:
     kernels: tuple[KernelTime, ...]
     long: LongSteps | None = None
     changes: Mapping[str, Change] = field(default_factory=dict)
+    base: Change = field(default_factory=Change)
     recorder: Recorder | None = None
     unrecorded: StepFacts | None = None
 
@@ -369,7 +372,8 @@ def step_facts(
     )
     if recorder is None or not recorder.matters or not step:
         return facts
-    less = _saved(replay, fitted(replay, graphs, recorder), asked)
+    base = fitted(replay, graphs, recorder)
+    less = _saved(replay, base, asked)
     return replace(
         facts,
         unrecorded=replace(
@@ -381,6 +385,8 @@ def step_facts(
             straggler_saving_s=less.straggler_s,
             bucket_saving_s=less.bucket_s,
             idle=_shorter(idle, step - less.step_s),
+            changes=less.changes,
+            base=base,
         ),
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 from perfmodel.base.arrays import Floats, Growing, Int8, Int32, Int64, distinct_positions
 from perfmodel.base.kernels import PRODUCTS
 from perfmodel.readers.codes import sums
-from perfmodel.readers.trace import KERNEL, NO_NAME, Trace, join_columns
+from perfmodel.readers.trace import KERNEL, MEMCPY, MEMSET, NO_NAME, Trace, join_columns
 from perfmodel.timing.by_process import Part, by_process
 from perfmodel.timing.host_timeline import (
     HostTimes,
@@ -434,9 +434,9 @@ def _by_category(
     cell = times.ops.lane * shape[1] + step
     category = code[op].astype(np.int64)
     start, end = trace.ops.start_ns[op], trace.ops.end_ns[op]
-    later = {"copy": 1, "memset": 1, "communication": 2}
-    order = np.array([later.get(name, 0) for name in names], np.int64)
-    held = exclusive(cell, start, end, order[category])
+    kind, sends = trace.ops.kind[op], category == names.index(COMMUNICATION)
+    order = np.where(sends, 2, ((kind == MEMCPY) | (kind == MEMSET)).astype(np.int64))
+    held = exclusive(cell, start, end, order)
     where = cell * len(names) + category
     cells = shape[0] * shape[1] * shape[2]
     each = (held, end - start, np.ones(len(op), np.int64))

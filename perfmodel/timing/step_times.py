@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Int32, Int64, distinct_positions, distinct_rows
+from perfmodel.base.arrays import Bool, Floats, Int32, Int64, distinct_positions, distinct_rows
 from perfmodel.readers.trace import MEMCPY, MEMSET, Trace
 from perfmodel.timing.intervals import extents, lengths
 from perfmodel.timing.launched import Launched
@@ -16,8 +16,10 @@ from perfmodel.timing.spans import Steps
 
 FEW: Final = 3
 """Of so few steps all count: without the first and the last at most one would be left."""
-SLOW: Final = 1.5
-"""A leading step is warm-up if it takes longer than this many times the median of later ones."""
+_SLOW: Final = 1.25
+"""A leading step is warm-up if it takes longer than this many times the median of later ones: first
+steps that compile take five times as long and more (tests/timing/test_samples.py), usual ones on an
+idle machine within a tenth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +62,13 @@ class StepTimes:
         Union of the kernels that do not communicate. Without a GPU: host time outside MPI calls.
     communication_ns : int64
         Union of the kernels that communicate and of the MPI calls of the process.
-    exposed_ns : int64
-        The part of `communication_ns` in which no computing kernel ran.
     copy_ns : int64
-        Union of copies and memsets.
+        The part of copies and memsets in which no computing kernel ran.
+    exposed_ns : int64
+        The part of `communication_ns` in which neither ran.
     idle_ns : int64
-        `step_ns` less `busy_ns`, at least 0; -1 where `step_ns` is.
+        What is left: `step_ns` is the sum of `compute_ns`, `copy_ns`, `exposed_ns` and this, at
+        least 0; -1 where `step_ns` is.
     """
 
     process: Int32
@@ -74,10 +77,15 @@ class StepTimes:
     busy_ns: Int64
     compute_ns: Int64
     communication_ns: Int64
-    exposed_ns: Int64
     copy_ns: Int64
+    exposed_ns: Int64
     idle_ns: Int64
     ops: StepOps
+
+    @property
+    def gpu_idle_ns(self) -> Int64:
+        """Time in which the GPU does nothing, also while its process communicates; -1 as above."""
+        return np.where(self.step_ns < 0, -1, np.maximum(self.step_ns - self.busy_ns, 0))
 
     def lane_of(self, process: Int32, device: Int32) -> Int64:
         """Return the lane of a GPU of a process, -1 where there is none."""
@@ -149,7 +157,7 @@ def join_times(parts: Sequence[StepTimes], rows: Sequence[tuple[Int64, Int64]]) 
 
 
 _BY_STEP: Final = (
-    "step_ns", "busy_ns", "compute_ns", "communication_ns", "exposed_ns", "copy_ns", "idle_ns",
+    "step_ns", "busy_ns", "compute_ns", "communication_ns", "copy_ns", "exposed_ns", "idle_ns",
 )  # fmt: skip
 
 
@@ -175,17 +183,15 @@ def _measure(
     copying = (kind == MEMCPY) | (kind == MEMSET)
     m_cell, m_start, m_end = _mpi(trace, steps, lanes, count)
 
-    def total(chosen: Bool, *, mpi: bool = False) -> Int64:
-        at = np.flatnonzero(chosen)
+    def total(chosen: Bool | None = None, *, mpi: bool = False) -> Int64:
+        at = slice(None) if chosen is None else np.flatnonzero(chosen)
         g, s, e = cell[at], start[at], end[at]
         if mpi and len(m_cell):
             g, s, e = np.append(g, m_cell), np.append(s, m_start), np.append(e, m_end)
         return lengths(g, s, e, cells).reshape(shape)
 
-    busy = lengths(cell, start, end, cells).reshape(shape)
-    compute, copies = total(computing), total(copying)
-    communication = total(sends, mpi=True)
-    exposed = total(sends | computing, mpi=True) - compute
+    busy, compute, communication = total(), total(computing), total(sends, mpi=True)
+    copied = total(computing | copying)  # each time counts for the first of what goes on
     present = np.zeros(cells, np.bool_)
     for i, (process, _) in enumerate(lanes):
         present[i * count + steps.number[steps.process == process]] = True
@@ -195,18 +201,23 @@ def _measure(
     host = lanes[:, 1] < 0
     ahead = (step_ns >= 0) & ~host[:, None]  # the next step's copies may run before this one's end
     step_ns = np.where(ahead, np.maximum(step_ns, busy), step_ns)
-    compute[host] = np.maximum(step_ns[host] - communication[host], 0)
-    idle = np.where(step_ns >= 0, np.maximum(step_ns - busy, 0), -1)
+    active = np.minimum(total(mpi=True), np.where(step_ns < 0, busy, step_ns))
+    compute[host] = copied[host] = np.maximum(step_ns[host] - communication[host], 0)
+    active[host] = step_ns[host]
+
+    def known(ns: Int64) -> Int64:
+        return np.where(present, ns, -1)
+
     return StepTimes(
         process=lanes[:, 0],
         device=lanes[:, 1],
         step_ns=step_ns,
-        busy_ns=np.where(present, busy, -1),
-        compute_ns=np.where(present, compute, -1),
-        communication_ns=np.where(present, communication, -1),
-        exposed_ns=np.where(present, exposed, -1),
-        copy_ns=np.where(present, copies, -1),
-        idle_ns=idle,
+        busy_ns=known(busy),
+        compute_ns=known(compute),
+        communication_ns=known(communication),
+        copy_ns=known(copied - compute),
+        exposed_ns=known(active - copied),
+        idle_ns=np.where(step_ns >= 0, step_ns - active, -1),
         ops=ops,
     )
 
@@ -263,25 +274,39 @@ def counted_steps(reports: Sequence[StepTimes], warmup: int | None = None) -> sl
     reports : sequence of StepTimes
         One per report of the run.
     warmup : int, optional
-        Leading steps to leave out. By default one, and those that hold what later ones do not
-        (allocation, compilation, autotuning): on any lane they take longer than `SLOW` times the
-        median of the later half.
+        Leading steps to leave out; by default `count_warmup` of the lanes, and where steps end
+        with the first operation of the next at least one: its GPU began with an empty queue.
     """
     steps = max(times.step_ns.shape[1] for times in reports)
-    first = _warmup(reports, steps) if warmup is None else max(0, min(warmup, steps - 1))
+    if warmup is None:
+        lanes = np.concatenate([widened(times.step_ns, steps, -1) for times in reports])
+        first = max(count_warmup(np.where(lanes < 0, np.nan, lanes)), 1) if steps > FEW else 0
+    else:
+        first = max(0, min(warmup, steps - 1))
     ends = any((times.device >= 0).any() for times in reports) and steps > FEW
     return slice(first, steps - 1 if ends and steps - first >= 2 else steps)
 
 
-def _warmup(reports: Sequence[StepTimes], steps: int) -> int:
-    most = 0
-    for step_ns in (lane[lane >= 0] for times in reports for lane in times.step_ns):
-        if steps <= FEW or len(step_ns) < 2:
-            continue
-        slow = step_ns > SLOW * np.median(step_ns[len(step_ns) // 2 :])
-        leading = int(np.argmin(slow)) if not slow.all() else 0
-        most = max(most, 1, min(leading, len(step_ns) // 2))
-    return most
+def count_warmup(step_s: Floats) -> int:
+    """Count the leading steps that hold what later ones do not: compiling, allocating, autotuning.
+
+    A step warms up while its slowest rank takes more than `_SLOW` times the median of the second
+    half of the steps, and more than their upper quartile: what a quarter of the later steps has,
+    such as a checkpoint now and then, is no warm-up. At most half of the steps warm up, and none of
+    two.
+
+    Parameters
+    ----------
+    step_s : array, shape (ranks, steps)
+        Time of every step, in any unit; NaN where a rank did not run it.
+    """
+    slowest = np.max(np.where(np.isnan(step_s), -np.inf, step_s), axis=0, initial=-np.inf)
+    half = len(slowest) // 2
+    later = slowest[half:][np.isfinite(slowest[half:])]
+    if len(slowest) < 3 or len(later) == 0:
+        return 0
+    usual = slowest[:half] <= max(_SLOW * np.median(later), np.quantile(later, 0.75))
+    return int(np.argmax(usual)) if usual.any() else half
 
 
 def median_step(reports: Sequence[StepTimes], warmup: int | None = None) -> int | None:

@@ -35,9 +35,8 @@ from perfmodel.timing.projection import join_launches
 from perfmodel.timing.range_times import own_rows
 from perfmodel.timing.run import Run, batch_seconds, batch_windows
 from perfmodel.timing.run_exchanges import exchanges_of
-from perfmodel.timing.samples import count_warmup
 from perfmodel.timing.step_report import StepReport
-from perfmodel.timing.step_times import median_step
+from perfmodel.timing.step_times import count_warmup, median_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +92,8 @@ def median_batch(run: Run, warmup: int | None = None) -> int:
         late.pop()  # nothing marks the end of the last one
     if not late:
         raise SchemaError(
-            f"{run.label}: expected a batch after the warm-up of {first}; got {len(slowest)} "
-            f"batches in all; name one with --batch"
+            f"{run.label}: expected a step after the warm-up of {first}; got {len(slowest)} "
+            f"steps in all; name one with --batch"
         )
     order = sorted(late, key=lambda b: (float(slowest[b]), b))
     return order[(len(order) - 1) // 2]
@@ -112,7 +111,7 @@ def window_of(run: Run, batches: range) -> Window:
     if not batches or batches[0] < 0 or batches[-1] >= count:
         asked = f"{batches[0]} to {batches[-1]}" if len(batches) > 1 else str(batches.start)
         raise SchemaError(
-            f"{run.label}: expected batch {asked}; got batches 0 to {count - 1}; name some of those"
+            f"{run.label}: expected step {asked}; got steps 0 to {count - 1}; name some of those"
         )
     offset = {
         rank: clock
@@ -135,7 +134,7 @@ def window_of(run: Run, batches: range) -> Window:
         ends.append(int(done[row, batches.start : batches.stop].max()) + offset[rank])
     if not host:
         raise SchemaError(
-            f"{run.label}: expected the end of batch {batches.start}; it never ended on "
+            f"{run.label}: expected the end of step {batches.start}; it never ended on "
             f"the host; name another one with --batch"
         )
     for report, clock in zip(run.steps, clocks(run), strict=False):

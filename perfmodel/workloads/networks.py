@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Final
 
+from perfmodel.base.document import parse_json
 from perfmodel.base.errors import WorkloadError
 from perfmodel.base.escape import printable
+from perfmodel.base.files import read_whole
 from perfmodel.workloads.cnns import (
     RESNET_NAMES,
     VGG_NAMES,
@@ -144,8 +145,7 @@ def network(word: str, /, **settings: int) -> Net:
 def _of_config(path: Path, settings: Mapping[str, int]) -> Net:
     """Return the model of a configuration of Hugging Face's, with settings changed."""
     try:
-        with path.open("rb") as file:
-            found = json.loads(file.read(_LARGEST_CONFIG_BYTES))
+        found = parse_json(read_whole(path, _LARGEST_CONFIG_BYTES).decode())
         family = found["model_type"] if isinstance(found, dict) else None
     except (OSError, ValueError, KeyError, RecursionError) as problem:
         raise WorkloadError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -11,6 +12,7 @@ from typing import Any, Final, Literal
 
 from perfmodel.base.errors import WorkloadError
 from perfmodel.base.escape import printable
+from perfmodel.base.files import read_whole
 from perfmodel.workloads.foreign import imported, square, unknown
 from perfmodel.workloads.layers import (
     INPUT,
@@ -115,14 +117,17 @@ def _check_names(graph: Any) -> None:
 
 def _read(onnx: Any, path: Path) -> Any:
     """Read a model, without the values of its large constants and without the sizes it claims."""
-    if path.stat().st_size > _LARGEST_BYTES:
+    try:
+        content = read_whole(path, _LARGEST_BYTES)
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
         raise WorkloadError(
             f"expected at most {_LARGEST_BYTES >> 20} MiB; got more in {printable(str(path))}: "
             f"keep the weights beside it, onnx.save(model, path, save_as_external_data=True)"
-        )
+        ) from None
     model = onnx.ModelProto()
-    with path.open("rb") as file:
-        model.ParseFromString(file.read(_LARGEST_BYTES))
+    model.ParseFromString(content)
     for weight in model.graph.initializer:
         if weight.ByteSize() > _LARGEST_TENSOR_BYTES:
             kept = onnx.TensorProto(name=weight.name, dims=weight.dims, data_type=weight.data_type)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from perfmodel.base.document import parse_toml
 from perfmodel.base.errors import WorkloadError
 from perfmodel.base.escape import printable
-from perfmodel.base.files import read_at_most
+from perfmodel.base.files import read_whole
 from perfmodel.workloads.expression import FUNCTIONS, Expression
 from perfmodel.workloads.work import KEYS, Symbol, Work, Workload
 
@@ -68,19 +68,13 @@ def load(path: str | Path) -> Workload:
 
 def _read(path: Path, where: str) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            content = read_at_most(file, _MOST_BYTES)
+        content = read_whole(path, _MOST_BYTES)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise WorkloadError(
             f"{where}: expected a workload's TOML file; got none that can be read ({reason}); "
             "check the path"
         ) from None
-    if len(content) > _MOST_BYTES:
-        raise WorkloadError(
-            f"{where}: expected a TOML file of at most {_MOST_BYTES} bytes; got more; check the "
-            "path"
-        )
     try:
         return parse_toml(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:

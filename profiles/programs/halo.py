@@ -4,7 +4,8 @@ nsys profile --trace=nvtx,mpi --mpi-impl=openmpi -o halo mpirun -n 8 python halo
 
 WAY is `waitall`, `blocking` (MPI_Sendrecv), `sum` (MPI_Allreduce) or `chain`: rank 5 computes 2 ms
 longer, and rank 3 computes what rank 5 sent; `plain` is `waitall` without ranges and with a
-reduction in every fifth step, `pairs` sums in pairs of ranks without ranges, by MPI_Iallreduce.
+reduction in every fifth step, `pairs` sums in pairs of ranks without ranges, by MPI_Iallreduce;
+in `root` rank 3 broadcasts to the ranks behind it.
 All compute TIMES as long.
 """
 
@@ -40,6 +41,7 @@ def main(way: str, times: float) -> None:
     out, a, b = np.zeros(1024), np.zeros(1024), np.zeros(1024)
     late = ORIGIN if way == "chain" else LATE
     pair = world.Split(world.rank // 2)
+    upper = world.Split(int(world.rank < LATE), -world.rank)
     world.Barrier()
     for step in range(STEPS):
         with range_of(way, f"step {step}"):
@@ -56,6 +58,9 @@ def main(way: str, times: float) -> None:
                     world.Sendrecv(out, left, 1, b, right, 1)
                 elif way == "sum":
                     world.Allreduce(out, a)
+                elif way == "root":
+                    if world.rank >= LATE:
+                        upper.Bcast(a, upper.size - 1)
                 elif way == "pairs":
                     pair.Iallreduce(out, a).Wait()
                 else:

@@ -123,7 +123,7 @@ def test_the_only_batch_never_ended(tmp_path: Path) -> None:
     thread = report.thread(rank=0)
     thread.range(BATCH, 100, None)
     thread.range("forward", 200, 300)
-    with pytest.raises(SchemaError, match="no finished batch is left"):
+    with pytest.raises(SchemaError, match="no finished step is left"):
         analyzed(report.write(tmp_path / "r.sqlite"))
 
 

@@ -26,7 +26,7 @@ from support.build_report import ReportBuilder
 from support.build_thread import Thread
 from support.build_training import Training, training_report
 
-PLANTED = Path(os.environ.get("PROGRAM_REPORTS", "/nonexistent")) / "planted"
+PLANTED = Path(os.environ.get("PROGRAM_REPORTS", os.devnull)) / "planted"
 BATCHES = 12
 
 
@@ -187,7 +187,7 @@ def test_new_ranges_stand_beside_their_siblings(tmp_path: Path) -> None:
     )  # fmt: skip
     assert [r.name for r in found.addressed] == ["x1"]
     text = result(found).render()
-    assert "x1, 99.0 µs (10 % of the batch) before, gone after; it lost 99.0 µs" in text
+    assert "x1, 99.0 µs (10 % of the step) before, gone after; it lost 99.0 µs" in text
     assert "    new after: x2 (99.0 µs), z (50.0 µs)\n" in text
 
 
@@ -416,7 +416,7 @@ def test_errors_say_what_to_do(base: Path, tmp_path: Path) -> None:
     with pytest.raises(ReportError, match="at least one report after; got none"):
         compare_traces([read(base)], [])
     short = training_report(tmp_path / "s.sqlite", Training(pace=(1,)))
-    with pytest.raises(SchemaError, match="at least 2 finished batches to compare; got 1 of 1"):
+    with pytest.raises(SchemaError, match="at least 2 finished steps to compare; got 1 of 1"):
         compared(base, short)
     with pytest.raises(SchemaError, match="expected ranges called 'nosuch'"):
         compared(base, base, batch_label="nosuch")
@@ -427,14 +427,14 @@ def test_errors_say_what_to_do(base: Path, tmp_path: Path) -> None:
 def test_the_text_answers_the_question(base: Path, tmp_path: Path) -> None:
     slow = training_report(tmp_path / "slow.sqlite", Training(pace=(3,) * BATCHES))
     said = result(compared(slow, base)).render()
-    assert "A batch takes 3.000 ms before, 1.000 ms after, ratio 0.333 [" in said
+    assert "A step takes 3.000 ms before, 1.000 ms after, ratio 0.333 [" in said
     assert (
-        "Bottleneck addressed, by range: MPI_Allreduce, 420 µs (14 % of the batch) before, 140 µs "
-        "after; it lost 280 µs of the 2.00 ms that the batch lost"
+        "Bottleneck addressed, by range: MPI_Allreduce, 420 µs (14 % of the step) before, 140 µs "
+        "after; it lost 280 µs of the 2.00 ms that the step lost"
     ) in said
     unsure = result(compared(base, base)).render()
     assert "no difference that noise could not make" in unsure
-    assert "a batch must get 3" in unsure
+    assert "a step must get 3" in unsure
     assert "No range or link lost time for certain" in unsure
 
 

@@ -125,7 +125,7 @@ def test_one_clock_on_both_sides(traces: dict[str, list[Trace]]) -> None:
     assert (mixed.before.queues, mixed.after.queues) == (False, True)
     assert mixed.batch.before_s == pytest.approx(waits.batch.after_s, rel=2e-3)
     (said,) = [w for w in mixed.warnings if "queues" in w]
-    assert said.startswith("the host queues batches after without waiting")
+    assert said.startswith("the host queues steps after without waiting")
     assert said.endswith("host times of ranges after are those of queueing")
     back = rungs(traces, "graph", "resident")
     assert back.batch.after_s == mixed.batch.before_s
@@ -140,17 +140,17 @@ def test_times_of_queueing_address_no_bottleneck(traces: dict[str, list[Trace]])
     (idle,) = found.addressed
     assert idle.before_s == pytest.approx(178e-6, rel=0.01)
     said = result(found).render()
-    assert "Bottleneck addressed, by host: GPU idle, 178 µs (54 % of the batch) before" in said
-    assert "Of a batch, the GPU idles" not in said  # once is enough
+    assert "Bottleneck addressed, by host: GPU idle, 178 µs (54 % of the step) before" in said
+    assert "Of a step, the GPU idles" not in said  # once is enough
     shown = group_table(found, "range")
     assert shown is not None
-    assert "the batch until the GPU is done" in shown.title
+    assert "the step until the GPU is done" in shown.title
     assert all(one["queues"] for one in document(found)["after"]["launches"])
 
 
 def test_more_may_be_lost_than_the_batch_lost(traces: dict[str, list[Trace]]) -> None:
     said = result(rungs(traces, "fused-x3", "peer-x3")).render()
-    assert "gone after; it lost 18.1 µs, the batch 15.8 µs\n" in said
+    assert "gone after; it lost 18.1 µs, the step 15.8 µs\n" in said
 
 
 def test_nccl_s_own_range_is_no_second_row(traces: dict[str, list[Trace]]) -> None:

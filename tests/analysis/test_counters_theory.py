@@ -181,6 +181,6 @@ def test_the_command_compares_file_by_file(tmp_path: Path):
         ("b.csv", 2, 1.5),
     ]
     text = succeeds("counters", both[0], *sizes, "--batches", 1)
-    assert "per batch (counted: 1)" in text
+    assert "per step (counted: 1)" in text
     assert "2.0000" in text
     assert perfmodel("counters", both[0], "-D", 784).exit_code == 5

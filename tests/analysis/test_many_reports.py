@@ -330,7 +330,7 @@ def test_an_interrupt_waits_until_processes_have_started(
         "    try:\n"
         "        over_reports(tests.dally, reports, Engine(2))\n"
         "    except KeyboardInterrupt:\n"
-        "        raise SystemExit(program.INTERRUPTED)\n"
+        "        raise SystemExit(130)\n"
     )
     script, here = tmp_path / "interrupted.py", Path(__file__).parent
     script.write_text(code)

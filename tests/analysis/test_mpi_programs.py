@@ -71,7 +71,7 @@ def test_waiting_in_every_third_step_is_not_hidden_by_medians(tmp_path: Path) ->
     finding = run.findings[0]
     assert finding.title == "ranks wait for each other in some steps"
     assert finding.saving_s == pytest.approx(7 / 20 * 5e-3, rel=1e-2)  # without the first step
-    assert run.batch.share(finding) == pytest.approx(finding.saving_s / run.batch.mean_s)
+    assert finding.share == pytest.approx(finding.saving_s / run.batch.mean_s)
     assert "5.00 ms in 7 of 20 steps" in finding.evidence
     assert "rank 1 comes last to" in finding.evidence
 
@@ -88,7 +88,7 @@ def test_waiting_longer_than_a_median_step_is_a_share_of_the_mean_one(tmp_path: 
     assert finding.title == "ranks wait for each other in some steps"
     assert finding.saving_s == pytest.approx(6 / 19 * 50e-3)  # 1 to 19, which all ranks have
     assert finding.saving_s > batch.median.value
-    assert batch.share(finding) == pytest.approx(finding.saving_s / batch.mean_s)
+    assert finding.share == pytest.approx(finding.saving_s / batch.mean_s)
 
 
 def test_waiting_that_grows_is_said_to_grow(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from perfmodel.analysis.scaling import links, of_launches, of_machine, study
 from perfmodel.base.errors import ModelError, ReportError
 from perfmodel.machines.measure.measurement import load
 from perfmodel.models.scaling_laws import amdahl, fit, gustafson, karp_flatt, weak_fraction
-from perfmodel.programs import program_of_sizes
+from perfmodel.programs import model_of_sizes
 from perfmodel.readers import read
 from perfmodel.timing.collectives import CollectiveGroup
 from support.build_report import ReportBuilder
@@ -28,13 +28,14 @@ ranks = st.integers(2, 4096)
 shares = st.floats(0, 1)
 
 
-MLP = program_of_sizes()
+MLP = model_of_sizes()
 
 
 def launch(p: int, batch_s: float, B: int | None = 1200, **settings: str) -> Launch:
     sizes = {"H": 8, "b": 4} | ({"B": B} if B else {})
     seconds = np.array([[batch_s]])
-    return Launch(f"p{p}", "report", p, sizes, {"transport": "host", **settings}, seconds, MLP)
+    named = {"transport": "host", **settings}
+    return Launch(f"p{p}", "report", p, sizes, named, seconds, calibrated=MLP)
 
 
 # --- the laws

@@ -26,14 +26,14 @@ COLUMNS = (
     Column("time_ms", "Time", "float", "ms", digits=2),
 )
 BATCH = Table(
-    "Where a median batch goes",
+    "Where a median step goes",
     COLUMNS,
     [
         ("batch iteration", 4.958e-3, 1234567, 1.0, 12345.678),
         ("forward", 698.573e-6, 40, 0.1409, 0.7),
         ("forward GEMM 1", None, None, None, None),
     ],
-    notes=("4 warm-up batches excluded",),
+    notes=("4 warm-up steps excluded",),
     levels=(0, 1, 2),
 )
 EVIL = "[red]x[/red] \x1b[31m|a`b`*c*_d_<e>\r\nnext\x9b5m\u202e$f$ & 5% \\ #~^{}"
@@ -52,13 +52,13 @@ def read_csv(text: str) -> list[list[str]]:
 
 def test_text_golden() -> None:
     assert render(BATCH).splitlines() == [
-        "Where a median batch goes",
+        "Where a median step goes",
         "Range                  Host  Instances    Share  Time (ms)",
         "──────────────────────────────────────────────────────────",
         "batch iteration     4.96 ms  1,234,567  100.0 %  12,345.68",
         "  forward            699 µs         40   14.1 %       0.70",
         "    forward GEMM 1        –          –        –          –",
-        "note: 4 warm-up batches excluded",
+        "note: 4 warm-up steps excluded",
     ]
 
 
@@ -73,8 +73,8 @@ def test_csv_golden() -> None:
 
 def test_json_golden() -> None:
     document = json.loads(render(BATCH, "json"))
-    assert document["title"] == "Where a median batch goes"
-    assert document["notes"] == ["4 warm-up batches excluded"]
+    assert document["title"] == "Where a median step goes"
+    assert document["notes"] == ["4 warm-up steps excluded"]
     assert document["rows"][1] == {
         "level": 1, "range": "forward", "host_s": 698.573e-6, "instances": 40,
         "share": 0.1409, "time_ms": 0.7,
@@ -84,13 +84,13 @@ def test_json_golden() -> None:
 
 def test_markdown_golden() -> None:
     assert render(BATCH, "markdown") == (
-        "**Where a median batch goes**\n\n"
+        "**Where a median step goes**\n\n"
         "| Range | Host | Instances | Share | Time (ms) |\n"
         "| :-- | --: | --: | --: | --: |\n"
         "| batch iteration | 4.96 ms | 1,234,567 | 100.0 % | 12,345.68 |\n"
         "| \u2003forward | 699 µs | 40 | 14.1 % | 0.70 |\n"
         "| \u2003\u2003forward GEMM 1 | – | – | – | – |\n\n"
-        "Note: 4 warm-up batches excluded\n"
+        "Note: 4 warm-up steps excluded\n"
     )
 
 

@@ -40,7 +40,7 @@ def test_mutated_seeds(name: str) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="no atheris")
-@pytest.mark.parametrize("name", ["formula", "model_json", "cells"])
+@pytest.mark.parametrize("name", ["formula"])  # each takes as long to start
 def test_atheris(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "support.fuzz", "--target", name]
     command += ["--seconds", "3", "--corpus", str(tmp_path)]

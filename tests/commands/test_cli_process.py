@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.common.folders import BASE
 from support.build_report import ReportBuilder
 from support.build_training import Training, training_report
 
@@ -167,7 +168,7 @@ def test_a_terminal_gets_progress_and_style(report: Path) -> None:
     assert "━━━━━" in shown
     assert "\x1b[1m" in shown  # bold headings
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
-    assert "Where a median batch goes" in text
+    assert "Where a median step goes" in text
 
 
 def test_no_color_and_quiet_on_a_terminal(report: Path) -> None:
@@ -234,10 +235,14 @@ def test_ctrl_c_at_any_moment_ends_with_130_and_no_word(
      "atexit.register(stop)", "D()"],
     ids=["import", "command", "swallowed", "replaced", "exit", "destructor"],
 )  # fmt: skip
-def test_ctrl_c_wherever_it_comes(place: str, interruptible: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_wherever_it_comes(
+    place: str, number: int, interruptible: None, tmp_path: Path
+) -> None:
+    """Temporary files go, and there is no word."""
     script = (
-        "import atexit, os, signal, sys, time, click\n"
-        "def stop(): os.kill(os.getpid(), signal.SIGINT); time.sleep(0.2)\n"
+        "import atexit, os, signal, sys, tempfile, time, click\n"
+        f"def stop(): os.kill(os.getpid(), {number:d}); time.sleep(0.2)\n"
         "class D:\n    def __del__(self): stop()\n"
         "class Importing:\n    def find_spec(self, name, *_):\n"
         "        if name == 'perfmodel.cli': stop()\n"
@@ -247,12 +252,64 @@ def test_ctrl_c_wherever_it_comes(place: str, interruptible: None, tmp_path: Pat
     else:
         script += (
             "import perfmodel.cli as cli\n"
-            f"@click.command()\ndef stop_it():\n    if True:\n        {place}\n"
+            "@click.command()\ndef stop_it():\n    with tempfile.TemporaryDirectory():\n"
+            f"        {place}\n"
             "cli.main.commands['stop'] = stop_it\nsys.argv = ['perfmodel', 'stop']\n"
         )
     script += "from perfmodel.__main__ import main\nmain()"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (128 + number, "", "")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_signals_that_are_ignored_stay_so(report: Path) -> None:
+    """As under nohup."""
+    script = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "import perfmodel.cli as cli, click\n"
+        "@click.command()\ndef hang_up():\n    os.kill(os.getpid(), signal.SIGHUP)\n"
+        "cli.main.commands['hang'] = hang_up\nsys.argv = ['perfmodel', 'hang']\n"
+        "from perfmodel.__main__ import main\nmain()"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr", "stdout stderr"])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("compare {0} {1} --fail-if-slower 5%", 7),
+        ("compare {0} {1} --fail-if-slower 5% --json", 7),
+        ("compare {0} {0} --fail-if-slower 1%", 8),
+        ("analyze /dev/null/nothing", 3),
+        ("stats {0}", 0),
+    ],
+)
+def test_a_closed_pipe_keeps_the_exit_code(words: str, code: int, closed: str) -> None:
+    slow = BASE.with_name("h200x2_2ranks_h2048_nsys2025.3.1.sqlite.xz")
+    nobody, end = os.pipe()
+    os.close(nobody)
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    streams |= dict.fromkeys(closed.split(), end)
+    done = subprocess.run([*COMMAND, *words.format(BASE, slow).split()], check=False, **streams)
+    os.close(end)
+    assert done.returncode == code
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits as POSIX has them")
+def test_too_many_open_files_are_called_so(report: Path) -> None:
+    said = set()
+    for limit in (4, 5, 6):
+        done = subprocess.run(
+            ["bash", "-c", f'ulimit -n {limit}; "$@"', "bash", *COMMAND, "analyze", str(report)],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        said.add("free some space" in done.stderr)
+    assert said == {False}
 
 
 @pytest.mark.skipif(os.name != "posix", reason="processor time as POSIX counts it")

@@ -34,8 +34,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_before_and_after(reports: dict[str, Path]) -> None:
     result = perfmodel("compare", reports["b1"], reports["a1"])
     assert result.exit_code == 0
-    assert "A batch takes 6.000 ms before, 2.000 ms after" in result.stdout
-    assert "Ranges (host time per batch, slowest rank)" in result.stdout
+    assert "A step takes 6.000 ms before, 2.000 ms after" in result.stdout
+    assert "Ranges (host time per step, slowest rank)" in result.stdout
     assert "note: launches of one configuration are assumed to differ by 10 %" in result.stdout
     (warning,) = result.stderr.splitlines()
     assert warning.startswith("perfmodel: warning: 1 launch before and 1 after do not show")
@@ -158,7 +158,7 @@ def test_frames(reports: dict[str, Path]) -> None:
     assert found.differences == ()
     assert len(found.warnings) == 1
     assert found.to_dict()["batch"]["verdict"] == "faster"
-    assert str(found).startswith("before   b1: 9 batches")
+    assert str(found).startswith("before   b1: 9 steps")
     assert isinstance(found.kernels, pd.DataFrame)
 
 

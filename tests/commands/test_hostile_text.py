@@ -63,6 +63,7 @@ def lines(folder: Path) -> dict[str, list[list[object]]]:
         "calibrate": [[report, "-o", folder / "model.json"]],
         "predict": [["--model", missing, *SIZES]],
         "whatif": [[report], [missing]],
+        "share": [[report, "-o", folder / "s.sqlite"], [missing, "-o", folder / "t.sqlite"]],
         "stats": [[report], [report, "--format", "markdown"], [report, "--report", "\x1b[31m"]],
         "formulas": [["--workload", missing]],
         "layers": [["\x1b[31mnet"], [folder / "n.onnx"]],

@@ -24,7 +24,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_warmup_of_all_steps_is_refused(name: str, warmup: int, report: Path) -> None:
     done = CliRunner().invoke(main, [name, str(report), "--warmup", str(warmup)])
     assert done.exit_code == 4, done.output
-    assert "no finished batch is left" in done.stderr
+    assert "no finished step is left" in done.stderr
     assert "lower --warmup" in done.stderr
 
 

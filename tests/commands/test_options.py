@@ -41,8 +41,8 @@ def having(flag: str) -> dict[str, click.Option]:
     }
 
 
-WITHOUT_RESULT: Final = {"report", "completion"}
-"""One writes a page, the other a script."""
+WITHOUT_RESULT: Final = {"report", "share", "completion"}
+"""They write a page, a report and a script."""
 
 READS_REPORTS: Final = {
     "analyze", "report", "timeline", "stats", "memory", "utilization", "compare", "scaling",
@@ -55,7 +55,7 @@ STEPS: Final = READS_REPORTS - {"stats", "memory"}
 @pytest.mark.parametrize("flag", ["--format", "--json", "--out"])
 def test_every_command_with_a_result_takes_the_same_three(flag: str) -> None:
     found = having(flag)
-    extra = {"report"} if flag == "--out" else set()
+    extra = {"report", "share"} if flag == "--out" else set()
     assert set(found) == set(leaves()) - WITHOUT_RESULT | extra
     for name, option in found.items():
         assert not option.required, name

@@ -163,7 +163,7 @@ def test_nccl_s_all_reduce_of_z2_stands_beside_the_paper() -> None:
     assert summed["estimated_bytes"] == 4 * 10 * 3000
     assert summed["measured_bytes"] is None
     assert (summed["estimated_calls"], summed["measured_calls"]) == (1, 1)
-    assert summed["transfer_s"] == pytest.approx(6.80e-6, rel=2e-3)
+    assert summed["transfer_s"] == pytest.approx(6.82e-6, rel=2e-3)
     assert summed["measured_s"] == pytest.approx(11.8e-6, rel=5e-3)  # with the waiting
     assert summed["estimated_s"] is None
     assert staged["estimated_s"] == pytest.approx(409e-6, rel=2e-3)

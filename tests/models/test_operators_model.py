@@ -28,7 +28,8 @@ from perfmodel.programs.program import Options
 from perfmodel.readers import read
 
 PROGRAMS = Path("profiles/programs")
-PYTORCH = program_named("pytorch")
+PYTORCH = program_named("pytorch").recorded_operators
+assert PYTORCH is not None
 
 
 def truth(name: str) -> dict[str, Any]:

@@ -12,15 +12,12 @@ from hypothesis import strategies as st
 
 from benchmarks.common.folders import ROOT
 from perfmodel.machines.machine import Machine
-from perfmodel.programs.findings import (
-    Actions,
-    Facts,
-    Finding,
-    GemmTime,
-    late_messages,
-    ranked,
-)
-from perfmodel.programs.mlp.program import advise
+from perfmodel.programs import findings
+from perfmodel.programs.actions import Actions
+from perfmodel.programs.facts import Facts, GemmTime
+from perfmodel.programs.findings import Finding
+from perfmodel.programs.findings.ranks import late_messages
+from perfmodel.programs.mlp.program import actions_of, facts_of
 from perfmodel.timing.collectives import CollectiveGroup, Waiting
 from perfmodel.timing.copies import CopyGroup
 from perfmodel.timing.late_ranks import LateRank
@@ -64,7 +61,7 @@ def reduce(size: int | None = 1_600_000, **changes: Any) -> CollectiveGroup:
 
 
 def find(facts: Facts) -> tuple[Finding, ...]:
-    return ranked(facts, advise(facts))
+    return findings.find(facts_of(facts), actions_of(facts.config))
 
 
 def only(facts: Facts, title: str) -> Finding:
@@ -105,7 +102,7 @@ def test_the_gpu_waits_for_the_host() -> None:
         assert said in found.evidence
     without = only(replace(facts, synchronizations=0.0, gpu_ops=1.0), "the GPU waits")
     assert "synchronizing" not in without.evidence
-    assert "1 GPU operation per batch" in without.evidence
+    assert "1 GPU operation per step" in without.evidence
 
 
 def test_busy_is_a_lower_bound_where_batches_lack_operations() -> None:
@@ -128,6 +125,7 @@ def test_gradients_through_the_host() -> None:
     """500 µs spent; 1.6 MB over 450 GB/s each way take 2 (p-1)/p n / 450e9 = 3.56 µs."""
     facts = replace(QUIET, host_s=STAGED, collectives=[reduce()])
     found = only(facts, "gradients are reduced through the host")
+    assert found.kind == "host_reduction"
     assert found.saving_s == pytest.approx(500e-6 - 1.6e6 / 450e9)
     assert "NCCL" in found.action
 
@@ -201,7 +199,7 @@ def test_several_small_all_reduces() -> None:
     facts = replace(QUIET, collectives=[reduce(), small, reduce(40, seconds=5e-6)])
     found = only(facts, "reduced in several messages")
     assert found.saving_s == pytest.approx(2 * 10e-6 + 5e-6)
-    assert "4 all-reduces per batch, 2 of them under 64 KB" in found.evidence
+    assert "4 all-reduces per step, 2 of them under 64 KB" in found.evidence
     for groups in ([reduce()], [reduce(), reduce(1 << 20)], [reduce(None, count=4.0)]):
         assert titles(replace(QUIET, collectives=groups)) == []
 
@@ -280,7 +278,7 @@ def test_a_saving_is_never_negative_nor_more_than_the_batch(
     [
         "ranks ... share GPU", "the GPU waits for the host",
         "gradients are reduced through the host", "copies use pageable memory",
-        "the inputs are copied in every batch", "ranks wait for each other",
+        "the inputs are copied in every step", "ranks wait for each other",
         "the gradients are reduced in several messages", "of its ceiling",
     ],
 )  # fmt: skip
@@ -298,17 +296,16 @@ def test_a_rank_for_which_the_others_poll_is_named() -> None:
         for rank in range(3)
     ) + tuple(RangeOfRank(rank, "step", "step", 1e-3, 0.0, 0.0) for rank in range(3))
     silent = tuple(late(rank, 0.0, 0.0) for rank in range(3))
-    facts = replace(
-        QUIET, ranks=3, messages=PointToPoint((), silent, (), 0), late=silent, ranges_by_rank=times
-    )
-    (found,) = late_messages(facts, Actions())
+    messages = PointToPoint((), silent, (), 0)
+    facts = replace(QUIET, ranks=3, messages=messages, late=silent, ranges_by_rank=times)
+    (found,) = late_messages(facts, Actions(), messages)
     assert (found.kind, found.saving_s) == ("waiting_mpi", pytest.approx(0.4e-3))
     assert found.title == "rank 1 takes longer in 'work' than the others"
-    assert not list(late_messages(replace(facts, ranks=2), Actions()))
+    assert not list(late_messages(replace(facts, ranks=2), Actions(), messages))
     longer = tuple(
         replace(r, more_s=0.4e-3) if (r.range, r.rank) == ("step", 1) else r for r in times
     )
-    assert not list(late_messages(replace(facts, ranges_by_rank=longer), Actions()))
+    assert not list(late_messages(replace(facts, ranges_by_rank=longer), Actions(), messages))
 
 
 def late(rank: int, waiting_s: float, caused_s: float, latest: int = 0) -> LateRank:
@@ -320,12 +317,13 @@ def late(rank: int, waiting_s: float, caused_s: float, latest: int = 0) -> LateR
 def test_ranks_that_are_late_in_turn_are_not_named() -> None:
     rows = late(1, 40e-6, 50e-6, 5), late(0, 50e-6, 40e-6, 4)
     pairs = Pair(0, 1, 1.0, 8.0, 50e-6), Pair(1, 0, 1.0, 8.0, 40e-6)
-    facts = replace(QUIET, ranks=2, messages=PointToPoint(pairs, rows, (), 0), late=rows)
-    (found,) = late_messages(facts, Actions())
+    messages = PointToPoint(pairs, rows, (), 0)
+    facts = replace(QUIET, ranks=2, messages=messages, late=rows)
+    (found,) = late_messages(facts, Actions(), messages)
     assert found.title == "ranks wait for each other's messages"
     assert "late in turn" in found.evidence
     few = tuple(replace(row, steps=2, enough=False, latest=2 * (row.rank == 1)) for row in rows)
-    (found,) = late_messages(replace(facts, late=few), Actions())
+    (found,) = late_messages(replace(facts, late=few), Actions(), messages)
     assert found.title == "ranks wait for messages of rank 1"
     assert "(only 2 steps: record more to be sure)" in found.evidence
 
@@ -338,8 +336,9 @@ def test_a_rank_that_computes_longer_is_named_where_no_range_says_it() -> None:
         QUIET, ranks=2, messages=PointToPoint(pairs, waits, (), 0), late=waits,
         ranges_by_rank=times, compute_s={0: 60e-3, 1: 119e-3},
     )  # fmt: skip
-    (found,) = late_messages(facts, Actions())
+    messages = PointToPoint(pairs, waits, (), 0)
+    (found,) = late_messages(facts, Actions(), messages)
     assert found.saving_s == pytest.approx(59e-3)
-    assert "it computes 119 ms per batch, 59.0 ms more" in found.evidence
-    (unknown,) = late_messages(replace(facts, compute_s={}), Actions())
+    assert "it computes 119 ms per step, 59.0 ms more" in found.evidence
+    (unknown,) = late_messages(replace(facts, compute_s={}), Actions(), messages)
     assert unknown.saving_s == pytest.approx(60e-3)

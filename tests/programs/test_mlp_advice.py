@@ -11,7 +11,7 @@ from test_findings import QUIET, STAGED, copy, only, reduce, titles
 
 from benchmarks.common.folders import PROFILES
 from perfmodel.analysis.analyze import analyze
-from perfmodel.programs.findings import DeviceReduce, Facts, GemmTime
+from perfmodel.programs.facts import DeviceReduce, Facts, GemmTime
 from perfmodel.programs.mlp.program import actions_of
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
@@ -97,7 +97,7 @@ def test_images_are_to_be_pinned_where_the_library_copies_gradients() -> None:
     )  # fmt: skip
     found = only(own, "Host-to-Device copies use pageable memory")
     assert found.saving_s == pytest.approx(240e-6 - 4.8e6 / 51.2e9)
-    assert "2 copies, 4.80 MB per batch" in found.evidence
+    assert "2 copies, 4.80 MB per step" in found.evidence
     assert not any("Device-to-Host copies" in title for title in titles(own))
 
 

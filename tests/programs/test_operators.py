@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 import perfmodel
 from benchmarks.common.folders import MACHINE, PROGRAMS, unpacked
-from perfmodel.analysis.analyze import analyze
+from perfmodel.analysis.analyze import analyze, analyze_reports
 from perfmodel.analysis.operators import StepWork, _medians
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.errors import SchemaError, WorkloadError
@@ -33,6 +33,7 @@ from perfmodel.cli import main
 from perfmodel.machines.devices import named
 from perfmodel.machines.measure.measurement import choose
 from perfmodel.programs.program import Options
+from perfmodel.programs.pytorch import operator_times
 from perfmodel.programs.pytorch.calls import Kernels, find_calls
 from perfmodel.programs.pytorch.counters import counted_calls
 from perfmodel.programs.pytorch.names import parse
@@ -51,7 +52,7 @@ from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
 from perfmodel.timing.step_report import report_steps
 from support.build_report import ReportBuilder
 
-OTHERS = Path(os.environ.get("PROGRAM_REPORTS", "/nonexistent")) / "programs"
+OTHERS = Path(os.environ.get("PROGRAM_REPORTS", os.devnull)) / "programs"
 """A folder with more recordings and their truth, which are too large for this repository."""
 
 
@@ -1201,3 +1202,13 @@ def test_steps_of_unrelated_programs_are_compared_fast() -> None:
     theirs, ours = (draw.choices("abcde", k=50_000) for _ in range(2))
     assert len(_pairs(theirs, ours)) < 50
     assert time.perf_counter() - begin < 5
+
+
+@pytest.mark.parametrize("name", ["gpt_shapes.sqlite.xz", "lstm_shapes.sqlite.xz"])
+def test_operators_found_step_by_step_are_those_of_the_whole(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large processes are looked at in windows of steps: here of one step each."""
+    whole = analyze_reports([PROGRAMS / name], Options()).fitted.work
+    monkeypatch.setattr(operator_times, "_RANGES", 1)
+    assert analyze_reports([PROGRAMS / name], Options()).fitted.work == whole

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.common.folders import PROGRAMS
 from perfmodel.analysis.analyze import analyze_reports
-from perfmodel.programs.findings import OperatorRow
+from perfmodel.programs.facts import OperatorRow
 from perfmodel.programs.program import Options
 from perfmodel.render.operators import work_document, work_lines
 from perfmodel.render.tables import sweep_text
@@ -136,7 +136,7 @@ def test_long_steps_are_found_with_what_they_cost_in_the_mean(tmp_path: Path) ->
     count = int(found.title.split()[0])
     assert found.saving_s == pytest.approx(count * 60e-3 / 14, rel=0.02)
     assert found.saving_s > run.batch.median.value
-    assert run.batch.share(found) == pytest.approx(found.saving_s / run.batch.mean_s)
+    assert found.share == pytest.approx(found.saving_s / run.batch.mean_s)
     assert any("times the median" in w for w in run.warnings)
 
 

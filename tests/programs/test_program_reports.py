@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from perfmodel.cli import main
 
-FOLDER = Path(os.environ.get("PROGRAM_REPORTS", "/nonexistent"))
+FOLDER = Path(os.environ.get("PROGRAM_REPORTS", os.devnull))
 REPORTS = {
     **dict.fromkeys(
         ("conv32", "gpt2_compiled", "gpt2_ddp", "gpt_small", "resnet50_ddp"), r"step \d+"

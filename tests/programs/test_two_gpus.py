@@ -81,9 +81,9 @@ def test_slower_kernels_are_told_from_more_kernels() -> None:
 def test_the_last_step_and_long_messages_of_nsys_are_said_in_a_line() -> None:
     run = analyzed("jax_two_gpus")
     said = list(what_ran(run))
-    (batches,) = [line for line in said if line.startswith("batches")]
-    assert batches.startswith("batches    16 per rank")
-    assert batches.endswith("1 warm-up batch (41.6 ms) and the last excluded")
+    (batches,) = [line for line in said if line.startswith("steps  ")]
+    assert batches.startswith("steps      16 per rank")
+    assert batches.endswith("1 warm-up step (41.6 ms) and the last excluded")
     nsys = [line for line in said if line.startswith("nsys says")]
     assert nsys
     assert max(map(len, nsys)) < 220
@@ -113,6 +113,6 @@ def test_a_gpu_of_its_own_is_not_called_shared(name: str) -> None:
 
 
 def test_one_or_two_steps_have_no_interval() -> None:
-    (said,) = [s for s in what_ran(analyzed("gpt_ddp8")) if s.startswith("batches")]
-    assert said.startswith("batches    2 per rank, median ")
-    assert " ms (too few for an interval); " in said
+    (said,) = [s for s in what_ran(analyzed("gpt_ddp8")) if s.startswith("steps  ")]
+    assert said.startswith("steps      2 per rank, median ")
+    assert " ms [next run: " in said

@@ -343,10 +343,10 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("analyze", "TRACE", "--json"), '"nsys_version": "torch.profiler"'),
         (("report", "TRACE", "-o", "OUT.html"), "Written"),
         (("compare", "TRACE", "--to", "TRACE"), "no difference"),
-        (("timeline", "TRACE", "-o", "OUT.json"), "batch"),
+        (("timeline", "TRACE", "-o", "OUT.json"), "steps"),
         (("stats", "TRACE", "--report", "cuda_gpu_kern_sum"), "Instances"),
         (("stats", "TRACE", "--report", "nvtx_gpu_proj_sum"), "aten::mm"),
-        (("whatif", "TRACE"), "could save"),
+        (("whatif", "TRACE"), "would save"),
         (("utilization", "--report", "TRACE"), "GPU busy"),
     ],
 )

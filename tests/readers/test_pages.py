@@ -342,7 +342,7 @@ def log_mode(path: Path) -> None:
         (lambda path: path.write_bytes(path.read_bytes()[:100]), "smaller"),
         (lambda path: path.write_bytes(b""), "smaller"),
         (lambda path: path.unlink(), "No such file"),
-        (lambda path: (path.unlink(), path.mkdir()), "directory"),
+        (lambda path: (path.unlink(), path.mkdir()), "folder"),
     ],
 )
 def test_refused_files(tmp_path: Path, damage: Callable[[Path], Any], message: str) -> None:

@@ -10,7 +10,7 @@ from benchmarks.common.folders import PROGRAMS
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import Analysis
 from perfmodel.programs.program import Options
-from perfmodel.render import messages, summary
+from perfmodel.render import messages, summary, tables
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.outputs import csv_tables
 
@@ -24,21 +24,21 @@ def analysis() -> Analysis:
 
 def test_the_matrix_has_a_row_for_each_sender(analysis: Analysis) -> None:
     shown = {table.title: table for table in messages.blocks(analysis.fitted)}
-    sent = shown["Bytes from rank to rank, per batch"].rows
+    sent = shown["Bytes from rank to rank, per step"].rows
     assert [row[0] for row in sent] == list(range(8))
     for a, row in enumerate(sent):
         neighbours = {(a - 1) % 8, (a + 1) % 8}
         assert {b for b in range(8) if row[1 + b] is not None} == neighbours
         assert all(row[1 + b] == 8192 for b in neighbours)
-    waiting = shown["Waiting from rank to rank, per batch"].rows
+    waiting = shown["Waiting from rank to rank, per step"].rows
     assert waiting[3][1 + 2] == pytest.approx(2.4e-3, rel=0.1)
     assert waiting[2][1 + 3] == 0
 
 
 def test_who_is_late_and_where(analysis: Analysis) -> None:
     shown = {table.title: table for table in messages.blocks(analysis.fitted)}
-    assert shown["Who waits, and who causes it, per batch"].rows[0][0] == 3
-    assert [1, 2, 3] in [row[:3] for row in shown["Waiting that is passed on, per batch"].rows]
+    assert tables.late_ranks(analysis.fitted).rows[0][0] == 3
+    assert [1, 2, 3] in [row[:3] for row in shown["Waiting that is passed on, per step"].rows]
     unequal = shown["Ranges that are not equal: the slowest rank"].rows
     assert unequal[0][:2] == ["compute", 3]
 

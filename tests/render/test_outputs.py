@@ -39,6 +39,7 @@ UNITLESS = {
     "share", "last_share", "of_ceiling", "of_roof", "model_error",  # fractions
     "value", "low", "high", "launch_low", "launch_high", "rate",  # with a unit column
     *"DHCBpb",  # symbols
+    "share_last", "latest", "steps", "probability", "doing",  # empty: nobody is late
 }  # fmt: skip
 NAMES = (
     "\x1b[2J\x1b[31mred", "[bold red]rich[/]", "two\r\nlines\n", r"$\frac{$", 'a,b"c', "=1+1",

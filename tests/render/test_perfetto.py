@@ -177,7 +177,7 @@ def test_some_batches_only(tmp_path: Path) -> None:
     synced = [event["args"] for event in gaps if event["name"] == "blocking_sync"]
     assert {args["call"] for args in synced} >= {"cudaDeviceSynchronize"}
     assert all("before" in event["args"] for event in gaps)
-    assert "batches 2 to 4" in document["otherData"]["title"]
+    assert "steps 2 to 4" in document["otherData"]["title"]
 
 
 def test_names_are_harmless(tmp_path: Path) -> None:

@@ -407,7 +407,7 @@ def test_breakdown_shows_values_shares_and_the_tree() -> None:
 
 def test_breakdown_of_a_host_that_queues_says_what_its_bars_are() -> None:
     ax = breakdown(ROWS, queued=True)
-    assert legend_texts(ax)[0] == "batch: until done; ranges: host, queueing"
+    assert legend_texts(ax)[0] == "step: until done; ranges: host, queueing"
     assert legend_texts(ax)[1:] == ["GPU projection", "GPU busy"]
 
 
@@ -419,7 +419,7 @@ def test_breakdown_without_a_gpu_has_one_bar_a_row() -> None:
 
 def test_breakdown_refuses_a_batch_without_time() -> None:
     for rows in ([], [BreakdownRow(B, None)], [BreakdownRow(B, 0.0)]):
-        with pytest.raises(ModelError, match="time of the batch"):
+        with pytest.raises(ModelError, match="time of the step"):
             breakdown(rows)
 
 

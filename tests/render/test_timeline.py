@@ -28,7 +28,7 @@ from perfmodel.render.plot.timeline import fitting
 from perfmodel.render.plot.timeline import timeline as draw
 from perfmodel.timing.host_timeline import CAUSES
 from perfmodel.timing.run import Run, batch_seconds, time_run
-from perfmodel.timing.samples import count_warmup
+from perfmodel.timing.step_times import count_warmup
 from perfmodel.timing.timeline import (
     GPU,
     IDLE,
@@ -404,7 +404,7 @@ def test_processes_without_a_rank_are_counted_on(tmp_path: Path) -> None:
 
 def test_batches_that_are_not_there(tmp_path: Path) -> None:
     run = run_of(training_report(tmp_path / "r.sqlite"))
-    with pytest.raises(SchemaError, match="expected batch 99; got batches 0 to 5"):
+    with pytest.raises(SchemaError, match="expected step 99; got steps 0 to 5"):
         window_of(run, range(99, 100))
     with pytest.raises(SchemaError, match="after the warm-up of 50"):
         median_batch(run, warmup=50)
@@ -467,7 +467,7 @@ def test_widths_are_those_of_a_page(width: str, inches: float) -> None:
     boxes = [text.get_window_extent() for text in (*labels(ax), *ax.get_yticklabels())]
     assert min(box.x0 for box in boxes) >= 0
     assert max(box.x1 for box in boxes) <= figure.bbox.x1
-    assert ax.get_xlabel() == "Time since the start of the batch (ms)"
+    assert ax.get_xlabel() == "Time since the start of the step (ms)"
 
 
 def test_what_no_picture_can_hold_is_an_error() -> None:
@@ -522,7 +522,7 @@ def test_labels_are_shortened_or_left_out() -> None:
 def test_the_command_draws_the_same_bytes_again(tmp_path: Path) -> None:
     report = PROFILES / REPORTS[0]
     said = succeeds("timeline", report, "--batch", 7, "-o", tmp_path / "a.png")
-    assert "batch 7; D = 784, H = 512, C = 10, B = 3000, p = 2" in said
+    assert "step 7; D = 784, H = 512, C = 10, B = 3000, p = 2" in said
     succeeds("timeline", report, "--batch", "7:8", "-o", tmp_path / "b.png")
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     one = succeeds("timeline", report, "--rank", "1", "--api", "-o", tmp_path / "c.svg")
@@ -543,9 +543,9 @@ def test_names_are_harmless(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--batch", "x"), "expected a batch"),
-        (("--batch", "5:2"), "expected a batch"),
-        (("--batch", "-1"), "expected a batch"),
+        (("--batch", "x"), "expected a step"),
+        (("--batch", "5:2"), "expected a step"),
+        (("--batch", "-1"), "expected a step"),
         (("--rank", "9"), "some of the ranks 0, 1"),
         (("-o", "a.gif"), "FILE.png"),
     ],
@@ -557,4 +557,4 @@ def test_wrong_usage_is_said(arguments: tuple[str, ...], says: str, report: Path
 
 
 def test_a_batch_that_is_not_there_is_an_error(report: Path) -> None:
-    assert "got batches 0 to 5" in fails(4, "timeline", report, "--batch", "99")
+    assert "got steps 0 to 5" in fails(4, "timeline", report, "--batch", "99")

@@ -17,7 +17,7 @@ from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.program import Options
 from perfmodel.readers.trace import NULL
 from perfmodel.timing.exchanges import Exchanges, match, rule_of
-from perfmodel.timing.late_ranks import LateRank, beyond_chance, late_rank, late_ranks
+from perfmodel.timing.late_ranks import LateRank, _met, beyond_chance, late_rank, late_ranks
 from perfmodel.timing.run_exchanges import exchanges_of
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
@@ -374,3 +374,45 @@ def test_recordings_keep_the_rules(path: Path) -> None:
         if group.library != "mpi" and group.waiting_s is not None:
             assert group.waiting_s + (group.transfer_s or 0.0) == pytest.approx(group.seconds)
     assert sum(row.caused_s for row in run.late) <= sum(row.waiting_s for row in run.late) + 1e-9
+
+
+def test_ranks_met_last_where_both_had_come_to_an_exchange() -> None:
+    """As a loop over all exchanges of each pair finds it."""
+    run = analyze_reports([PROGRAMS / "halo.sqlite.xz"], Options()).fitted
+    found = exchanges_of(run.measured)
+    waits = np.flatnonzero(found.cause_rank >= 0)
+    met = _met(found, waits)
+    assert len(waits) > 100
+    for row, got in zip(waits.tolist(), met.tolist(), strict=True):
+        pair = {int(found.rank[row]), int(found.cause_rank[row])}
+        came = [
+            int(found.post_ns[found.instance == number].max())
+            for number in np.intersect1d(*(found.instance[found.rank == rank] for rank in pair))
+            if number >= 0
+        ]
+        begin = int(found.begin_ns[row])
+        assert got == max((at for at in came if at < begin), default=begin)
+
+
+def test_one_step_of_another_rank_does_not_hide_who_is_late() -> None:
+    """Rank 1 of three is 1 ms late in ten steps, but for one in which rank 2 is 50 ms late."""
+    late_ns = np.zeros((3, 10), np.int64)
+    late_ns[1], late_ns[2, 4] = MS, 50 * MS
+    post = late_ns + np.arange(10) * 100 * MS
+    end = np.broadcast_to(post.max(axis=0) + 1000, post.shape)
+    step = np.tile(np.arange(10), 3)
+    columns = {
+        "name": np.zeros(30, np.int64), "rank": np.repeat(np.arange(3), 10), "step": step,
+        "communicator": np.zeros(30, np.int64), "held_step": step, "post_ns": post.ravel(),
+        "end_ns": end.ravel().copy(),
+    }  # fmt: skip
+    found = match(Exchanges.of(["MPI_Barrier"], range(3), columns), world=range(3))
+    rows, _ = late_ranks(found, 0, 10)
+    assert rows[0].rank == 2  # 99 of 117 ms
+    shares = {r.rank: (r.latest, r.steps) for r in rows}
+    assert shares == {0: (0, 10), 1: (9, 10), 2: (1, 10)}
+    assert [r.rank for r in rows if r.persistent] == [1]
+    assert late_rank(rows) is None  # 15 % of all waiting
+    named = late_rank(rows, least=0.1)
+    assert named is not None
+    assert named.rank == 1

@@ -159,7 +159,7 @@ def test_another_level_is_the_unit_of_every_command(tmp_path: Path) -> None:
     assert result["batch"]["count"] == 3
     assert result["batch"]["median_s"] == pytest.approx(4.5e-3, rel=0.1)
     said = succeeds("compare", path, path, "--level", "epoch")
-    assert "3 batches" in said
+    assert "3 steps" in said
     assert "epoch" in succeeds("timeline", path, "--level", "epoch", "--format", "csv")
     with pytest.raises(SchemaError, match="got epoch among the ranges"):
         found(path, level="phase")

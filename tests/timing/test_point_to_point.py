@@ -117,6 +117,23 @@ def test_the_rank_that_is_late_to_a_collective_is_named(tmp_path: Path) -> None:
 
 @RECORDS
 @pytest.mark.usefixtures("one_profile")
+def test_ranks_wait_for_the_root_of_a_broadcast(tmp_path: Path) -> None:
+    """Ranks 3 to 7 in reverse order, of which rank 3 is the fourth, counted from 0."""
+    (report,) = record(tmp_path, "root 5", report_per_rank=False)
+    run = analyzed(report)
+    found = exchanges_of(run.measured)
+    rows = found.named("MPI_Bcast") & (found.step >= 0)
+    assert set(found.peer[rows].tolist()) == {3}
+    assert set(found.cause_rank[rows & (found.rank != 3)].tolist()) <= {3, -1}
+    assert (found.wait_ns[rows & (found.rank == 3)] == 0).all()
+    assert run.late[0].rank == 3
+    assert run.late[0].persistent
+    (group,) = (g for g in run.collectives if g.name == "MPI_Bcast")
+    assert (group.ranks, group.count) == (5, 5 / 8)
+
+
+@RECORDS
+@pytest.mark.usefixtures("one_profile")
 @pytest.mark.parametrize("report_per_rank", [False, True])
 def test_a_halo_exchange_without_ranges(report_per_rank: bool, tmp_path: Path) -> None:
     """Steps are the 20 exchanges, though every fifth one has a reduction behind it.

@@ -330,7 +330,7 @@ def test_rows_say_what_goes_from_gpu_to_gpu_and_how_the_batch_is_timed(tmp_path:
     ax = draw_breakdown(analyzed(tmp_path / "r.sqlite"))
     legend = ax.get_legend()
     assert legend is not None
-    assert legend.get_texts()[0].get_text() == "batch: until done; ranges: host, queueing"
+    assert legend.get_texts()[0].get_text() == "step: until done; ranges: host, queueing"
     waits = analyzed(training_report(tmp_path / "waits.sqlite"))
     assert analysis_document(waits)["batch"]["queued_s"] is None
 

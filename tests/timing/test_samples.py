@@ -16,9 +16,9 @@ from perfmodel.timing.run import time_run
 from perfmodel.timing.samples import (
     CLOCKS,
     PathTimes,
-    count_warmup,
     tabulate,
 )
+from perfmodel.timing.step_times import count_warmup
 from support.build_report import ReportBuilder
 from support.build_training import Training, training_report
 from support.foreign_reports import SHIPPED

@@ -207,6 +207,9 @@ class Comparison:
     gate: Gate | None
     warnings: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f"<Comparison of {len(self.rows)} rows, {len(self.warnings)} warnings>"
+
     @property
     def batch(self) -> Row:
         """The whole batch."""
@@ -709,8 +712,8 @@ def _warnings(before: Side, after: Side, machines: bool, options: CompareOptions
     where = " and ".join(n for n, s in (("before", before), ("after", after)) if s.queues)
     if where:
         said.append(
-            f"the host queues batches {where} without waiting until they are done: on both sides a "
-            f"batch is timed from the end of the one before it to the end of its own GPU work; "
+            f"the host queues steps {where} without waiting until they are done: on both sides a "
+            f"step is timed from the end of the one before it to the end of its own GPU work; "
             f"host times of ranges {where} are those of queueing"
         )
     found = differences(before.settings, after.settings)

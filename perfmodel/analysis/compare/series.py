@@ -23,7 +23,8 @@ from perfmodel.timing.kernels import COMMUNICATION
 from perfmodel.timing.range_times import Path
 from perfmodel.timing.run import Run
 from perfmodel.timing.run_exchanges import exchanges_of
-from perfmodel.timing.samples import PathTimes, count_warmup, tabulate
+from perfmodel.timing.samples import PathTimes, tabulate
+from perfmodel.timing.step_times import count_warmup
 
 Group = Literal["range", "link", "kernel", "idle"]
 GROUPS: Final[tuple[Group, ...]] = ("range", "link", "kernel")
@@ -198,8 +199,8 @@ def launch_of(
     ----------
     run : Run
     warmup : int, optional
-        Leading batches to leave out; detected by default (`perfmodel.timing.samples.count_warmup`),
-        and up to the first that only replays a CUDA graph, if one does.
+        Leading batches to leave out; by default `perfmodel.timing.step_times.count_warmup`, and up
+        to the first that only replays a CUDA graph, if one does.
     async_batches : AsyncBatches, optional
         Of the run, if it is known already.
     done : bool, optional
@@ -230,8 +231,8 @@ def launch_of(
     left = int(np.isfinite(_slowest(whole[:, first:])).sum())
     if left < 2:
         raise SchemaError(
-            f"{run.label}: expected at least 2 finished batches to compare; got {left} of "
-            f"{whole.shape[1]} after {first} of warm-up; profile more batches or lower --warmup"
+            f"{run.label}: expected at least 2 finished steps to compare; got {left} of "
+            f"{whole.shape[1]} after {first} of warm-up; profile more steps or lower --warmup"
         )
     found: dict[Key, Series] = {}
     collective = _in_collectives(run)

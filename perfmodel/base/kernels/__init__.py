@@ -28,6 +28,8 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _PATH: Final = re.compile(r"(?:[A-Za-z_$][\w$]*::)*[A-Za-z_$][\w$]*")
 _NAME: Final = re.compile(r"(?:(?:static|inline|__global__|void) )*((?:[\w$]+::)*[\w$]+)")
 _UNNAMED: Final = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\{anonymous\})::")
+_MOST_NAMES: Final = 1 << 19
+"""Names that are remembered: an analysis asks for each about four times. A name takes 0.3 kB."""
 _INSIDE: Final = 300
 """Characters of template arguments that are looked at: what runs stands first."""
 _DIGITS: Final = re.compile(r"[0-9]+")
@@ -213,7 +215,7 @@ class Kernel:
         return found.groupdict() if found else {}
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=_MOST_NAMES)
 def kernel(name: str) -> Kernel:
     """Read the name of a kernel, demangled or not.
 
@@ -232,7 +234,7 @@ def _without_numbers(path: str) -> tuple[str, bool]:
     return path, any(family.inside for family, _ in _matches(path))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=_MOST_NAMES)
 def kernel_types(name: str) -> KernelTypes:
     """Data types that the name of a kernel says.
 

@@ -28,7 +28,8 @@ from perfmodel.machines.measure.device import (
 from perfmodel.machines.measure.gemm_grid import parts as grid_parts
 from perfmodel.machines.measure.host_calls import device_calls, driver_launch, python_calls
 from perfmodel.machines.measure.measurement import DTYPES, Effort, Found, MachineMeasurement
-from perfmodel.machines.measure.ranks import Ranks, over_mpi, over_nccl
+from perfmodel.machines.measure.nccl import over_nccl
+from perfmodel.machines.measure.ranks import Ranks, over_mpi
 
 SOURCE: Final = "measured by perfmodel machine measure"
 

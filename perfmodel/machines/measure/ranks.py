@@ -1,4 +1,4 @@
-"""The MPI ranks a measurement runs on, and their all-reduces by size: MPI and NCCL."""
+"""The MPI ranks a measurement runs on, and their all-reduces by size over MPI."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.machines.machine import bus_bytes_per_s
 from perfmodel.machines.measure.measurement import Found, Series, Spread
-
-if TYPE_CHECKING:
-    from perfmodel.machines.measure.device import Device
 
 T = TypeVar("T")
 
@@ -134,7 +131,7 @@ def connect(environment: Mapping[str, str] | None = None) -> Ranks:
 
 
 _SMALL_BYTES: Final = 1 << 18
-_CALLS: Final = 10
+CALLS: Final = 10
 """Calls between two looks at the clock, of small messages."""
 
 
@@ -148,93 +145,12 @@ def over_mpi(ranks: Ranks, sizes: tuple[int, ...], repeats: int) -> Found:
         values = np.empty_like(source)
         refill = partial(np.copyto, values, source)  # sums of sums would overflow
         reduce = partial(ranks.sum_in_place, values)
-        calls = _CALLS if size <= _SMALL_BYTES else 1
+        calls = CALLS if size <= _SMALL_BYTES else 1
         found[size] = ranks.slowest(reduce, repeats, calls=calls, prepare=refill)
-    return _found(Series.of("mpi_allreduce", "host", "all", "host", ranks.size, found), "mpi")
+    return with_bus(Series.of("mpi_allreduce", "host", "all", "host", ranks.size, found), "mpi")
 
 
-class Nccl:
-    """NCCL's communicator of all ranks, each with a GPU of its own (collective).
-
-    Raises
-    ------
-    PerfmodelError
-        On all ranks, if NCCL is missing or two ranks share a GPU.
-    """
-
-    def __init__(self, device: Device, ranks: Ranks) -> None:
-        self._device = device
-        identity = b""
-        try:
-            self._nccl: Any = importlib.import_module("cupy.cuda.nccl")
-            given = self._nccl.get_unique_id()
-            identity = given if isinstance(given, bytes) else np.array(given, np.int8).tobytes()
-            said = ""
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-        if said := ranks.agree(said):
-            raise PerfmodelError(
-                f"expected NCCL; got none ({said}); run pip install nvidia-nccl-cu13 (or -cu12)"
-            )
-        shared: Any = ranks.of_first(identity)
-        if not isinstance(given, bytes):  # before CuPy 14
-            shared = tuple(np.frombuffer(shared, np.int8).tolist())
-        try:
-            self._communicator = self._nccl.NcclCommunicator(ranks.size, shared, ranks.rank)
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-        if said := ranks.agree(said):
-            raise PerfmodelError(
-                f"expected a GPU for each of {ranks.size} ranks; NCCL says: {said}; start "
-                "fewer ranks"
-            )
-
-    def all_reduce(self, values: Any) -> None:
-        """Queue the sum of float32 values over the ranks, in place."""
-        pointer, nccl = values.data.ptr, self._nccl
-        self._communicator.allReduce(
-            pointer, pointer, values.size, nccl.NCCL_FLOAT32, nccl.NCCL_SUM,
-            self._device.stream.ptr,
-        )  # fmt: skip
-
-
-def over_nccl(device: Device, ranks: Ranks, sizes: tuple[int, ...]) -> Found:
-    """Measure ncclAllReduce of float32 by the device's clock and by the host's (collective)."""
-    if ranks.size == 1:
-        return Found()
-    nccl = Nccl(device, ranks)
-    queued, waited = {}, {}
-    for size in sizes:
-        source = device.random(size // 4)
-        values = source.copy()
-        times = [_queued(device, ranks, nccl, source, values) for _ in range(device.repeats + 1)]
-        queued[size] = Spread.of(ranks.largest(np.array(times))[1:].tolist())
-
-        def refill(values: Any = values, source: Any = source) -> None:
-            values[...] = source
-            device.wait()
-
-        def once(values: Any = values) -> None:
-            nccl.all_reduce(values)
-            device.wait()
-
-        waited[size] = ranks.slowest(once, device.repeats, prepare=refill)
-    by_device = Series.of("nccl_allreduce", "device", "all", "device", ranks.size, queued)
-    by_host = Series.of("nccl_allreduce", "device", "all", "host", ranks.size, waited)
-    found = _found(by_device, "nccl")
-    return Found(found.figures, (by_device, by_host))
-
-
-def _queued(device: Device, ranks: Ranks, nccl: Nccl, source: Any, values: Any) -> float:
-    """Return device seconds per sum of some queued ones; one before them lets all ranks meet."""
-    values[...] = source
-    device.wait()
-    ranks.meet()
-    nccl.all_reduce(values)
-    return device.timed(partial(nccl.all_reduce, values), _CALLS)
-
-
-def _found(series: Series, name: str) -> Found:
+def with_bus(series: Series, name: str) -> Found:
     """Return a series with its bus bandwidth (nccl-tests, doc/PERFORMANCE.md) at the best size."""
     best = max(range(len(series.bytes)), key=lambda i: series.bytes[i] / series.median_s[i])
     size = series.bytes[best]

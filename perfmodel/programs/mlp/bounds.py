@@ -19,6 +19,7 @@ from perfmodel.machines.machine import Machine
 from perfmodel.models import terms
 from perfmodel.models.launches import drawn_medians
 from perfmodel.models.terms import BETWEEN, Observation, Part
+from perfmodel.programs.calibrated import Floor, Free, Offer
 from perfmodel.programs.mlp.case import Case
 from perfmodel.programs.mlp.changes import offers
 from perfmodel.programs.mlp.settings import (
@@ -31,7 +32,6 @@ from perfmodel.programs.mlp.settings import (
     SYNC,
     parameters,
 )
-from perfmodel.programs.program import Floor, Free, Offer
 from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.run import Run, batch_seconds
@@ -179,7 +179,7 @@ def gather(
     collectives: Sequence[CollectiveGroup],
     machine: Machine | None,
 ) -> Evidence:
-    """Put together what a report gives; see `perfmodel.programs.program.Program.evidence`."""
+    """Put together what a report gives; see `perfmodel.programs.calibrated.Calibrated.evidence`."""
     case = observed.case
     assert isinstance(case, Case)  # as `observe` makes it
     how = case.route

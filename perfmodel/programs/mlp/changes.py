@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from perfmodel.base.errors import WorkloadError
-from perfmodel.programs import program
+from perfmodel.programs import calibrated
+from perfmodel.programs.calibrated import Offer
 from perfmodel.programs.mlp.case import Case, mlp_case
 from perfmodel.programs.mlp.settings import ON_DEVICE, OWN_GEMMS
-from perfmodel.programs.program import Offer
 
 _HOST: Final = ("host", "pinned", "host-flat", "chunked")
 _GPU_MEMORY: Final = ("cuda-aware", "ring")
@@ -18,7 +18,7 @@ _MANY: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Change(program.Change):
+class Change(calibrated.Change):
     """One step up the ladder, or one size doubled: names and terms are those of docs/ladder.md.
 
     Attributes

@@ -11,6 +11,7 @@ import numpy as np
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import ModelError
 from perfmodel.models.terms import AHEAD, BETWEEN, DERIVED, Observation
+from perfmodel.programs.calibrated import UnknownPartsError, not_modelled
 from perfmodel.programs.identify import read_mark
 from perfmodel.programs.mlp.case import MLP, Case, mlp_case
 from perfmodel.programs.mlp.identify import identify
@@ -27,12 +28,12 @@ from perfmodel.programs.mlp.settings import (
     SYNC,
     settings_of,
 )
-from perfmodel.programs.program import not_modelled
 from perfmodel.readers.trace import KERNEL, MEMCPY, NULL, TO_HOST
 from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.cuda_graphs import kernel_seconds, only_replays, traced_as_a_whole
 from perfmodel.timing.run import Run, batch_seconds
-from perfmodel.timing.samples import count_warmup, tabulate
+from perfmodel.timing.samples import tabulate
+from perfmodel.timing.step_times import count_warmup
 
 _SUMS: Final = "nccl"
 _STEPS: Final = ("output_layer", "backward_hidden")
@@ -92,6 +93,11 @@ def observe(run: Run) -> Observation:
         batch is left after the warm-up.
     """
     config = next((c for t in run.traces if (c := read_mark(t))), {})
+    if not config and run.program == MLP:
+        raise UnknownPartsError(
+            f"{run.label}: expected a configuration mark, which says how the step ran; got none",
+            "profile with python -m trainer, or calibrate with --workload and the sizes",
+        )
     if not config or config.get("workload", MLP) != MLP:
         raise not_modelled(run)
     identity, _ = identify(run, {})
@@ -136,7 +142,7 @@ class _Clocks:
             return np.where(chosen, table, np.nan)[:, warmup:]
 
         late = late_of(done)
-        if late.size == 0 or np.isnan(late).all():
+        if late.size == 0 or np.isnan(late).all() or np.nanmedian(late) <= 0:
             raise ModelError(
                 f"{run.label}: expected batches after the warm-up; got {done.shape[1]}, "
                 f"{warmup} of them warm-up; profile more"
@@ -213,7 +219,7 @@ def _blocking(run: Run, case: Case, clocks: _Clocks) -> tuple[dict[str, float], 
         summed, out = summed + out - waited, waited
     inside = images + forward + own + out + summed + back + step
     seconds = {
-        COPY: median(images), "forward": phases["forward"], "backward": phases["backward"],
+        COPY: median(images), "forward": median(forward), "backward": median(own),
         D2H: median(out if piped else out - waited), H2D: median(back),
         REDUCE: median(summed - waited if piped else summed),
         "step": median(step), BETWEEN: max(median(whole - inside), 0.0),
@@ -222,7 +228,7 @@ def _blocking(run: Run, case: Case, clocks: _Clocks) -> tuple[dict[str, float], 
     kernels = _kernels(case, clocks)
     if late > 0:
         computed = sum(s for key, s in kernels.items() if not key.startswith("step"))
-        start = late + phases["forward"] + phases["backward"] - computed
+        start = late + median(forward) + median(own) - computed
         parts |= {p.key: start for p in case.parts() if p.name == "first launch"}
     return parts | kernels, phases
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from perfmodel.base.units import si
-from perfmodel.programs import findings
-from perfmodel.programs.findings import Actions, Facts, Finding, over_nvlink, share_of_batch
-from perfmodel.programs.identify import Identity, missing_values, read_mark
+from perfmodel.programs.actions import Actions
+from perfmodel.programs.calibrated import Calibrated
+from perfmodel.programs.facts import Facts, HostReduction, Spent
+from perfmodel.programs.identify import Identity, read_mark
 from perfmodel.programs.mlp.identify import identify, precision, precision_of
 from perfmodel.programs.mlp.mlp import as_it_ran, as_its_kernels, mlp
 from perfmodel.programs.mlp.settings import (
@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from perfmodel.machines.measure.measurement import MachineMeasurement
     from perfmodel.models import terms
     from perfmodel.models.terms import Alone, Microbenchmark, Observation
+    from perfmodel.programs.calibrated import Evidence
     from perfmodel.programs.mlp.case import Case
-    from perfmodel.programs.program import Evidence, Options, StepClock
+    from perfmodel.programs.program import Options, StepClock
     from perfmodel.timing.collectives import CollectiveGroup
+    from perfmodel.timing.copies import CopyGroup
     from perfmodel.timing.run import Run
     from perfmodel.workloads.work import Workload
 
@@ -47,30 +49,21 @@ _REDUCING: Final = ("MPI_Allreduce", "MPI_Iallreduce")
 _OWN_KERNELS: Final = ("hierarchical", "thin", "fused")
 
 
-def advise(facts: Facts) -> Iterator[Finding]:
-    """Find what a run of the trainer, or of a program with its ranges, loses."""
-    actions = actions_of(facts.config)
-    chunked = facts.config.get("transport") == "chunked"
-    polls = chunked or facts.config.get("overlap") is True  # MPI works in MPI_Test, too
-    facts = replace(
+def facts_of(facts: Facts) -> Facts:
+    """Return the facts with what the trainer's ranges say of copies and reductions."""
+    polls = facts.config.get("transport") == "chunked" or facts.config.get("overlap") is True
+    staged, host_s = _staged_by_mpi(facts), facts.host_s
+    return replace(
         facts,
-        polled_s=facts.host_s.get("MPI_Allreduce", 0.0) if polls else 0.0,
+        polled_s=host_s.get(REDUCE, 0.0) if polls else 0.0,  # MPI works in MPI_Test, too
         copying_s={
-            direction: facts.host_s.get("cudaMemcpy" + direction.replace("-to-", "To"), 0.0)
+            direction: host_s.get("cudaMemcpy" + direction.replace("-to-", "To"), 0.0)
             for direction in {group.direction for group in facts.copies}
         },
+        copies=_without_staging(facts, staged),
+        host_reduction=_through_host(facts, staged),
+        input_copy=Spent(COPY, host_s[COPY]) if COPY in host_s else None,
     )
-    staged = _staged_by_mpi(facts)
-    yield from findings.shared_gpus(facts)
-    yield from findings.idle_gpu(facts, actions)
-    yield from _through_host(facts, actions, staged)
-    yield from findings.nccl_latency(facts, actions)
-    yield from findings.pageable_copies(_without_staging(facts, staged), actions)
-    yield from _inputs(facts, actions)
-    yield from findings.waiting_ranks(facts, actions)
-    if not chunked:
-        yield from findings.many_reductions(facts, actions)
-    yield from findings.slow_products(facts, actions)
 
 
 def actions_of(config: Mapping[str, Any]) -> Actions:
@@ -91,6 +84,7 @@ def actions_of(config: Mapping[str, Any]) -> Actions:
         "tf32": config.get("tf32") is True or math == "tf32",
         "tf32x3": math == "tf32x3",
         "peer": not by_data,
+        "chunks": transport == "chunked",
     }
     flags = {
         "graph": _graph_flags(config),
@@ -144,10 +138,10 @@ def _staged_by_mpi(facts: Facts) -> float:
     return size if min(moved.values()) >= _MOST * size else 0.0
 
 
-def _without_staging(facts: Facts, staged: float) -> Facts:
+def _without_staging(facts: Facts, staged: float) -> Sequence[CopyGroup]:
     """Take the MPI library's copies out: the program does not choose their memory."""
     if not staged:
-        return facts
+        return facts.copies
     kept = []
     for group in facts.copies:
         rest = 1 - staged / group.bytes if group.bytes else 0.0
@@ -156,100 +150,29 @@ def _without_staging(facts: Facts, staged: float) -> Facts:
                 group, count=max(group.count - 1, 1.0), bytes=rest * group.bytes,
                 seconds=rest * group.seconds,
             ))  # fmt: skip
-    return replace(facts, copies=kept)
+    return kept
 
 
-def _through_host(facts: Facts, actions: Actions, staged: float) -> Iterator[Finding]:
-    """Gradients staged through host memory, against an all-reduce between the GPUs."""
+def _through_host(facts: Facts, staged: float) -> HostReduction | None:
+    """Return what staging gradients through the host takes; None where they are not."""
     stages = (REDUCE,) if staged else _STAGES
     spent = [facts.host_s[n] for n in stages if n in facts.host_s]
     size = _reduced_bytes(facts)
-    if len(spent) < len(stages) or facts.ranks < 2 or facts.shared_gpus or not size:
-        return
-    direct = over_nvlink(facts, size)
-    if direct is None:
-        return
-    done = (
-        "MPI_Allreduce, in which the MPI library copies the gradients to the host, sums them there "
-        "and copies them back,"
-        if staged
-        else "copying out, reducing and copying back"
-    )
-    yield Finding(
-        "host_reduction",
-        "gradients are reduced through the host",
-        sum(spent) - direct,
-        f"{done} takes {share_of_batch(facts, sum(spent))}; "
-        f"{si(size, 'B')} over NVLink needs {si(direct, 's')} plus latency",
-        actions.reduce_on_gpus(facts.ranks),
-    )
+    if len(spent) < len(stages) or not size:
+        return None
+    return HostReduction(sum(spent), size, by_library=bool(staged))
 
 
-def _inputs(facts: Facts, actions: Actions) -> Iterator[Finding]:
-    """Copies of the images to the GPU."""
-    label = COPY
-    if label in facts.host_s:
-        yield Finding(
-            "input_copy",
-            "the inputs are copied in every batch",
-            facts.host_s[label],
-            f"{label} takes {share_of_batch(facts, facts.host_s[label])}",
-            actions.keep_inputs(),
-        )
+class MlpModel(Calibrated):
+    """See `perfmodel.programs.calibrated.Calibrated`.
 
+    Most commands do not predict, and are spared the imports of its methods.
+    """
 
-class MlpProgram(Program):
-    """See `perfmodel.programs.program.Program`."""
-
-    name: str = "mlp"
-    step_clock: StepClock = "host"
-    replay: str = GRAPH
-    modelled: bool = True
-    advice = staticmethod(advise)
-    identify = staticmethod(identify)
-    missing = staticmethod(missing_values)
+    by_mark: bool = True
     settings = staticmethod(settings_of)
     unusual = staticmethod(unusual)
     workload_of = staticmethod(as_its_kernels)
-
-    def recognizes(self, trace: Trace, options: Options) -> bool:
-        """A report with the trainer's mark, with its range, or of which D, H, C or B is given.
-
-        Its formulas are of steps, not of other levels.
-        """
-        if options.level:
-            return False
-        mark = read_mark(trace)
-        if mark:
-            return bool(mark.get("workload", self.name) == self.name)
-        asked = not options.values.keys().isdisjoint("DHCB")
-        return options.workload is None and (asked or BATCH_RANGE in trace.range_labels)
-
-    def steps(
-        self, trace: Trace, options: Options, parts: Parts | None = None
-    ) -> tuple[Trace, Steps]:
-        """Take the trainer's range, or the one that the user or the user's workload names."""
-        of_workload = options.workload.batch_range if options.workload else None
-        label = options.batch_label or of_workload or BATCH_RANGE
-        asked: FoundBy = "asked" if options.batch_label else "declared"
-        return trace, named_steps(trace, label, "mark" if read_mark(trace) else asked)
-
-    def workload(self, identity: Identity, options: Options) -> Workload:
-        """Return the MLP as the mark says that it ran, or the user's own formulas."""
-        chosen = options.workload
-        if chosen is None:
-            parallel = identity.config.get("parallel")
-            chosen = mlp(options.counting, "model" if parallel == "model" else "data")
-        return as_it_ran(chosen, identity.config)
-
-    def peak(self, label: str, identity: Identity, *, seen_tf32: bool) -> str:
-        """Return the peak by the mark's math; the thin kernels multiply float32 as it is."""
-        run = precision(identity.values.get("b", 4), identity.config, seen_tf32=seen_tf32)
-        return precision_of(label, run, identity.config)
-
-    def actions(self, identity: Identity) -> Actions:
-        """Return the trainer's flags, less what the mark says is done."""
-        return actions_of(identity.config)
 
     def alone(self, settings: Mapping[str, str]) -> Mapping[str, str]:
         """Return the settings without a transport."""
@@ -258,8 +181,6 @@ class MlpProgram(Program):
     def queues(self, config: Mapping[str, Any]) -> bool:
         """Whether the GPUs sum among themselves."""
         return config.get("transport") in ON_DEVICE and config.get("backend") != "numpy"
-
-    # What follows predicts: most commands only analyze, and are spared these imports.
 
     def case(self, sizes: Mapping[str, int], settings: Mapping[str, str], options: Options) -> Case:
         """Return a run of the trainer, its defaults filled in."""
@@ -304,6 +225,62 @@ class MlpProgram(Program):
         from perfmodel.programs.mlp.memory import too_large
 
         return too_large(cases, gpu, images)
+
+
+MLP_MODEL: Final = MlpModel()
+
+
+class MlpProgram(Program):
+    """See `perfmodel.programs.program.Program`."""
+
+    name: str = "mlp"
+    step_clock: StepClock = "host"
+    replay: str = GRAPH
+    identify = staticmethod(identify)
+    calibrated: Calibrated | None = MLP_MODEL
+
+    def recognizes(self, trace: Trace, options: Options) -> bool:
+        """A report with the trainer's mark, with its range, or of which D, H, C or B is given.
+
+        Its formulas are of steps, not of other levels.
+        """
+        if options.level:
+            return False
+        mark = read_mark(trace)
+        if mark:
+            return bool(mark.get("workload", self.name) == self.name)
+        asked = not options.values.keys().isdisjoint("DHCB")
+        return options.workload is None and (asked or BATCH_RANGE in trace.range_labels)
+
+    def steps(
+        self, trace: Trace, options: Options, parts: Parts | None = None
+    ) -> tuple[Trace, Steps]:
+        """Take the trainer's range, or the one that the user or the user's workload names."""
+        of_workload = options.workload.batch_range if options.workload else None
+        label = options.batch_label or of_workload or BATCH_RANGE
+        asked: FoundBy = "asked" if options.batch_label else "declared"
+        return trace, named_steps(trace, label, "mark" if read_mark(trace) else asked)
+
+    def workload(self, identity: Identity, options: Options) -> Workload:
+        """Return the MLP as the mark says that it ran, or the user's own formulas."""
+        chosen = options.workload
+        if chosen is None:
+            parallel = identity.config.get("parallel")
+            chosen = mlp(options.counting, "model" if parallel == "model" else "data")
+        return as_it_ran(chosen, identity.config)
+
+    def peak(self, label: str, identity: Identity, *, seen_tf32: bool) -> str:
+        """Return the peak by the mark's math; the thin kernels multiply float32 as it is."""
+        run = precision(identity.values.get("b", 4), identity.config, seen_tf32=seen_tf32)
+        return precision_of(label, run, identity.config)
+
+    def actions(self, identity: Identity) -> Actions:
+        """Return the trainer's flags, less what the mark says is done."""
+        return actions_of(identity.config)
+
+    def facts(self, facts: Facts) -> Facts:
+        """Add what the trainer's ranges say."""
+        return facts_of(facts)
 
 
 MLP_PROGRAM: Final = MlpProgram()

@@ -16,7 +16,7 @@ from perfmodel.programs.pytorch.calls import Calls, Kernels, find_calls
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.operators import Call
 from perfmodel.programs.pytorch.tree import Tree
-from perfmodel.readers.trace import KERNEL, TO_GPU, TO_HOST, Trace
+from perfmodel.readers.trace import KERNEL, NULL, TO_GPU, TO_HOST, Ranges, Trace
 from perfmodel.timing.intervals import lengths
 from perfmodel.timing.kernels import COMMUNICATION, categorize
 from perfmodel.timing.launched import launched
@@ -28,6 +28,8 @@ from perfmodel.timing.step_report import StepReport
 _MOST_SIZES: Final = 10_000
 """Operators that are kept apart by their sizes and modules, those with most GPU time."""
 _MOST_MODULES: Final = 5000
+_RANGES: Final = 1 << 19
+"""Ranges of a process that are looked at together: a few steps of a large model, 100 MB."""
 _MOST: Final = 2**62
 """Counts of sizes that no program has end here."""
 _MUCH: Final = 0.1
@@ -90,7 +92,7 @@ def operator_times(
 
 def _slowed(steps: StepReport) -> Iterator[str]:
     """Say what recording sizes costs the host, where the GPU waits for it and it is much."""
-    lasts, idle = (times[times >= 0] for times in (steps.times.step_ns, steps.times.idle_ns))
+    lasts, idle = (times[times >= 0] for times in (steps.times.step_ns, steps.times.gpu_idle_ns))
     if not len(lasts) or not len(idle):
         return
     step_s, idle_s = (float(np.median(times)) * 1e-9 for times in (lasts, idle))
@@ -122,19 +124,66 @@ def find(
     of_range = trace.thread_process[trace.ranges.thread]
     last_ns = last_moment(trace.ranges)
     for one in np.unique(process).tolist():  # operators are numbered by process
-        mine = np.flatnonzero(process == one)
         rows = np.flatnonzero((of_range == one) & ~trace.ranges.other_thread)
-        nesting = nest(trace.ranges, len(trace.threads), rows, last_ns)
-        node = innermost(nesting, thread[mine], at_ns[mine], at_ns[mine])
-        tree = _tree(trace, nesting)
-        del nesting
-        its = find_calls(names, tree, _kernels(trace, node, op[mine]), dtype, causal=causal)
-        owner[mine] = np.where(its.owner >= 0, its.owner + len(calls), -1)
-        calls += its.calls
-        phase[mine], module[mine] = its.phase, its.module
+        begin_ns = np.sort(steps.steps.start_ns[steps.steps.process == one])
+        for before_ns, since_ns, until_ns in _windows(trace.ranges.start_ns[rows], begin_ns):
+            near = (process == one) & (at_ns >= before_ns) & (at_ns < until_ns)
+            seen = np.flatnonzero(near)
+            nesting = nest(
+                trace.ranges,
+                len(trace.threads),
+                rows[_open(trace.ranges, rows, before_ns, until_ns)],
+                last_ns,
+            )
+            node = innermost(nesting, thread[seen], at_ns[seen], at_ns[seen])
+            tree = _tree(trace, nesting)
+            del nesting
+            its = find_calls(names, tree, _kernels(trace, node, op[seen]), dtype, causal=causal)
+            inside = np.flatnonzero(at_ns[seen] >= since_ns)
+            mine, its_owner = seen[inside], its.owner[inside]
+            used, place = np.unique(its_owner[its_owner >= 0], return_inverse=True)
+            owner[mine[its_owner >= 0]] = place + len(calls)
+            calls += [its.calls[i] for i in used.tolist()]
+            phase[mine] = np.array(its.phase, object)[inside]
+            module[mine] = np.array(its.module, object)[inside]
     unread = names.unread
     said = (f"sizes of {unread} operators cannot be read: not counted",) if unread else ()
     return Found(Calls(tuple(calls), owner, tuple(phase.tolist()), tuple(module.tolist())), said)
+
+
+def _windows(start_ns: Int64, begin_ns: Int64) -> Iterator[tuple[int, int, int]]:
+    """Divide a process at beginnings of steps, so that a window has `_RANGES` ranges or one step.
+
+    Parameters
+    ----------
+    start_ns : int64, shape (ranges,)
+    begin_ns : int64, shape (steps,)
+        Ascending.
+
+    Yields
+    ------
+    before_ns, since_ns, until_ns : int
+        A window begins at `since_ns` and ends before `until_ns`; what made its operators' inputs is
+        looked for from `before_ns` on, a step earlier.
+    """
+    first, last = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    ahead = np.searchsorted(np.sort(start_ns), begin_ns)
+    cuts = [0]
+    for step in range(1, len(begin_ns)):
+        following = ahead[step + 1] if step + 1 < len(begin_ns) else len(start_ns)
+        if following - ahead[cuts[-1]] > _RANGES:
+            cuts.append(step)
+    for i, step in enumerate(cuts):
+        since = int(begin_ns[step]) if i else first
+        before = int(begin_ns[step - 1]) if i else first
+        yield before, since, int(begin_ns[cuts[i + 1]]) if i + 1 < len(cuts) else last
+
+
+def _open(ranges: Ranges, rows: Int64, since_ns: int, until_ns: int) -> Bool:
+    """Which of some ranges are open at some time of a window."""
+    end_ns = ranges.end_ns[rows]
+    found: Bool = (ranges.start_ns[rows] < until_ns) & ((end_ns >= since_ns) | (end_ns == NULL))
+    return found
 
 
 def _tree(trace: Trace, nesting: Nesting) -> Tree:

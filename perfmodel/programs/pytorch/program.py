@@ -6,18 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from perfmodel.programs.findings import Actions
+from perfmodel.programs.actions import Actions
 from perfmodel.programs.identify import Identity
-from perfmodel.programs.program import Options, Program
+from perfmodel.programs.program import Options, Program, RecordedOperators
 from perfmodel.programs.pytorch.ranges import SIZES, is_pytorch, own_ranges
 from perfmodel.readers import read
-from perfmodel.readers.trace import Trace
+from perfmodel.readers.trace import TORCH_PROFILER, Trace
 from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.run import Run
 from perfmodel.timing.step_report import StepReport, report_steps
 
 if TYPE_CHECKING:
     from perfmodel.models.recorded import RecordedCall, RecordedStep
+    from perfmodel.timing.launched import Parts
+    from perfmodel.timing.spans import Steps
 
 ACTIONS: Final = Actions(texts={
     "launch_less":
@@ -96,19 +98,46 @@ ACTIONS: Final = Actions(texts={
 """What to call in PyTorch against each loss."""
 
 
+_BY_NSYS: Final = "nsys profile --pytorch=autograd-shapes-nvtx"
+_HOW: Final = {TORCH_PROFILER: "record_shapes=True of torch.profiler"}
+"""How to record the sizes of operators, by what recorded a report."""
+
+
+class PyTorchOperators(RecordedOperators):
+    """See `perfmodel.programs.program.RecordedOperators`."""
+
+    def recorded_step(
+        self, trace: Trace, options: Options, symbols: Mapping[str, int]
+    ) -> RecordedStep:
+        """Put the steps of a report down call by call."""
+        from perfmodel.programs.pytorch.recorded_step import recorded_step
+
+        shown, found = PYTORCH_PROGRAM.steps(trace, options)
+        return recorded_step(trace, report_steps(shown, found), symbols)
+
+    def call_at(self, call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> RecordedCall:
+        """Evaluate the formula of an operator."""
+        from perfmodel.programs.pytorch.recorded_step import call_at
+
+        return call_at(call, sizes)
+
+
 class PyTorchProgram(Program):
     """See `perfmodel.programs.program.Program`."""
 
     name: str = "pytorch"
     parses_operators: bool = True
+    recorded_operators: RecordedOperators | None = PyTorchOperators()
 
     def recognizes(self, trace: Trace, options: Options) -> bool:
         """Whether operators' ranges or kernels are PyTorch's."""
         return is_pytorch(trace)
 
-    def own_ranges(self, trace: Trace) -> Trace:
-        """Return the trace without the ranges of operators and libraries."""
-        return own_ranges(trace)
+    def steps(
+        self, trace: Trace, options: Options, parts: Parts | None = None
+    ) -> tuple[Trace, Steps]:
+        """Return the trace without the ranges of operators and libraries, and its steps."""
+        return super().steps(own_ranges(trace), options, parts)
 
     def has_operators(self, trace: Trace, options: Options) -> bool:
         """Whether ranges, or another recording, name the sizes of operators."""
@@ -143,26 +172,6 @@ class PyTorchProgram(Program):
         pairs = zip(steps.times.ops.op.tolist(), owner, strict=True)
         return {op: calls[i].described for op, i in pairs if i >= 0}
 
-    @property
-    def recorded_operators(self) -> PyTorchProgram:
-        """Its operators, whose formulas are known."""
-        return self
-
-    def recorded_step(
-        self, trace: Trace, options: Options, symbols: Mapping[str, int]
-    ) -> RecordedStep:
-        """Put the steps of a report down call by call."""
-        from perfmodel.programs.pytorch.recorded_step import recorded_step
-
-        shown, found = self.steps(trace, options)
-        return recorded_step(trace, report_steps(shown, found), symbols)
-
-    def call_at(self, call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> RecordedCall:
-        """Evaluate the formula of an operator."""
-        from perfmodel.programs.pytorch.recorded_step import call_at
-
-        return call_at(call, sizes)
-
     def _operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
         if options.shapes is None:
             from perfmodel.programs.pytorch.operator_times import operator_times
@@ -177,15 +186,16 @@ class PyTorchProgram(Program):
             trace, steps, other, measured, options.dtype, causal=options.causal
         )
 
-    def warnings(self, run: Run) -> list[str]:
+    def identify(self, run: Run, given: Mapping[str, int]) -> tuple[Identity, list[str]]:
         """Say how to record what FLOPs are counted from."""
+        known, said = super().identify(run, given)
         if run.operators:
-            return []
-        return [
+            return known, said
+        return known, [
+            *said,
             f"{run.label}: FLOPs are unknown: the operators' sizes were not recorded; record them "
-            f"with nsys profile --pytorch=autograd-shapes-nvtx (torch.profiler: with "
-            f"record_shapes=True), or give a known network by "
-            f"--workload layers:NAME (docs/pytorch.md)"
+            f"with {_HOW.get(run.traces[0].product_version, _BY_NSYS)}, or give a known network by "
+            f"--workload layers:NAME (docs/pytorch.md)",
         ]
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from perfmodel.base.arrays import Int64
+from perfmodel.base.errors import ModelError
 from perfmodel.models.recorded import RecordedCall, RecordedStep
 from perfmodel.programs.pytorch.operator_times import Found, find
 from perfmodel.programs.pytorch.operators import FUSED, Call, formula_of, numel, work_of
@@ -44,10 +45,19 @@ def recorded_step(trace: Trace, steps: StepReport, symbols: Mapping[str, int]) -
         Of the same trace.
     symbols : mapping
         Sizes of the program in this report; the number of ranks is added as 'p'.
+
+    Raises
+    ------
+    ModelError
+        If no step has GPU work.
     """
     inside = steps.times.ops
     number = steps.steps.number[inside.step].astype(np.int64)
     kept = np.unique(number).tolist()
+    if not kept:
+        raise ModelError(
+            f"{trace.source.name}: expected steps with GPU work; got none; record more steps"
+        )
     kept = kept[1:] or kept
     found = launched(trace)
     at_ns = found.at_ns[np.searchsorted(found.op, inside.op)]

@@ -154,9 +154,9 @@ def _inside(run: RunAnalysis, row: RangeRow, *, queued: bool) -> list[tuple[Rang
 def _sentence(run: RunAnalysis, found: Sequence[Part]) -> str:
     """Name what takes most of a batch, and why the GPU idles; the tiles have the numbers."""
     named = [p for p in found if p.what == "range"]
-    said = "No range inside the batches says what takes their time"
+    said = "No range inside the steps says what takes their time"
     if named:
-        said = f"The largest part of a median batch is {max(named, key=lambda p: p.seconds).name}"
+        said = f"The largest part of a median step is {max(named, key=lambda p: p.seconds).name}"
     causes: dict[str, float] = {}
     for one in run.steps.idle if run.steps else ():
         causes[one.cause] = causes.get(one.cause, 0.0) + one.seconds
@@ -169,17 +169,14 @@ def _tiles(run: RunAnalysis) -> Iterator[Tile]:
     batch, head = run.batch, head_of(run)
     seconds = batch.median
     yield Tile(
-        "Median batch",
+        "Median step",
         si(seconds.value, "s", 4),
-        f"95 %, this run: {si(seconds.low, 's', 4)} to {si(seconds.high, 's', 4)}; {batch.count} "
-        f"batches on {len(run.ranks)} rank{'s' * (len(run.ranks) != 1)}; another launch: "
-        f"{tables.another_batch(run)}",
+        f"95 %: {tables.interval_of_batch(run)}; {batch.count} steps on {len(run.ranks)} "
+        f"rank{'s' * (len(run.ranks) != 1)}",
     )
-    if head.gpu_busy_s is None or seconds.value <= 0:
-        yield Tile("GPU busy", "–", "no GPU operation was recorded in a batch")
-    else:
+    if head.gpu_busy_s is not None and seconds.value > 0:
         share = min(head.gpu_busy_s / seconds.value, 1.0)
-        note, lost = f"{si(head.gpu_busy_s, 's')} of a batch", lacking(run.unattributed)
+        note, lost = f"{si(head.gpu_busy_s, 's')} of a step", lacking(run.unattributed)
         if lost:
             note = f"at least: {note}, without {lost:,} operations in no range"
         yield Tile("GPU busy", percent(share), note, share)
@@ -188,19 +185,17 @@ def _tiles(run: RunAnalysis) -> Iterator[Tile]:
         if reached is not None and run.machine is not None:
             peak = run.machine.peak_flops_per_s[run.precision]
             note = f"{percent(reached)} of {si(peak, 'FLOP/s')}, {run.precision} peak"
-        yield Tile("Achieved in a batch", si(head.rate, "FLOP/s"), note, reached)
+        yield Tile("Achieved in a step", si(head.rate, "FLOP/s"), note, reached)
     elif run.work and run.work.flops and seconds.value > 0:
         note, used = "the peak is not known", run.work.mfu
         if used is not None:
             note = f"MFU: {percent(used.of_step)} of {operators.peak_of(used)}"
         achieved = si(run.work.flops / seconds.value, "FLOP/s")
-        yield Tile("Achieved in a batch", achieved, note, used.of_step if used else None)
-    else:
-        yield Tile("Achieved in a batch", "–", "the FLOPs of a batch are not known")
-    yield _of_roof(run)
+        yield Tile("Achieved in a step", achieved, note, used.of_step if used else None)
+    yield from _of_roof(run)
 
 
-def _of_roof(run: RunAnalysis) -> Tile:
+def _of_roof(run: RunAnalysis) -> Iterator[Tile]:
     """How far a batch, or its operators, are from the roof."""
     roof = run.roofline or machine_roof(run)
     name = "Of its effective roof" if run.roofline else "Of the machine's roof"
@@ -208,15 +203,15 @@ def _of_roof(run: RunAnalysis) -> Tile:
         point = run.points[0]
         height = float(roof.smooth(point.intensity_flops_per_byte))
         share = point.flops_per_s / height
-        return Tile(name, percent(share), f"smooth: {si(height, 'FLOP/s')}", min(share, 1.0))
+        yield Tile(name, percent(share), f"smooth: {si(height, 'FLOP/s')}", min(share, 1.0))
+        return
     whole = (
         next((row for row in run.work.phases if row.phase == "step"), None) if run.work else None
     )
     if whole is not None and whole.of_ceiling is not None:
         share = whole.of_ceiling
         note = "least time of all operators by peak and bandwidth over the time they take"
-        return Tile("Of the operators' ceilings", percent(share), note, min(share, 1.0))
-    return Tile("Of its effective roof", "–", "no roofline could be fitted")
+        yield Tile("Of the operators' ceilings", percent(share), note, min(share, 1.0))
 
 
 def _rates(run: RunAnalysis) -> Grid:
@@ -298,20 +293,16 @@ def _first(run: RunAnalysis, said: WhatIf | None) -> FirstStep | None:
         low, high = said.batch_s - step.high_s, said.batch_s - step.low_s
         return FirstStep(
             change,
-            f"saves {si(step.saving_s, 's')} a batch ({percent(step.saving_s / said.batch_s)}), "
+            f"saves {si(step.saving_s, 's')} a step ({percent(step.saving_s / said.batch_s)}), "
             f"90 %: {si(low, 's')} to {si(high, 's')}",
             f"predicted by the calibrated model; {step.name} removes {step.removes}",
             f"profile the trainer with {_flags(said, step.case)}",
         )
-    finding = next((f for f in run.findings if f.true_saving_s is not None), None)
+    finding = next((f for f in run.findings if f.saving), None)
     if finding is None:
         return None
-    share = run.batch.share(finding) or 0.0
     return FirstStep(
-        finding.title,
-        f"saves at most {si(finding.true_saving_s, 's')} a batch ({percent(share)})",
-        finding.evidence,
-        finding.action,
+        finding.title, f"saves at most {finding.saving} of a step", finding.evidence, finding.action
     )
 
 
@@ -397,7 +388,7 @@ def page(analysis: Analysis, model: Model | None = None) -> str:
             facts=list(_facts(run)),
             lead=summary,
             warnings=sections.warnings(run),
-            sections=list(_sections(analysis, asked, summary.first)),
+            sections=[s for s in _sections(analysis, asked, summary.first) if s.blocks],
             clocks=CLOCKS,
             version=perfmodel.__version__,
             style=style,
@@ -428,7 +419,7 @@ def _sections(analysis: Analysis, asked: Asked, first: FirstStep | None) -> Iter
         yield section("runs", "All runs", f"Details below are of {run.label}.", _runs(analysis))
     yield section("time", "Where the time goes", _CLOCKS, sections.breakdown(run))
     yield section(
-        "timeline", "Timeline of one batch", "", pictures.timeline(measured, run.batch.warmup)
+        "timeline", "Timeline of one step", "", pictures.timeline(measured, run.batch.warmup)
     )
     many = [one for one in analysis.runs if len(one.ranks) >= sections.MANY_RANKS]
     if many:
@@ -439,7 +430,7 @@ def _sections(analysis: Analysis, asked: Asked, first: FirstStep | None) -> Iter
     roof = _ROOF if run.roofline is not None else ""
     yield section("roofline", "Roofline", roof, _roofline(analysis))
     yield section("model", "Model", _MODEL, sections.model(run, asked.prediction))
-    yield section("whatif", "What if", _WHAT_IF, sections.what_if(asked.what_if))
+    yield section("whatif", "What if", _WHAT_IF, sections.what_if(run, asked.what_if))
     found = sections.findings(run, first.title if first else "")
     yield section("findings", "Findings and warnings", _FINDINGS, found)
     yield section("machine", "Configuration and machine", "", sections.machine(run))
@@ -447,7 +438,7 @@ def _sections(analysis: Analysis, asked: Asked, first: FirstStep | None) -> Iter
 
 
 _CLOCKS: Final = (
-    "Medians over ranks and batches after the warm-up, on three clocks: host time; GPU projection, "
+    "Medians over ranks and steps after the warm-up, on three clocks: host time; GPU projection, "
     "from the first operation's start to the last one's end; GPU busy, the time in which any "
     "operation ran."
 )
@@ -467,7 +458,7 @@ _ROOF: Final = (
 _MODEL: Final = (
     "FLOPs and bytes by formula, rates fitted to the median times, and what they predict together."
 )
-_WHAT_IF: Final = "What each change would save of this batch. Savings overlap; they do not add up."
+_WHAT_IF: Final = "What each change would save of a step. Savings overlap; they do not add up."
 _FINDINGS: Final = "Ranked by potential saving per step. Savings overlap; they do not add up."
 
 

@@ -47,7 +47,7 @@ def timeline(run: Run, warmup: int) -> Iterator[Block]:
         batch = median_batch(run, warmup)
         window = window_of(run, range(batch, batch + 1))
     except PerfmodelError as error:
-        yield Notice("No batch can be drawn.", str(error))
+        yield Notice("No step can be drawn.", str(error))
         return
     run = only_window(run, window)
     drawn = drawn_lanes(select(run, window, api=False, around=False), window)
@@ -55,10 +55,10 @@ def timeline(run: Run, warmup: int) -> Iterator[Block]:
     left_out += sum(len(ranks_of(trace)) for trace in run.traces if not trace.whole)
     if not lanes:
         yield Notice(
-            f"One batch of one rank has more than {_MOST_BARS:,} bars, too many for a page.", _TRACE
+            f"One step of one rank has more than {_MOST_BARS:,} bars, too many for a page.", _TRACE
         )
         return
-    yield _picture(lanes, window, f"Batch {batch}, the median one, of {run.label}")
+    yield _picture(lanes, window, f"Step {batch}, the median one, of {run.label}")
     if left_out:
         yield Notice(f"{left_out} more ranks are not drawn: a page has no room for them.", _TRACE)
     if clocks_differ(run):
@@ -80,7 +80,7 @@ def _picture(lanes: Sequence[Lane], window: Window, title: str) -> Picture:
     words = f"{bars} bars in {len(lanes)} lanes of {ranks} rank{'s' * (ranks != 1)}, {length}"
     caption = (
         f"{title}: {words}. Ranges, calls and GPU operations on one axis of time, and why the GPU "
-        f"idles between them; what belongs to other batches is pale. Hold the pointer over a bar "
+        f"idles between them; what belongs to other steps is pale. Hold the pointer over a bar "
         f"for its name, its time and the evidence."
     )
     drawn = inline(svg, "timeline", printable(title), words, _tips(lanes, window))
@@ -161,7 +161,8 @@ def roofline(analysis: Analysis) -> Iterator[Block]:
         yield _operators(run, pair)
         return
     if run.roofline is None and (machine_roof(run) is None or not run.points):
-        yield Notice("No roofline can be drawn.", " ".join(_roofless(run)))
+        if said := " ".join(_roofless(run)):
+            yield Notice("No roofline can be drawn.", said)
         return
     from perfmodel.render.plot import quiet, svg_text
     from perfmodel.render.plot.roofline import FEW, LISTED
@@ -208,7 +209,9 @@ def _operators(run: RunAnalysis, axes: Axes) -> Picture:
 
 
 def _roofless(run: RunAnalysis) -> Iterator[str]:
-    """Say what is missing for a roofline, and what to do."""
+    """Say what is missing for a roofline, and what to do; nothing of programs without formulas."""
+    if not run.workload.ranges and run.program.calibrated is None:
+        return
     if not run.workload.ranges:
         yield (
             "FLOPs and bytes are unknown: give D, H, C and B as flags, or describe the program in "
@@ -222,7 +225,7 @@ def _roofless(run: RunAnalysis) -> Iterator[str]:
         yield "No bytes go over PCIe, MPI or between GPUs: there is no arithmetic intensity."
         present = {row.label for row in run.ranges}
         if absent := [label for label in run.workload.ranges if label not in present]:
-            yield f"The workload's {_listed(absent)} not in the batches: put NVTX ranges there."
+            yield f"The workload's {_listed(absent)} not in the steps: put NVTX ranges there."
     else:
         work = amounts(run.totals)
         lacking = [n for n, rate in run.rates.items() if rate is None and work.get(n, 0) > 0]

@@ -11,7 +11,7 @@ import perfmodel
 from perfmodel.analysis.outliers import own_seconds
 from perfmodel.analysis.rates import amounts
 from perfmodel.analysis.result import RangeRow, RunAnalysis
-from perfmodel.analysis.whatif import WhatIf, words
+from perfmodel.analysis.whatif import WhatIf, changes_of, words
 from perfmodel.base.gpu import Gpu
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
@@ -31,7 +31,6 @@ from perfmodel.render.html.blocks import (
     Notice,
     Words,
     grid,
-    percent,
 )
 from perfmodel.render.html.strip import strips
 from perfmodel.render.machines import TITLES
@@ -82,10 +81,10 @@ def breakdown(run: RunAnalysis) -> Iterator[Block]:
         yield grid(tables.collectives_text(run))
     elif len(run.ranks) > 1 and run.identity.uses_mpi and run.messages is None:
         yield Notice(
-            "No collective was recorded in the ranges of the batches.",
+            "No collective was recorded in the ranges of the steps.",
             f"for MPI's, profile with {_COLLECT} --mpi-impl=openmpi (or mpich)",
         )
-    if any(late.caused_s for late in run.late):
+    if any(late.caused_s for late in run.late) and not many:
         yield _of_ranks(tables.late_ranks(run))
     yield from map(grid, messages.blocks(run))
     if len(run.ranks) > 1 and not many and not unknown:
@@ -93,7 +92,7 @@ def breakdown(run: RunAnalysis) -> Iterator[Block]:
 
 
 def ranks(run: RunAnalysis) -> Iterator[Block]:
-    """Yield the ranks of a run as strips, which of them are slow, and who comes last."""
+    """Yield the ranks of a run as strips, which of them are slow, and which are late."""
     yield from strips(run)
     if run.outliers:
         yield grid(tables.outliers(run))
@@ -102,7 +101,7 @@ def ranks(run: RunAnalysis) -> Iterator[Block]:
     yield _of_ranks(_every_rank(run))
     if run.skew is not None:
         yield grid(tables.collective_skew_text(run))
-        yield _of_ranks(tables.stragglers(run))
+        yield _of_ranks(tables.late_ranks(run))
 
 
 def _every_rank(run: RunAnalysis) -> Table:
@@ -111,7 +110,7 @@ def _every_rank(run: RunAnalysis) -> Table:
     host = Column("host", "Host", of=lambda rank: run.hosts.get(rank.rank))
     found = tables.ranks(run)
     columns = (*found.columns, own, *([host] if run.hosts else []))
-    title = f"Ranks of {run.label} (medians over batches)"
+    title = f"Ranks of {run.label} (medians over steps)"
     return Table.of(title, run.ranks, columns, tables.step_parts(run).notes)
 
 
@@ -167,16 +166,11 @@ def model(run: RunAnalysis, said: Prediction | str) -> Iterator[Block]:
     said : Prediction or str
         What a calibrated model predicts for this very run, or why there is none.
     """
-    if not run.workload.ranges and run.work and run.work.flops:
-        yield Notice(
-            "FLOPs and bytes are counted by operator: there is no model of other sizes or ranks.",
-            "for one write the formulas of your program into a TOML file and name it with "
-            "--workload (docs/workloads.md)",
-        )
+    if not run.workload.ranges and run.program.calibrated is None:
         return
     if not run.workload.ranges:
         yield Notice(
-            "FLOPs and bytes are not known: the report does not say what its batches compute.",
+            "FLOPs and bytes are not known: the report does not say what its steps compute.",
             "give D, H, C and B as flags if it is the two-layer MLP; else write the formulas of "
             "your program into a TOML file and name it with --workload (docs/workloads.md)",
         )
@@ -194,7 +188,7 @@ def model(run: RunAnalysis, said: Prediction | str) -> Iterator[Block]:
         yield _terms(run)
         yield _checks(run)
     if isinstance(said, str):
-        yield Words("A calibrated model", (f"None predicts this batch: {said}.",))
+        yield Words("A calibrated model", (f"None predicts this step: {said}.",))
     else:
         yield Words("The calibrated model", (_beside(run, said),))
         yield grid(predictions.phases_table(said))
@@ -244,7 +238,7 @@ def _formulas(load: Workload, values: Mapping[str, int]) -> Grid:
         Column("formula", "Formula"),
         Column("value", "Value", align="right"),
     )
-    title = f"FLOPs and bytes per rank and batch, {load.counting} counting"
+    title = f"FLOPs and bytes per rank and step, {load.counting} counting"
     notes = (f"source: {load.source}",) if load.source else ()
     return grid(Table(title, columns, rows, notes), sort={"value": counts}, closed=True)
 
@@ -315,16 +309,13 @@ def _beside(run: RunAnalysis, said: Prediction) -> str:
 # --- changes and findings ---
 
 
-_INSTEAD: Final = (
-    "the changes are those of perfmodel's own trainer, which says in its report how it ran; for "
-    "another program the findings below say what to change and what that saves at most"
-)
-
-
-def what_if(said: WhatIf | str) -> Iterator[Block]:
-    """Yield the changes ranked, or why there are none."""
+def what_if(run: RunAnalysis, said: WhatIf | str) -> Iterator[Block]:
+    """Yield the changes ranked: those of the model, or where there is none of the step's graph."""
     if isinstance(said, str):
-        yield Notice("The changes of the ladder cannot be ranked.", f"{said}; {_INSTEAD}")
+        if run.steps is not None and run.steps.facts.step_s:
+            found = changes_of(run)
+            if found.changes:
+                yield grid(whatif.graph_tables(found)[0])
         return
     for warning in said.warnings:
         yield Notice("Take the predictions with care.", warning)
@@ -345,21 +336,18 @@ def findings(run: RunAnalysis, summed: str) -> Iterator[Block]:
     for f in run.findings:
         if f.title == summed:
             continue
-        share = run.batch.share(f)
-        saved = f.true_saving_s
-        saving = "" if saved is None else f"up to {si(saved, 's')} ({percent(share or 0.0)})"
-        yield Advice(f.title, saving, share, f.evidence, f.action)
+        yield Advice(f.title, f.saving and f"up to {f.saving}", f.share, f.evidence, f.action)
     if not run.findings:
-        yield Words("", ("Nothing was found that is worth one percent of a batch.",))
+        yield Words("", ("Nothing was found that is worth one percent of a step.",))
     said = warnings(run)
     if said:
         yield Words("Warnings", said, listed=True)
 
 
 def warnings(run: RunAnalysis) -> tuple[str, ...]:
-    """What was not collected or does not fit, and what Nsight Systems says of its collection."""
-    nsys = dict.fromkeys(d for t in run.traces for d in summary.complaints(t))
-    return (*run.warnings, *(f"Nsight Systems says: {text}" for text in nsys))
+    """What was not collected or does not fit, and what the recorder says of its collection."""
+    said = "; ".join(summary.complaints(run.traces))
+    return (*run.warnings, *([f"{run.traces[0].recorder} says: {said}"] if said else []))
 
 
 # --- where a page comes from ---
@@ -369,14 +357,9 @@ def machine(run: RunAnalysis) -> Iterator[Block]:
     """Yield what ran, on which GPUs, and their ceilings."""
     if run.identity.config:
         yield grid(_configuration(run.identity.config), closed=True)
-    else:
-        yield Notice(
-            "The report has no configuration mark: what ran is known from its messages and flags.",
-            "perfmodel's trainer leaves one; docs/trainer.md says what it holds",
-        )
     if run.gpus:
         yield grid(_gpus(run), closed=True)
-    else:
+    elif any(rank.gpu is not None for rank in run.ranks):
         yield Notice("The report describes no GPU.", run.traces[0].how_to_record)
     if run.machine is not None:
         yield _ceilings(run.machine, run.precision)
@@ -399,13 +382,11 @@ def provenance(runs: Sequence[RunAnalysis]) -> Iterator[Block]:
     }
     columns = (
         Column("report", "Report", of="source.name"),
-        Column("nsys", "Nsight Systems", of="product_version"),
+        Column("nsys", "Recorded with", of="recorder"),
         Column("schema", "Schema", of="schema_version"),
         Column("ranks", "Ranks", of=lambda t: ", ".join(map(str, sorted(ranks_of(t).values())))),
         Column("recorded", "Recorded (UTC)", of=_recorded),
-        Column(
-            "ranges", "NVTX ranges", "int", of=rows(lambda t: len(t.ranges) - made.get(id(t), 0))
-        ),
+        Column("ranges", "Ranges", "int", of=rows(lambda t: len(t.ranges) - made.get(id(t), 0))),
         Column("ops", "GPU operations", "int", of=rows(lambda t: t.op_count)),
         Column("mpi", "MPI calls", "int", of=rows(lambda t: len(distinct_calls(t.mpi)))),
     )

@@ -6,6 +6,7 @@ PNG, SVG and PDF files, the same bytes for the same figure, as wide as a page.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,20 @@ from typing import Any, Final
 
 
 def _import_matplotlib() -> None:
-    """Import matplotlib without the docstrings that it writes for its artists meanwhile."""
+    """Import matplotlib without the docstrings that it writes for its artists meanwhile.
+
+    Commands write files, whatever backend the environment names; matplotlib refuses to be imported
+    where it names none that there is.
+    """
+    named = os.environ.get("MPLBACKEND")
+    os.environ["MPLBACKEND"] = "agg"
+    try:
+        import_module("matplotlib")
+    finally:
+        if named is None:
+            del os.environ["MPLBACKEND"]
+        else:
+            os.environ["MPLBACKEND"] = named
     artist: Any = import_module("matplotlib.artist")
     of_artist = artist.kwdoc
     artist.kwdoc = lambda _: ""

@@ -50,7 +50,7 @@ CLOCKS: Final[tuple[Clock, ...]] = (
     ("gpu_projection_s", "GPU projection", BLUE),
     ("gpu_busy_s", "GPU busy", DARK_BLUE),
 )
-_QUEUED: Final = "batch: until done; ranges: host, queueing"
+_QUEUED: Final = "step: until done; ranges: host, queueing"
 _LONGEST: Final = 40  # letters of a range's name
 _MOST_ROWS: Final = 80
 _TALL_IN: Final = 8.0
@@ -62,7 +62,7 @@ _PLATE: Final[dict[str, Any]] = {"boxstyle": "round,pad=0.15", "fc": "white", "e
 
 _PREDICTED: Final[dict[str, Any]] = {"facecolor": BLUE, "edgecolor": INK}
 _BY_MODEL: Final = "predicted by the model; line: 90 % of next launches"
-_AT_MOST: Final = "at most, by the report alone; line: 90 % by its batches"
+_AT_MOST: Final = "at most, by the report alone; line: 90 % by its steps"
 _APART: Final = 0.17
 """From a row's middle to the values of two kinds that have intervals, in rows."""
 
@@ -130,12 +130,12 @@ def breakdown(
         for row in ranges
     ]
     if not known or not known[0] or not known[0][0][1] > 0:
-        raise ModelError("a breakdown needs the time of the batch in its first row; got none")
+        raise ModelError("a breakdown needs the time of the step in its first row; got none")
     used = [clock for clock in CLOCKS if any(clock == c for line in known for c, _ in line)]
     foreign = ax is not None
     ax = axes_of(ax, DOUBLE_IN, 1.0 + len(ranges) * (0.115 * len(used) + 0.07))
     _tree(ax, ranges)
-    finish(ax, "Median time, and its share of the batch", "", "x")
+    finish(ax, "Median time, and its share of the step", "", "x")
     width = size_pt(ax, foreign)[0]
     _clocks(ax, known, 0.9 / len(used), width)
     handles = [Patch(facecolor=color, edgecolor=INK, lw=0.3) for _, _, color in used]
@@ -232,7 +232,7 @@ def savings(
         texts.append(f"{'≤ ' * one.bound}{amount(one.saving_s, 's')}  {share:.0f} %")
         _write(ax, texts[-1], max(one.saving_s, one.high_s, 0.0), i)
     ax.axvline(0, color=INK, lw=0.6)
-    finish(ax, f"Saved of {amount(batch_s, 's')} a batch", "", "x")
+    finish(ax, f"Saved of {amount(batch_s, 's')} a step", "", "x")
     ax.set_xlim(left=1.05 * min(0.0, *(one.low_s for one in found)))
     longest = max(1e-9, *(max(one.saving_s, one.high_s) for one in found))
     width = size_pt(ax, foreign)[0]

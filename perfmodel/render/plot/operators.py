@@ -9,7 +9,7 @@ from typing import Final
 
 from matplotlib.axes import Axes
 
-from perfmodel.programs.findings import OperatorRow
+from perfmodel.programs.facts import OperatorRow
 from perfmodel.render.plot import panels
 from perfmodel.render.plot.labels import Label, LabelLayer, Obstacles
 from perfmodel.render.plot.roofline import draw_ceilings

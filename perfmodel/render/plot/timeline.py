@@ -68,7 +68,7 @@ def timeline(
     *,
     ax: Axes | None = None,
     title: str | None = None,
-    since: str = "the start of the batch",
+    since: str = "the start of the step",
     width: str = "wide",
 ) -> Axes:
     """Draw the bars of a window, one row for every lane.
@@ -88,7 +88,7 @@ def timeline(
         Of a figure of its own: one or two columns of a page, or a screen.
     """
     if not lanes or end_ns <= start_ns:
-        raise ModelError("expected bars to draw; got none in the window; choose another batch")
+        raise ModelError("expected bars to draw; got none in the window; choose another step")
     if len(lanes) > _MOST_LANES:
         raise ModelError(
             f"expected at most {_MOST_LANES} lanes in a picture; got {len(lanes)}; choose fewer "
@@ -209,7 +209,7 @@ def _legend(ax: Axes, lanes: Sequence[Lane], title: str | None) -> None:
         handles.append(Line2D([], [], color=_COLORS[kind], lw=2, label="waiting for other ranks"))
     if any(not bar.own for lane in lanes for bar in lane.bars):
         handles.append(
-            Patch(facecolor=GREY, edgecolor=INK, lw=0.3, alpha=_PALE, label="other batches")
+            Patch(facecolor=GREY, edgecolor=INK, lw=0.3, alpha=_PALE, label="other steps")
         )
     texts = [str(handle.get_label()) for handle in handles]
     legend_above(ax, handles, texts, title=title, size=VALUE_PT)

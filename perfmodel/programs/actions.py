@@ -1,0 +1,147 @@
+"""Actions: what to do against each loss, in the words of a program's framework."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from typing import Final
+
+_PEERS: Final = 8
+"""So many GPUs of one host reach each other's memory directly."""
+
+ADVICE: Final[Mapping[str, str]] = {
+    "wait_less": "read results later or less often, so that the host does not wait in {call}",
+    "allocate_less": "allocate GPU memory once and reuse it",
+    "compute_less": "do the host's work{where} beside the GPU's: in another thread, a step ahead",
+    "step_less": "do the host's work{where} beside the GPU's, or for all parameters at once",
+    "load_ahead": "load what the next step needs{where} in another thread, a step ahead",
+    "write_less": "do the host's work{where} every n steps, or from a copy in another thread",
+    "join_messages": "join the messages to a few large ones, and start it while computing goes on",
+    "overlap_messages": "start it while computing goes on",
+    "hide_messages": "start it while computing goes on, and join small messages",
+    "gather_ahead": "gather the parameters of the next layers while this one computes",
+    "share_less": "let fewer ranks share a layer, or sum its parts while other parts compute",
+    "help_rank": "find out what rank {rank} does beyond the others, and share its work out",
+    "help_stage": "give the ranks as long to compute between their messages",
+    "fill_stages": "send smaller messages earlier, so that the ranks compute at the same time",
+    "lower_precision": "use tensor cores: TF32, or 16-bit types",
+    "move_less": "fuse element-wise kernels with what makes or takes their data; use 16-bit types",
+    "raise_rate": "larger matrices: a larger batch; sizes that are multiples of 64",
+    "fuse_attention": "use a fused attention kernel, which keeps the scores on the chip",
+    "fuse_small": "fuse the kernels{where}, or capture them in a CUDA graph",
+}
+"""What to do against a loss of any program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actions:
+    """What to advise: everything by default, less what a program says that it does.
+
+    Attributes
+    ----------
+    known : bool
+        Whether the program said how it runs.
+    done : set of str
+        What it does already, of 'fused' (small kernels), 'graph' (a CUDA graph a step), 'prefetch'
+        (inputs), 'overlapped' (nothing is left to overlap), 'own kernels', 'tf32', 'tf32x3', 'peer'
+        (no kernel could sum over the GPUs' memory), 'chunks' (messages divided on purpose).
+    flags : mapping of str to str
+        The program's own flags, by what they do.
+    texts : mapping of str to str
+        What to call in the program's framework: keys of `ADVICE`, 'launch_less', 'pin in' and 'pin
+        out'.
+    """
+
+    known: bool = False
+    done: Set[str] = frozenset()
+    flags: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    def advise(self, what: str, **words: object) -> str:
+        """Return what to do, one of `ADVICE`."""
+        return self.texts.get(what, ADVICE[what]).format(**words)
+
+    def flag(self, what: str) -> str:
+        """Return the program's flag for something in parentheses; empty if it has none."""
+        return f" ({self.flags[what]})" if what in self.flags else ""
+
+    def launch_less(self, *, synchronizes: bool) -> str:
+        """What shortens the time in which the GPU waits for the host."""
+        if "launch_less" in self.texts:
+            return self.texts["launch_less"]
+        steps = []
+        if "fused" not in self.done:
+            steps.append(f"fuse elementwise kernels{self.flag('fuse')}")
+        if synchronizes or not self.known:
+            steps.append("drop synchronizations between ranges")
+        if "graph" not in self.done:
+            steps.append(f"capture the step in a CUDA graph{self.flag('graph')}")
+        if not steps:
+            return "give the GPU more work per launch: a larger batch, or fewer ranks"
+        return f"launch less: {', '.join(steps)}"
+
+    def pin(self, direction: str) -> str:
+        """How to take host buffers from page-locked memory."""
+        what = "pin out" if direction == "Device-to-Host" else "pin in"
+        if what in self.texts:
+            return self.texts[what]
+        said, flags = "allocate the host buffers with cudaMallocHost", self.flags.get(what)
+        return f"{said} (CuPy: cupyx.empty_pinned; {flags})" if flags else said
+
+    def keep_inputs(self) -> str:
+        """How not to wait for inputs."""
+        keep = f"keep the training set on the GPU{self.flag('keep')}"
+        if "prefetch" in self.done:
+            return keep
+        return (
+            f"{keep}, or copy the next batch on a stream of its own while this one computes"
+            f"{self.flag('prefetch')}"
+        )
+
+    def balance(self) -> str:
+        """How ranks wait less for each other."""
+        said = "balance the ranks' work before the collective"
+        if "overlapped" in self.done:
+            return said
+        return f"{said}, or overlap it with computing{self.flag('overlapping')}"
+
+    def multiply(self) -> str:
+        """What a product may still gain from."""
+        steps = []
+        if "own kernels" not in self.done:
+            steps.append(f"a kernel tiled for this shape{self.flag('tile')}")
+        if not self.done & {"tf32", "tf32x3"}:
+            steps.append(f"tensor cores{self.flag('tf32') or ' (TF32)'}")
+        if "tf32x3" in self.done:
+            steps.append(f"one product of TF32 numbers for three, less exact{self.flag('one')}")
+        if "fused" not in self.done:
+            steps.append(f"fusing it with its neighbours{self.flag('fuse')}")
+        if not steps:
+            return "larger matrices: a larger batch, or fewer ranks"
+        return ", ".join(steps[:-1]) + (", or " if len(steps) > 1 else "") + steps[-1]
+
+    def reduce_on_gpus(self, ranks: int) -> str:
+        """How gradients need not pass through the host."""
+        ways = [
+            f"NCCL{self.flag('nccl')}",
+            f"a ring of MPI_Sendrecv on GPU memory{self.flag('ring')}",
+        ]
+        if "peer" not in self.done and ranks <= _PEERS:
+            ways.append(f"one kernel over the GPUs' memory{self.flag('peer')}")
+        return (
+            f"reduce on the GPUs: {', '.join(ways[:-1])} or {ways[-1]}; CUDA-aware MPI's "
+            f"MPI_Allreduce is no improvement where the library copies to the host, as Open MPI's "
+            f"does"
+        )
+
+    def reduce_faster(self, ranks: int) -> str:
+        """What is left where an all-reduce over NVLink is mostly latency."""
+        steps = []
+        if "peer" not in self.done and ranks <= _PEERS:
+            steps.append(
+                f"one kernel that reads the other GPUs' gradients and takes the step"
+                f"{self.flag('peer')}"
+            )
+        if "overlapped" not in self.done:
+            steps.append(f"sum what is computed first beside the rest{self.flag('overlapping')}")
+        return ", or ".join(steps) or "fewer ranks, which have more to compute for every message"

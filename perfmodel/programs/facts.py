@@ -1,0 +1,222 @@
+"""Facts: what is known of a run's steps, from which findings are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfmodel.machines.machine import Machine
+    from perfmodel.timing.collectives import CollectiveGroup, Waiting
+    from perfmodel.timing.copies import CopyGroup
+    from perfmodel.timing.late_ranks import LateRank
+    from perfmodel.timing.point_to_point import PointToPoint, RangeOfRank
+    from perfmodel.timing.samples import Estimate
+    from perfmodel.timing.step_facts import StepFacts
+
+
+@dataclass(frozen=True, slots=True)
+class GemmTime:
+    """One range's products: achieved rate against the time its ceilings allow."""
+
+    label: str
+    seconds: float
+    flops: float
+    bound_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """Calls of one operator in a median step of a rank, the mean over ranks.
+
+    Attributes
+    ----------
+    name, phase, dtype, dtype_from, unit, sizes : str
+        As `timing.operator_times.OperatorKey`; `sizes` is '' for calls of several sizes.
+    count, kernels : float
+        Calls, and kernels that they launched.
+    flops, read_bytes, write_bytes, bytes : float or None
+        By formula; None if there is none. `bytes` is the sum of the two.
+    gpu_s : float
+        Time in which the operator's own kernels ran.
+    share : float
+        Of the step's time in operations that do not communicate; of a collective 0.
+    intensity : float or None
+        FLOPs a byte.
+    flops_per_s, bytes_per_s : float or None
+        Achieved.
+    bound : str or None
+        What allows no less time: 'compute', 'memory', 'latency' of so many kernels, or 'link' of
+        copies between GPU and host; of calls of several sizes what bounds most of their time.
+    of_ceiling : float or None
+        Least time that the unit's peak and the memory's bandwidth allow, over `gpu_s`. More than
+        1 where data came from the cache.
+    of_tensor_ceiling : float or None
+        The same by the peak of the tensor cores, of a product that runs without them.
+    cached_bytes : float or None
+        What it moves to and from memory if its inputs are still in L2, as far as they fit there.
+    fusible_bytes : float or None
+        Of `read_bytes` those of what an operator without products has just written: a kernel that
+        did the work of both would not read them.
+    inputs_from : str or None
+        'l2' where the time is too short for all its bytes, 'memory' of others that memory bounds.
+    dram_bytes, l2_bytes : float or None
+        As Nsight Compute counted them, with no input in L2; None without its table.
+    l2_intensity, of_l2 : float or None
+        FLOPs a byte of L2; and `l2_bytes` over what L2's bandwidth allows in the time.
+    communicates : bool
+    """
+
+    name: str
+    phase: str
+    dtype: str
+    dtype_from: str
+    unit: str
+    sizes: str
+    count: float
+    kernels: float
+    flops: float | None
+    read_bytes: float | None
+    write_bytes: float | None
+    bytes: float | None
+    gpu_s: float
+    share: float
+    intensity: float | None
+    flops_per_s: float | None
+    bytes_per_s: float | None
+    bound: str | None
+    of_ceiling: float | None
+    of_tensor_ceiling: float | None = None
+    cached_bytes: float | None = None
+    fusible_bytes: float | None = None
+    inputs_from: str | None = None
+    dram_bytes: float | None = None
+    l2_bytes: float | None = None
+    l2_intensity: float | None = None
+    of_l2: float | None = None
+    communicates: bool = False
+
+    @property
+    def least_s(self) -> float:
+        """What peak and bandwidth allow at least; 0 where they are not known."""
+        return (self.of_ceiling or 0.0) * self.gpu_s
+
+    @property
+    def tensor_s(self) -> float:
+        """What tensor cores would allow a product that runs without them; 0 of all else."""
+        return (self.of_tensor_ceiling or 0.0) * self.gpu_s
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReduce:
+    """NCCL's all-reduce of `bytes` a rank and batch: its kernels' time, less waiting if known."""
+
+    seconds: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostReduction:
+    """A reduction of `bytes` per rank and step through the host: its time with the copies.
+
+    `by_library` says that the MPI library copies, not the program.
+    """
+
+    seconds: float
+    bytes: float
+    by_library: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Host time of a range per step."""
+
+    label: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the findings are drawn from; all times are medians per rank and step.
+
+    Attributes
+    ----------
+    batch : Estimate
+        The median step; `mean_s` is the mean one.
+    busy_s : float or None
+        Time in which the GPU works; a lower bound if operations are `lacking`.
+    gpu_ops, synchronizations, synchronize_s : float
+        Operations, blocking calls and the time inside these.
+    host_s : mapping of str to float
+        Host time by range.
+    copies : sequence of CopyGroup
+    collectives : sequence of CollectiveGroup
+        Of MPI and of NCCL.
+    waiting, gpu_waiting : Waiting or None
+        In MPI's collectives, on the host, and in NCCL's kernels, which count as busy.
+    gemms : sequence of GemmTime
+        Of a workload's formulas.
+    shared_gpus : mapping of int to tuple of int
+        Ranks by the GPU that they share.
+    machine : Machine or None
+    ranks : int
+    reduced : DeviceReduce or None
+    config : mapping
+        The run's configuration mark: what it already does is not advised.
+    lacking : int
+        GPU operations of the whole run that no step has.
+    steps : StepFacts or None
+        Where the GPU's operations time the steps: their replay, idle causes, kernels, late ranks.
+    operators : tuple of OperatorRow
+        Where their least time is known.
+    sizes_recorded : bool
+        Whether the same recording names the operators' sizes, which slows its host down.
+    messages : PointToPoint or None
+        Of MPI.
+    ranges_by_rank : tuple of RangeOfRank
+    compute_s : mapping of int to float
+        What each rank computes.
+    late : tuple of LateRank
+        Who makes others wait, in MPI or in kernels, the latest first.
+    numbers : tuple of int
+        The ranks that `waiting` is of.
+    host_ranks : mapping of int to (float, float)
+        Time of each rank outside and inside MPI, of a program without a GPU.
+    polled_s, copying_s, host_reduction, input_copy
+        Known where `Program.facts` knows the program's ranges: host time that completes reductions
+        that began before, that is spent in copies, by direction, a reduction through the host, and
+        the copy of the inputs.
+    """
+
+    batch: Estimate
+    busy_s: float | None
+    gpu_ops: float
+    synchronizations: float
+    synchronize_s: float
+    host_s: Mapping[str, float]
+    copies: Sequence[CopyGroup]
+    collectives: Sequence[CollectiveGroup]
+    waiting: Waiting | None
+    gemms: Sequence[GemmTime]
+    shared_gpus: Mapping[int, tuple[int, ...]]
+    machine: Machine | None
+    ranks: int
+    gpu_waiting: Waiting | None = None
+    reduced: DeviceReduce | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    lacking: int = 0
+    polled_s: float = 0.0
+    copying_s: Mapping[str, float] = field(default_factory=dict)
+    steps: StepFacts | None = None
+    operators: tuple[OperatorRow, ...] = ()
+    sizes_recorded: bool = False
+    messages: PointToPoint | None = None
+    ranges_by_rank: tuple[RangeOfRank, ...] = ()
+    compute_s: Mapping[int, float] = field(default_factory=dict)
+    late: tuple[LateRank, ...] = ()
+    numbers: tuple[int, ...] = ()
+    host_ranks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    mean_s: float = 0.0
+    host_reduction: HostReduction | None = None
+    input_copy: Spent | None = None

@@ -1,0 +1,261 @@
+"""Time in which the GPU idles: kernel launches, synchronization, Python, allocation, copies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from perfmodel.base.units import si
+from perfmodel.programs.actions import Actions
+from perfmodel.programs.facts import Facts, Spent
+from perfmodel.programs.findings import Finding, finding, share_of_step
+from perfmodel.programs.findings.ranks import straggler
+
+if TYPE_CHECKING:
+    from perfmodel.timing.copies import CopyGroup
+    from perfmodel.timing.step_facts import StepFacts
+
+_OF_PCIE: Final = 0.8
+"""Share of PCIe's datasheet rate that large pinned copies reach (52.7 of 64 GB/s on an H200)."""
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_OF_NETWORK: Final = re.compile(r"\b(forward|backward|parallel|softmax|loss|aten|nn)\b")
+"""Words of ranges that a network's own work is in, whatever else they are called."""
+_HOST_WORK: Final = (
+    ("step_less", re.compile(r"\boptim(iz\w+)?\b")),
+    ("load_ahead", re.compile(
+        r"\b(data(sets?)?|\w*loaders?|load(s|ing)?(?! balanc)|(pre)?fetch(er|ing)?|inputs|"
+        r"input(?= pipeline|$)|augment(ations?|ing)?|next(?= (batch|item|sample)|$))\b"
+    )),
+    ("write_less", re.compile(
+        r"\b(check ?point(s|ing)?(?! (function|sequential|wrapper))|sav(es?|er|ing)|"
+        r"val(id(ate|ation)?)?|eval(uate|uation)?|logg(er|ing)|log(?= (metrics?|scalars?|stats)|$)|"
+        r"print(ing)?|metrics?)\b"
+    )),
+)  # fmt: skip
+"""What the host does, by the words of the range that it is in."""
+_WHILE: Final = {
+    "launch_bound": "while the host launches",
+    "blocking_sync": "while the host waits for the GPU, and after it",
+    "allocation": "while the host allocates or frees memory",
+    "host_compute": "while the host is outside CUDA",
+    "pageable_copy": "while the host copies from pageable memory",
+}
+
+
+@finding("launch_bound", needs=("busy_s",), unless=("steps",))
+def idle_gpu(facts: Facts, actions: Actions, busy_s: float) -> Iterator[Finding]:
+    """Time in which neither the GPU nor a collective works: launches, synchronizations, Python."""
+    mpi = float(np.median(facts.waiting.seconds)) if facts.waiting else 0.0
+    mpi = max(mpi, facts.polled_s)
+    idle = facts.batch.value - busy_s - mpi
+    if idle <= 0:
+        return
+    mpi_said = f", collectives take {si(mpi, 's')}" if facts.waiting or mpi else ""
+    evidence = (
+        f"the GPU is busy {'at least ' * bool(facts.lacking)}{share_of_step(facts, busy_s)}"
+        f"{mpi_said}; "
+        f"{facts.gpu_ops:.0f} GPU operation{'s' * (round(facts.gpu_ops) != 1)}"
+    )
+    if facts.synchronizations:
+        evidence += (
+            f" and {facts.synchronizations:.0f} synchronizing calls "
+            f"({si(facts.synchronize_s, 's')} inside them)"
+        )
+    evidence += " per step"
+    action = actions.launch_less(synchronizes=facts.synchronizations > 0)
+    if facts.lacking:
+        evidence += f"; {facts.lacking} operations of the run are in no range, and not counted"
+        action = f"count these first, as the warning says; then {action}"
+    yield Finding("launch_bound", "the GPU waits for the host", idle, evidence, action)
+
+
+@finding("pageable_copy", needs=("copies",), unless=("steps",))
+def pageable_copies(
+    facts: Facts, actions: Actions, copies: Sequence[CopyGroup]
+) -> Iterator[Finding]:
+    """Copies from and to pageable memory, against pinned ones."""
+    for group in copies:
+        if group.memory != "pageable":
+            continue
+        pinned = [g for g in copies if g.memory == "pinned" and g.largest_bytes > 1e5]
+        if pinned:
+            rate = max(g.bytes_per_s for g in pinned)
+            source = f"pinned copies in this report reach {si(rate, 'B/s')}"
+        elif facts.machine and "pcie" in facts.machine.bandwidth_bytes_per_s:
+            rate = _OF_PCIE * facts.machine.bandwidth_bytes_per_s["pcie"]
+            source = f"pinned ones should reach about {si(rate, 'B/s')}"
+        else:
+            continue
+        spent = max(facts.copying_s.get(group.direction, 0.0), group.seconds)
+        yield Finding(
+            "pageable_copy",
+            f"{group.direction} copies use pageable memory",
+            spent - group.bytes / rate,
+            f"{group.count:.0f} copies, {si(group.bytes, 'B')} per step at "
+            f"{si(group.bytes_per_s, 'B/s')} on the copy engine, "
+            f"{share_of_step(facts, spent)} on the host; {source}",
+            actions.pin(group.direction),
+        )
+
+
+@finding(*_WHILE, needs=("steps",))
+def long_steps(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Finding]:
+    """Steps in which the GPU idles much longer than in the median one."""
+    long = steps.long
+    if long is None or long.cause not in _WHILE:  # their GPU does more: a warning says what
+        return
+    where = f" in '{long.gap.range}'" if long.gap and long.gap.range else ""
+    gap = f"; the longest gap is {si(long.gap.seconds, 's')}{where}" if long.gap else ""
+    which = f"{long.count} of {long.steps} steps"
+    paused = long.paused == long.count
+    take = f"{long.count} take {si(long.longer_s, 's')} more than the median one"
+    later = f"after {long.count} the next one begins {si(long.longer_s, 's')} later"
+    yield Finding(
+        long.cause,
+        f"other work follows {which}" if paused else f"{which} take much longer than the others",
+        long.saving_s,
+        f"the median step takes {si(long.median_s, 's')}, the mean one {si(long.mean_s, 's')}: "
+        f"{later if paused else take}, in the mean; per "
+        f"step of all the GPU idles {si(long.saving_s, 's')} more {_WHILE[long.cause]}{gap}",
+        _against(long.cause, where, long.gap.call if long.gap else "", actions),
+        of_mean=True,
+    )
+
+
+def _against(cause: str, where: str, call: str, actions: Actions) -> str:
+    """What to do against a cause of idle time."""
+    if cause == "launch_bound":
+        return actions.launch_less(synchronizes=False)
+    if cause == "pageable_copy":
+        return actions.pin("Host-to-Device")
+    what = {"blocking_sync": "wait_less", "host_compute": _host_work(where)}
+    return actions.advise(
+        what.get(cause, "allocate_less"), where=where, call=call or "a blocking call"
+    )
+
+
+def _host_work(name: str) -> str:
+    """What to do against the host's work in a range, by its whole words: `DataLoader` has two."""
+    words = " ".join(_WORD.findall(name)).lower()
+    if _OF_NETWORK.search(words):
+        return "compute_less"
+    return next((what for what, named in _HOST_WORK if named.search(words)), "compute_less")
+
+
+def _slowed(facts: Facts) -> str:
+    """Say where times of the host are too long."""
+    if not facts.sizes_recorded:
+        return ""
+    return "; recording sizes slows the host down"
+
+
+@finding("many_small_kernels", needs=("steps",))
+def small_kernels(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Finding]:
+    """Ranges that launch many short kernels."""
+    for small in steps.small:
+        where = f" of '{small.range}'" if small.range else ""
+        yield Finding(
+            "many_small_kernels",
+            f"{small.count:.0f} small kernels{where}",
+            small.saving_s,
+            f"kernels under {si(small.under_s, 's', 2)}, {si(small.gpu_s, 's')} of GPU time per "
+            f"step, which the host takes {si(small.host_s, 's')} to launch{_slowed(facts)}",
+            actions.advise("fuse_small", where=where),
+        )
+
+
+@finding("launch_bound", needs=("steps",))
+def launches(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Finding]:
+    """Time in which the queue is empty while the host launches."""
+    idle = steps.idle_s("launch_bound")
+    known = sum(small.saving_s for small in steps.small)
+    count = max(round(facts.gpu_ops), 1)
+    yield Finding(
+        "launch_bound",
+        "the GPU waits for launches",
+        min(steps.saved_s("launch_bound"), idle) - known,
+        f"the GPU idles {si(idle, 's')} per step with an empty queue while the host launches "
+        f"{count} operation{'s' * (count != 1)}, one every {si(facts.batch.value / count, 's')}"
+        f"{_slowed(facts)}",
+        actions.launch_less(synchronizes=False),
+    )
+
+
+@finding("blocking_sync", "host_compute", "allocation", "pageable_copy", needs=("steps",))
+def host(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Finding]:
+    """What the host does while the GPU idles, and copies that keep it busy."""
+    titles = {
+        "blocking_sync": "the host waits for the GPU, which then waits for the host",
+        "host_compute": "the GPU waits for the host's own work",
+        "allocation": "the host allocates and frees GPU memory in every step",
+        "pageable_copy": "copies from pageable memory",
+    }
+    late = straggler(steps)
+    for kind, title in titles.items():
+        idle, gap = steps.idle_s(kind), steps.longest(kind)
+        call = gap.call if gap else ""
+        where = f" in '{gap.range}'" if gap and gap.range else ""
+        most = steps.saved_s(kind)
+        if kind == "host_compute":
+            most = min(most, idle)
+        elif kind != "pageable_copy":
+            most = min(most, steps.most_idle_s())
+        if late is not None and late.doing.startswith(kind):
+            most -= steps.straggler_saving_s
+        longest = f"; the longest gap is {si(gap.seconds, 's')}{where}" if gap else ""
+        said = {
+            "blocking_sync": f"{_waits(facts, call)} per step; "
+            f"the GPU idles {si(idle, 's')} right after them{longest}",
+            "host_compute": f"the GPU idles {si(idle, 's')} per step while the host is outside "
+            f"CUDA{longest}{_slowed(facts)}",
+            "allocation": f"the GPU idles {si(idle, 's')} per step in {call or 'cudaMalloc'}"
+            f"{longest}",
+            "pageable_copy": _copies(facts),
+        }[kind]
+        mostly = steps.mostly_in(kind)
+        within = f" in '{mostly}'" if mostly else ""
+        yield Finding(kind, title, most, said, _against(kind, within, call, actions))
+
+
+def _waits(facts: Facts, call: str) -> str:
+    """Count what waits for the GPU: blocking calls, and copies to the host."""
+    copies = [g for g in facts.copies if g.direction == "Device-to-Host"]
+    count, seconds = sum(g.count for g in copies), sum(g.seconds for g in copies)
+    found = []
+    if round(facts.synchronizations) or not round(count):
+        said, plural = f", {call}" if call else "", "s" * (round(facts.synchronizations) != 1)
+        found.append(
+            f"{facts.synchronizations:.0f} blocking call{plural} "
+            f"({si(facts.synchronize_s, 's')} inside them{said})"
+        )
+    if round(count):
+        said = "1 copy" if round(count) == 1 else f"{count:.0f} copies"
+        found.append(f"{said} to the host ({si(seconds, 's')} on the GPU)")
+    return " and ".join(found)
+
+
+def _copies(facts: Facts) -> str:
+    """Describe the copies from pageable memory."""
+    groups = [g for g in facts.copies if g.memory == "pageable" and g.direction == "Host-to-Device"]
+    size, seconds = sum(g.bytes for g in groups), sum(g.seconds for g in groups)
+    if not seconds:
+        return "copies from pageable memory"
+    return (
+        f"{si(size, 'B')} per step at {si(size / seconds, 'B/s')}, {si(seconds, 's')} in which "
+        f"the host waits, too"
+    )
+
+
+@finding("input_copy", needs=("input_copy",))
+def copied_inputs(facts: Facts, actions: Actions, copy: Spent) -> Iterator[Finding]:
+    """Copies of a step's inputs, in a range of their own, for which the host waits."""
+    yield Finding(
+        "input_copy",
+        "the inputs are copied in every step",
+        copy.seconds,
+        f"{copy.label} takes {share_of_step(facts, copy.seconds)}",
+        actions.keep_inputs(),
+    )
