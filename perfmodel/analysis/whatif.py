@@ -90,7 +90,8 @@ class GraphChange:
 class GraphChanges:
     """What changes of the graph of a program's steps would save, the largest saving first.
 
-    `step_s` is the step that they save of: without the profiler, where that makes it longer.
+    `step_s` is the step that they save of: without the profiler, where that makes it longer and is
+    named by `without`.
     `together` is what several of them save that were asked for at once.
     """
 
@@ -99,6 +100,7 @@ class GraphChanges:
     changes: tuple[GraphChange, ...]
     together: GraphChange | None
     warnings: tuple[str, ...]
+    without: str = ""
 
 
 def graph_changes(
@@ -155,7 +157,8 @@ def changes_of(analysis: RunAnalysis, together: Sequence[str] = ()) -> GraphChan
         )
     rows = sorted((row for row, _ in known.values()), key=lambda row: -row.saving_s)
     at_once = _together(known, together, replay, facts) if together else None
-    return GraphChanges(run.label, step_s, tuple(rows), at_once, analysis.warnings)
+    without = facts.recorder.name if facts.base.shorter_ns and facts.recorder else ""
+    return GraphChanges(run.label, step_s, tuple(rows), at_once, analysis.warnings, without)
 
 
 def _facts(steps: StepBreakdown) -> StepFacts:
