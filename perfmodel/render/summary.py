@@ -284,9 +284,9 @@ def _findings(run: RunAnalysis) -> Iterator[str]:
             else "Findings: nothing worth one percent of a step."
         )
         return
-    facts = run.steps.facts if run.steps else None
-    shorter = facts.recorder if facts and facts.unrecorded else None
-    without = f" without {shorter.name}" if shorter else ""
+    recorder = run.steps.facts.recorder if run.steps else None
+    known = any(f.saving_without_recorder_s is not None for f in run.findings)
+    without = f" without {recorder.name}" if recorder and recorder.matters and known else ""
     yield f"Findings, ranked by potential saving per step{without} (savings overlap):"
     for i, f in enumerate(run.findings, 1):
         yield f" {i}. {f.title}{f.saving and f' — up to {f.saving}'}"
