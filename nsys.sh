@@ -30,9 +30,11 @@ case "${1:-}" in
     -h | --help) sed -n '2,/^#SBATCH/{/^#SBATCH/d;s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"; exit 0 ;;
     --) shift ;;
 esac
-# Three epochs of 20 batches: 40 and more after warm-up; no evaluation between them. A flag given
-# twice counts as it was given last, so the caller's win.
-flags=(--epochs 3 --evaluate-every 0 "$@")
+# Three epochs of 20 batches: 40 and more after warm-up; no evaluation between them; before them 25
+# that are timed without nsys. A flag given twice counts as it was given last, so the caller's win.
+first=25
+[ "${NSYS_MEMORY:-0}" != 1 ] || first=0 # or the recorded run finds memory allocated already
+flags=(--epochs 3 --evaluate-every 0 --time-first $first "$@")
 
 # Slurm runs a copy of this script from its spool directory; the trainer is where sbatch was called.
 root=${SLURM_SUBMIT_DIR:-$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)}
@@ -94,6 +96,13 @@ while compgen -G "$base.*" >/dev/null; do base=$out/$name-$((++again)); done # a
 # ---- collect ------------------------------------------------------------------------------
 ranks=${RANKS:-${SLURM_NTASKS:-2}}
 profile=("$nsys" profile --trace=cuda,nvtx,mpi,osrt --mpi-impl="$impl" --sample=none --cpuctxsw=none)
+case " ${flags[*]} " in
+    *" --time-first 0 "* | *" --time-first=0 "*) ;;
+    *) # nsys begins to record where the trainer has timed its batches
+        export NSYS_NVTX_PROFILER_REGISTER_ONLY=0
+        profile+=(--capture-range=nvtx --nvtx-capture=capture@perfmodel --capture-range-end=none)
+        ;;
+esac
 [ "${NSYS_MEMORY:-0}" != 1 ] || profile+=(--cuda-memory-usage=true)
 launch=("$mpirun" "${options[@]}" -n "$ranks")
 train=("$python" -m trainer "${flags[@]}")

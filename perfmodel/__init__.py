@@ -12,7 +12,8 @@ from __future__ import annotations
 __version__ = "0.2.0"  # the only place: docs/release.md
 
 __all__ = [
-    "Compared", "Report", "Results", "__version__", "analyze", "annotate", "compare", "read",
+    "Compared", "RecordSteps", "Report", "Results", "__version__", "analyze", "annotate", "compare",
+    "read",
 ]  # fmt: skip
 
 TYPE_CHECKING = False  # type checkers take it for true; importing typing takes 9 ms
@@ -21,10 +22,15 @@ if TYPE_CHECKING:
 
     from perfmodel.api import Compared, Report, Results, analyze, compare, read
     from perfmodel.programs.pytorch.annotate import annotate
+    from perfmodel.programs.pytorch.record import RecordSteps
 
 
 def __getattr__(name: str) -> Any:
     """Import the public names when they are first used, so that `import perfmodel` is cheap."""
+    if name == "RecordSteps":
+        from perfmodel.programs.pytorch.record import RecordSteps
+
+        return RecordSteps
     if name == "annotate":  # for programs to be profiled, which need nothing else
         from perfmodel.programs.pytorch.annotate import annotate
 

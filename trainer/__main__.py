@@ -28,11 +28,12 @@ from trainer.errors import (
     out_of_memory,
 )
 from trainer.flags import configure, parser
-from trainer.ranges import make_ranges, mark_config, name_rank, profiler_warning
+from trainer.ranges import leave_mark, make_ranges, mark_config, name_rank, profiler_warning
 from trainer.record import Run, config_mark, run_record
 from trainer.steps.batches import Split
 from trainer.stop import StopRequest
 from trainer.train import Result, Session
+from trainer.unrecorded import begin_recording, time_first
 from trainer.verify import verify
 
 
@@ -131,7 +132,11 @@ def _main(arguments: argparse.Namespace, comm: mpi.Communicator) -> int:
         why = state.why_not_identical(config, comm.size, backend.name)
         if why:
             _complain(why)
-    result = _train(run, arguments.checkpoint, dataset, state, stop)
+    timed = None
+    if arguments.time_first:
+        timed = time_first(config, comm, dataset, backend, arguments.time_first)
+        timed = begin_recording(comm, timed)
+    result = _train(run, arguments.checkpoint, dataset, state, stop, timed)
     return _finish(run, arguments, dataset, result, stop)
 
 
@@ -194,6 +199,7 @@ def _train(
     dataset: Dataset | None,
     state: checkpoint.State | None,
     stop: StopRequest,
+    timed: dict[str, Any] | None,
 ) -> Result:
     config, comm, backend = run.config, run.comm, run.backend
     ranges = make_ranges(backend.synchronize if config.sync_ranges else None)
@@ -205,6 +211,8 @@ def _train(
         if session.why_no_graph and comm.rank == 0:
             _complain(f"--graph: not captured: {session.why_no_graph}")
         mark_config(config_mark(run, graph=config.graph and session.why_no_graph is None))
+        if timed:
+            leave_mark(timed)
 
     def save(state: checkpoint.State) -> None:
         assert directory is not None

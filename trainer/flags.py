@@ -30,6 +30,13 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; see python -m trainer --help")
 
 
+def _natural(text: str) -> int:
+    """Read a number that is not negative."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0 on; got {text!r}")
+    return int(text)
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser; its defaults are Config's."""
     made = _Parser(
@@ -47,6 +54,8 @@ def parser() -> argparse.ArgumentParser:
     add("--record", type=Path, metavar="FILE", help="write configuration, curves, timings as JSON")
     add("--checkpoint", type=Path, metavar="DIR", help="save after each epoch and when stopped")
     add("--resume", action="store_true", help="continue from the checkpoint")
+    add("--time-first", type=_natural, default=0, metavar="N",
+        help="time N batches, then let nsys --capture-range=nvtx begin (nsys.sh does)")  # fmt: skip
     made.set_defaults(**{f.name: f.default for f in fields(Config)})
     return made
 

@@ -66,6 +66,7 @@ from perfmodel.timing.cuda_graphs import notes as graph_notes
 from perfmodel.timing.exchanges import COLLECTIVE, Exchanges
 from perfmodel.timing.late_ranks import LateRank, late_ranks, late_start
 from perfmodel.timing.point_to_point import PointToPoint, point_to_point, ranges_by_rank
+from perfmodel.timing.recorder import Timed
 from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.run_exchanges import exchanges_of, kernels_of
 from perfmodel.timing.samples import PathTable, PathTimes, median, tabulate
@@ -433,7 +434,8 @@ def _times(
 ) -> tuple[PathTable, slice, StepBreakdown | None, AsyncBatches]:
     """Times of all ranges, the batches that count, the steps, and the batches on both clocks."""
     everything = tabulate(run.range_times, run.ranks, run.batch_label)
-    steps = break_down(run.steps, found, warmup=warmup) if run.steps else None
+    timed = Timed.of(run.traces)
+    steps = break_down(run.steps, found, warmup=warmup, timed=timed) if run.steps else None
     host = time_async(run, everything)
     if program.step_clock == "gpu" and steps is not None:
         clocked = on_step_clock(everything, run, steps)

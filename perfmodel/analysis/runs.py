@@ -23,6 +23,7 @@ from perfmodel.readers.pages import Texts
 from perfmodel.readers.trace import NULL, NcclRank, Trace
 from perfmodel.timing.by_process import launches
 from perfmodel.timing.kernels import communicating
+from perfmodel.timing.recorder import Pushes
 from perfmodel.timing.run import Needed, Run, TimedReport, assemble, time_report
 from perfmodel.timing.spans import Steps
 from perfmodel.timing.step_graph import MOST_OPS
@@ -51,7 +52,7 @@ def time_one(trace: Trace, options: Options) -> TimedReport:
     """Measure the ranges of one report, whose batches are those of its program."""
     program = program_of([trace], options)
     shown, steps = program.steps(trace, options)
-    timed = _timed(program, shown, steps, options)
+    timed = _timed(program, (trace, shown), steps, options)
     if timed.steps and options.layers:
         from perfmodel.programs.layers import phase_times  # most analyses need none
 
@@ -154,12 +155,14 @@ def time_streamed(
         return time_one(events.whole(trace), options)
     program = program_of([trace], options)
     shown, steps = program.steps(trace, options, partial(launches, trace, events))
-    return _timed(program, shown, steps, options, (events, needed), most_ops, all_gaps=all_gaps)
+    return _timed(
+        program, (trace, shown), steps, options, (events, needed), most_ops, all_gaps=all_gaps
+    )
 
 
 def _timed(
     program: Program,
-    trace: Trace,
+    traces: tuple[Trace, Trace],
     steps: Steps,
     options: Options,
     events: tuple[EventsByProcess, Needed] | None = None,
@@ -167,9 +170,12 @@ def _timed(
     *,
     all_gaps: bool = False,
 ) -> TimedReport:
+    """Measure a report, given as read and with the program's own ranges only."""
+    whole, trace = traces
     by_part = None
     if len(steps):
-        by_part = StepsByPart(trace, steps, most_ops, all_gaps=all_gaps)
+        pushes = Pushes.of(whole)
+        by_part = StepsByPart(trace, steps, most_ops, all_gaps=all_gaps, pushes=pushes)
     return time_report(
         trace,
         steps.label,

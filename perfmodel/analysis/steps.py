@@ -17,6 +17,7 @@ from perfmodel.timing.host_timeline import CAUSES, DEPENDENCY
 from perfmodel.timing.idle_causes import LONGEST, IdleGaps
 from perfmodel.timing.kernels import COMMUNICATION
 from perfmodel.timing.levels import LayerTime, LevelRow, layer_times, level_rows
+from perfmodel.timing.recorder import Timed
 from perfmodel.timing.run import Run
 from perfmodel.timing.run_exchanges import kernels_of, lane_ranks
 from perfmodel.timing.samples import PathTable
@@ -142,7 +143,11 @@ class StepBreakdown:
 
 
 def break_down(
-    reports: Sequence[StepReport], found: Exchanges, *, warmup: int | None = None
+    reports: Sequence[StepReport],
+    found: Exchanges,
+    *,
+    warmup: int | None = None,
+    timed: Timed | None = None,
 ) -> StepBreakdown:
     """Sum the steps of a run up.
 
@@ -154,6 +159,8 @@ def break_down(
         Of the run; its kernels come first.
     warmup : int, optional
         Leading steps to leave out; see `perfmodel.timing.step_times.counted_steps`.
+    timed : Timed, optional
+        Steps that the program timed before it was recorded.
     """
     steps = max(r.times.step_ns.shape[1] for r in reports)
     window = counted_steps([r.times for r in reports], warmup)
@@ -198,7 +205,9 @@ def break_down(
             idle,
             kernels,
             median_s,
+            max((row.gpu_busy_s or 0.0) - (row.waiting_s or 0.0) for row in rows),
             _long_steps(reports, window, numbered),
+            timed,
         ),
     )
 

@@ -15,6 +15,7 @@ from perfmodel.analysis.result import RunAnalysis
 from perfmodel.analysis.runs import distinct_reports, runs_of, time_one
 from perfmodel.analysis.splits import Parallelisms, parallelisms
 from perfmodel.analysis.splits import words as words_of_splits
+from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.analysis.sweeps import FLAT
 from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
@@ -31,6 +32,7 @@ from perfmodel.timing.critical_path import Replay
 from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.run_exchanges import exchanges_of, kernels_of, lane_ranks
 from perfmodel.timing.run_graph import replay_of
+from perfmodel.timing.step_facts import StepFacts
 
 _USUAL: Final = Options()
 
@@ -88,6 +90,8 @@ class GraphChange:
 class GraphChanges:
     """What changes of the graph of a program's steps would save, the largest saving first.
 
+    `step_s` is the step that they save of: without the profiler, where that makes it longer and is
+    named by `without`.
     `together` is what several of them save that were asked for at once.
     """
 
@@ -96,6 +100,7 @@ class GraphChanges:
     changes: tuple[GraphChange, ...]
     together: GraphChange | None
     warnings: tuple[str, ...]
+    without: str = ""
 
 
 def graph_changes(
@@ -103,7 +108,8 @@ def graph_changes(
 ) -> GraphChanges:
     """Replay the steps of a run with changes: those of its findings, and what else takes time.
 
-    A change that a finding is about has the saving that the finding says.
+    Of the steps without the profiler, where that makes them longer. A change that a finding is
+    about has the saving that the finding says.
 
     Parameters
     ----------
@@ -132,13 +138,14 @@ def changes_of(analysis: RunAnalysis, together: Sequence[str] = ()) -> GraphChan
     run = analysis.measured
     if analysis.steps is None or not analysis.steps.facts.step_s:
         raise ModelError(f"{run.label}: expected steps to replay; got none; see perfmodel analyze")
-    step_s, numbered = analysis.steps.facts.step_s, lane_ranks(run.steps)
+    facts, numbered = _facts(analysis.steps), lane_ranks(run.steps)
+    step_s = facts.step_s
     replay = replay_of(
         run.steps, numbered, kernels_of(run.steps), exchanges_of(run), analysis.steps.median_s
     )
     known = dict(_of_findings(analysis))
-    for kind, change in analysis.steps.facts.changes.items():
-        saved = step_s - replay.step_s(change)
+    for kind, change in facts.changes.items():
+        saved = step_s - replay.step_s(facts.base | change)
         named = known.keys() & ({*_LATE} if kind in _LATE else {kind})
         if not named and saved >= _WORTH * step_s:
             said = TITLES[kind.rstrip("_0123456789")]
@@ -149,8 +156,14 @@ def changes_of(analysis: RunAnalysis, together: Sequence[str] = ()) -> GraphChan
             f"expected changes of this run ({', '.join(known)}); got {', '.join(unknown)}"
         )
     rows = sorted((row for row, _ in known.values()), key=lambda row: -row.saving_s)
-    at_once = _together(known, together, replay, step_s) if together else None
-    return GraphChanges(run.label, step_s, tuple(rows), at_once, analysis.warnings)
+    at_once = _together(known, together, replay, facts) if together else None
+    without = facts.recorder.name if facts.base.shorter_ns and facts.recorder else ""
+    return GraphChanges(run.label, step_s, tuple(rows), at_once, analysis.warnings, without)
+
+
+def _facts(steps: StepBreakdown) -> StepFacts:
+    """Of the step that findings are ranked by."""
+    return steps.facts.unrecorded or steps.facts
 
 
 def _row(name: str, change: str, saving_s: float, step_s: float) -> GraphChange:
@@ -163,7 +176,7 @@ Known = Mapping[str, tuple[GraphChange, GraphChanged]]
 def _of_findings(run: RunAnalysis) -> Iterator[tuple[str, tuple[GraphChange, GraphChanged]]]:
     """Findings that a change of the graph is known for, by name, with their savings."""
     assert run.steps is not None
-    facts, count = run.steps.facts, dict[str, int]()
+    facts, count = _facts(run.steps), dict[str, int]()
     computing = max((rank.compute_s for rank in run.steps.ranks), default=0.0)
     for finding in run.findings:
         if finding.of_mean or finding.kind not in TITLES:
@@ -171,7 +184,7 @@ def _of_findings(run: RunAnalysis) -> Iterator[tuple[str, tuple[GraphChange, Gra
         count[finding.kind] = number = count.get(finding.kind, 0) + 1
         name = f"{finding.kind}_{number}" if number > 1 else finding.kind
         change = facts.changes.get(name, facts.changes.get(finding.kind))
-        saving_s = finding.saving_s or 0.0
+        saving_s = finding.true_saving_s or 0.0
         said = TITLES[finding.kind]
         if finding.kind in (*_LATE, *_OF_KERNELS, "many_small_kernels"):
             said = f"{said}: {finding.title}"
@@ -185,7 +198,7 @@ def _of_findings(run: RunAnalysis) -> Iterator[tuple[str, tuple[GraphChange, Gra
             yield name, (_row(name, said, saving_s, facts.step_s), change)
 
 
-def _together(known: Known, names: Sequence[str], replay: Replay, step_s: float) -> GraphChange:
+def _together(known: Known, names: Sequence[str], replay: Replay, facts: StepFacts) -> GraphChange:
     """Replay several changes at once: they save at least what the largest does.
 
     One alone saves what it says. Where a finding says less than its replay, since a GPU idles no
@@ -193,10 +206,10 @@ def _together(known: Known, names: Sequence[str], replay: Replay, step_s: float)
     """
     chosen = [known[name] for name in dict.fromkeys(names)]
     alone = [row.saving_s for row, _ in chosen]
-    change = GraphChanged()
+    change, step_s = facts.base, facts.step_s
     for _, one in chosen:
         change |= one
-    less = any(step_s - replay.step_s(one) > row.saving_s for row, one in chosen)
+    less = any(step_s - replay.step_s(facts.base | one) > row.saving_s for row, one in chosen)
     at_once = step_s - replay.step_s(change)
     saving_s = max(min(at_once, sum(alone)) if less else at_once, *alone)
     return _row(" + ".join(row.name for row, _ in chosen), "together", saving_s, step_s)

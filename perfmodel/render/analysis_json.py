@@ -102,6 +102,7 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
         "model": [{**asdict(c), "relative_error": c.relative_error} for c in run.model],
         "idle": run.steps.idle if run.steps else [],
         "critical_path": run.steps.facts.path if run.steps else [],
+        "recorder": run.steps.facts.recorder if run.steps else None,
         "point_to_point": run.messages and _messages(run.messages),
         "ranges_by_rank": run.ranges_by_rank,
         "outliers": [{**asdict(one), "excess": one.excess} for one in run.outliers],

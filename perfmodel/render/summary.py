@@ -164,6 +164,9 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
     yield f"rerun      {again if again == tables.RECORD_THREE else f'expected on a rerun: {again}'}"
     if found is not None:
         yield f"found by   {_how_found(found)}"
+    recorder = run.steps.facts.recorder if run.steps else None
+    if recorder is not None and recorder.matters:
+        yield f"recorder   {recorder}"
     lost = run.unattributed
     if lost["gpu_ops"]:
         outside = lost["without_launch"] + lost["outside_ranges"]
@@ -283,7 +286,10 @@ def _findings(run: RunAnalysis) -> Iterator[str]:
             else "Findings: nothing worth one percent of a step."
         )
         return
-    yield "Findings, ranked by potential saving per step (savings overlap):"
+    recorder = run.steps.facts.recorder if run.steps else None
+    known = any(f.saving_without_recorder_s is not None for f in run.findings)
+    without = f" without {recorder.name}" if recorder and recorder.matters and known else ""
+    yield f"Findings, ranked by potential saving per step{without} (savings overlap):"
     for i, f in enumerate(run.findings, 1):
         yield f" {i}. {f.title}{f.saving and f' — up to {f.saving}'}"
         yield f"    {f.evidence}"

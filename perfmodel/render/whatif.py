@@ -57,7 +57,8 @@ def graph_tables(said: GraphChanges) -> list[Table]:
         "several changes at once",
         "what to change, and the evidence: perfmodel analyze",
     ]
-    title = f"What changes would save of a step of {si(said.step_s, 's', 4)} ({said.label})"
+    step = f"{si(said.step_s, 's', 4)}{said.without and f' without {said.without}'}"
+    title = f"What changes would save of a step of {step} ({said.label})"
     tables = [Table.of(title, said.changes, GRAPH, notes)]
     if said.together is not None:
         tables.append(Table.of("Together", [said.together], GRAPH))

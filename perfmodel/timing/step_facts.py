@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -15,6 +15,7 @@ from perfmodel.timing.exchanges import Exchanges
 from perfmodel.timing.host_timeline import ALLOCATION, CAUSES, HOST, LAUNCH, PAGEABLE, SYNC
 from perfmodel.timing.late_ranks import Arrivals, Chain, LateRank, late_rank, late_ranks
 from perfmodel.timing.nccl import PASSES, NcclKernels
+from perfmodel.timing.recorder import Recorder, Timed, fitted, without_recorder
 from perfmodel.timing.run_graph import replay_of
 from perfmodel.timing.small_kernels import MANY
 from perfmodel.timing.step_graph import KERNEL_OP
@@ -244,6 +245,13 @@ class StepFacts:
     changes : mapping of str to Change
         What is replayed, by the kind of the finding that says what it saves; those of further
         ranges with small kernels are called `many_small_kernels_2` and so on.
+    base : Change
+        What the replay of this step changes of the recorded one, and `changes` are beside.
+    recorder : Recorder or None
+        The step without the profiler; None where no step can be replayed.
+    unrecorded : StepFacts or None
+        The same of the step without the profiler: what it takes, what changes save of it, and idle
+        time. None where that is unknown or no shorter.
     """
 
     step_s: float
@@ -265,6 +273,9 @@ class StepFacts:
     long: LongSteps | None = None
     unified: UnifiedFacts | None = None
     changes: Mapping[str, Change] = field(default_factory=dict)
+    base: Change = field(default_factory=Change)
+    recorder: Recorder | None = None
+    unrecorded: StepFacts | None = None
 
     def idle_s(self, cause: str) -> float:
         """Idle time by a cause, of the rank with most of it."""
@@ -303,7 +314,9 @@ def step_facts(
     idle: tuple[IdleCause, ...],
     kernels: tuple[KernelTime, ...],
     median_s: float,
+    gpu_s: float,
     long: LongSteps | None = None,
+    timed: Timed | None = None,
 ) -> StepFacts:
     """Replay the steps of a run, and find its small kernels and its late ranks.
 
@@ -322,55 +335,44 @@ def step_facts(
     kernels : tuple of KernelTime
     median_s : float
         Median step of the slowest rank, of all steps that count.
+    gpu_s : float
+        The GPU's own work in it, without waiting for other ranks, of the rank with most of it.
     long : LongSteps, optional
+    timed : Timed, optional
+        Steps that the program timed before it was recorded.
     """
     replay = replay_of(reports, numbered, sent, found, median_s)
-    step = replay.step_s(Change())
+    graphs = [graph for report in reports for graph in report.graphs]
     lanes = [rank for ranks in numbered for rank in ranks]
     spent = _spent(reports, window)
-    path = replay.critical_path(Change()) if step else {}
-    free = {
-        # without some work waiting may move into the step that is the median one
-        kind: min(replay.step_s(Change(free=frozenset([kind]))), step)
-        for kind, seconds in spent.items()
-        if step and seconds > _WORTH * step
-    }
-    total = sum(path.values())
     stragglers, chains = late_ranks(found, window.start, window.stop)
     count = _collectives(reports, window)
-    changes = {kind: Change(free=frozenset([kind])) for kind in free}
-    if "copy" in free or "pageable_copy" in free:
-        changes["copy"] = Change(free=frozenset(["copy", "pageable_copy"]))
-    bucket = 0.0
-    if count and step:
-        many = {COLLECTIVES: 0.0} if count >= _SMALL_MESSAGES else {}
-        every = Change(free=frozenset(["exposed_communication"]), fused=many)
-        changes["exposed_communication"] = every
-        bucket = step - replay.step_s(every)
-    worst, saved = late_rank(stragglers), 0.0
+    worst, late = late_rank(stragglers), None
     if worst is not None and worst.rank in lanes:
         lane = lanes.index(worst.rank)
-        changes["straggler"] = _like_others(reports, lane)
-        saved = step - replay.step_s(changes["straggler"])
+        late = _like_others(reports, lane)
         doing = _doing(_host_seconds(reports), _kernels(reports), lane, idle, worst)
         stragglers = (replace(worst, doing=doing), *stragglers[1:])
-    small = _small(reports, window, replay, step)
-    for i, (_, fused) in enumerate(small):
-        changes[f"many_small_kernels_{i + 1}" if i else "many_small_kernels"] = fused
-    return StepFacts(
+    asked = _Asked(reports, window, spent, count, late)
+    saved = _saved(replay, Change(), asked)
+    step = saved.step_s
+    path = replay.critical_path(Change()) if step else {}
+    total = sum(path.values())
+    recorder = without_recorder(replay, graphs, median_s, gpu_s, timed) if graphs else None
+    facts = StepFacts(
         step_s=step,
         path=tuple(
-            PathPart(kind, step * seconds / total, seconds / total, free.get(kind, step))
+            PathPart(kind, step * seconds / total, seconds / total, saved.free_s.get(kind, step))
             for kind, seconds in sorted(path.items(), key=lambda item: -item[1])
         ),
-        free_s=free,
-        small=tuple(one for one, _ in small),
+        free_s=saved.free_s,
+        small=saved.small,
         stragglers=stragglers,
         chains=chains,
         interrupted=tuple(_interrupted(reports, lanes)),
         arrivals=_arrivals(found, window),
-        straggler_saving_s=max(saved, 0.0),
-        bucket_saving_s=max(bucket, 0.0),
+        straggler_saving_s=saved.straggler_s,
+        bucket_saving_s=saved.bucket_s,
         collectives=count,
         exposed_s=spent["exposed_communication"],
         exposed_in=_exposed_in(sent, window),
@@ -379,7 +381,107 @@ def step_facts(
         kernels=kernels,
         long=long,
         unified=unified_facts([r.migrations for r in reports], window, len(lanes)),
-        changes=changes,
+        changes=saved.changes,
+        recorder=recorder,
+    )
+    if recorder is None or not recorder.matters or not step:
+        return facts
+    base = fitted(replay, graphs, recorder)
+    less = _saved(replay, base, asked)
+    return replace(
+        facts,
+        unrecorded=replace(
+            facts,
+            step_s=less.step_s,
+            path=(),
+            free_s=less.free_s,
+            small=less.small,
+            straggler_saving_s=less.straggler_s,
+            bucket_saving_s=less.bucket_s,
+            idle=_shorter(idle, step - less.step_s),
+            changes=less.changes,
+            base=base,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What steps are replayed without: what kinds of work take, and the late rank's excess."""
+
+    reports: Sequence[StepReport]
+    window: slice
+    spent: Mapping[str, float]
+    collectives: float
+    late: Change | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """A step, and what it takes less without some of its work, as in `StepFacts`."""
+
+    step_s: float
+    free_s: Mapping[str, float]
+    small: tuple[SmallRange, ...]
+    straggler_s: float
+    bucket_s: float
+    changes: Mapping[str, Change]
+
+
+def _saved(replay: Replay, base: Change, asked: _Asked) -> _Saved:
+    """Replay the step after a change, and after others beside it."""
+    step = replay.step_s(base)
+
+    def saved_s(change: Change) -> float:
+        return max(step - replay.step_s(base | change), 0.0) if step else 0.0
+
+    free = {
+        # without some work waiting may move into the step that is the median one
+        kind: step - saved_s(Change(free=frozenset([kind])))
+        for kind, seconds in asked.spent.items()
+        if step and seconds > _WORTH * step
+    }
+    changes = {kind: Change(free=frozenset([kind])) for kind in free}
+    if "copy" in free or "pageable_copy" in free:
+        changes["copy"] = Change(free=frozenset(["copy", "pageable_copy"]))
+    many = {COLLECTIVES: 0.0} if asked.collectives >= _SMALL_MESSAGES else {}
+    hidden = Change(free=frozenset(["exposed_communication"]), fused=many)
+    if asked.collectives and step:
+        changes["exposed_communication"] = hidden
+    if asked.late:
+        changes["straggler"] = asked.late
+    small = _small(asked.reports, asked.window, saved_s)
+    for k, (_, fused) in enumerate(small):
+        changes[f"many_small_kernels_{k + 1}" if k else "many_small_kernels"] = fused
+    return _Saved(
+        step,
+        free,
+        tuple(one for one, _ in small),
+        saved_s(asked.late) if asked.late else 0.0,
+        saved_s(hidden) if asked.collectives else 0.0,
+        changes,
+    )
+
+
+def _shorter(idle: tuple[IdleCause, ...], less_s: float) -> tuple[IdleCause, ...]:
+    """Idle time of a step that is so much shorter: the GPUs work as long as before.
+
+    It is less by launches first: what recording costs lies in calls that launch and in the usual
+    pauses behind them.
+    """
+    total: dict[tuple[int, bool], float] = {}
+    for one in idle:
+        key = one.rank, one.cause == CAUSES[LAUNCH]
+        total[key] = total.get(key, 0.0) + one.seconds
+    left = {}
+    for rank in {one.rank for one in idle}:
+        launching, others = (total.get((rank, by), 0.0) for by in (True, False))
+        more = max(less_s - launching, 0.0)
+        left[rank, True] = max(launching - less_s, 0.0) / launching if launching else 0.0
+        left[rank, False] = max(others - more, 0.0) / others if others else 0.0
+    return tuple(
+        replace(one, seconds=one.seconds * left[one.rank, one.cause == CAUSES[LAUNCH]])
+        for one in idle
     )
 
 
@@ -451,7 +553,7 @@ def _of_longest_lane(lane: Int64, key: Int64, spent_ns: Int64) -> Int64:
 
 
 def _small(
-    reports: Sequence[StepReport], window: slice, replay: Replay, step: float
+    reports: Sequence[StepReport], window: slice, saved_s: Callable[[Change], float]
 ) -> list[tuple[SmallRange, Change]]:
     """Ranges that launch many small kernels, and what fuses them; the largest saving first.
 
@@ -472,13 +574,12 @@ def _small(
             passes = max(float(np.median(small.distinct[rows])), 1.0)
             label = small.ranges[code]
             fused = Change(fused={code: 1.0 / passes})
-            saved = step - replay.step_s(fused) if step else 0.0
             one = SmallRange(
                 label,
                 count / steps,
                 float(small.gpu_ns[rows].sum()) * 1e-9 / steps,
                 float(small.host_ns[rows].sum()) * 1e-9 / steps,
-                max(saved, 0.0),
+                saved_s(fused),
                 float(small.under_ns[rows[0]]) * 1e-9,
             )
             found[label] = one, fused

@@ -59,6 +59,13 @@ class StepGraph:
         Duration of a quick launch, see `perfmodel.timing.host_timeline.quick_launches`.
     others : tuple of StepGraph
         Other threads of a process without a GPU that call MPI.
+    host_sized, host_ranges : int32, shape (h,), or None
+        Ranges that the host pushed during each piece: with sizes of an operator's arguments, and
+        others; None where the recorder's cost is not asked.
+    recorder : str
+        As `Trace.recorder`.
+    slow : float or None
+        By what factor recording was slower than usual, see `recorder`; None without CUDA calls.
     """
 
     host_edge_ns: Int64
@@ -75,6 +82,10 @@ class StepGraph:
     op_waiter: Int32
     launch_ns: int = 0
     others: tuple[StepGraph, ...] = ()
+    host_sized: Int32 | None = None
+    host_ranges: Int32 | None = None
+    recorder: str = ""
+    slow: float | None = None
 
 
 def last_steps(graph: StepGraph, most: int) -> StepGraph:
@@ -88,12 +99,15 @@ def last_steps(graph: StepGraph, most: int) -> StepGraph:
         return graph
     rows = np.flatnonzero(graph.op_step >= numbers[-kept])
     begin = int(graph.op_call[rows].min())
-    host = {name: getattr(graph, name)[begin:].copy() for name in _HOST}
-    ops = {name: getattr(graph, name)[rows] for name in StepGraph.__slots__ if name[:2] == "op"}
+    columns = {name: getattr(graph, name) for name in StepGraph.__slots__}
+    host = {name: columns[name][begin:].copy() for name in _HOST if columns[name] is not None}
+    ops = {name: column[rows] for name, column in columns.items() if name.startswith("op_")}
     return replace(graph, **host, **{**ops, "op_call": ops["op_call"] - begin})
 
 
-_HOST: Final = ("host_edge_ns", "host_kind", "host_call", "host_drains")
+_HOST: Final = (
+    "host_edge_ns", "host_kind", "host_call", "host_drains", "host_sized", "host_ranges",
+)  # fmt: skip
 
 
 def step_graph(

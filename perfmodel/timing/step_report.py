@@ -30,6 +30,7 @@ from perfmodel.timing.levels import join_spans, step_spans
 from perfmodel.timing.nccl import NcclKernels, join_kernels, nccl_kernels
 from perfmodel.timing.nesting import last_moment, nest
 from perfmodel.timing.projection import Joined
+from perfmodel.timing.recorder import Pushes, recorded, slowness
 from perfmodel.timing.small_kernels import SmallKernels, small_kernels
 from perfmodel.timing.spans import PAUSE, Spans, Steps
 from perfmodel.timing.stack_times import StackTimes, join_stack_times, stack_times
@@ -183,6 +184,8 @@ class StepsByPart:
         operations are in steps is then forgotten.
     all_gaps : bool
         Whether gaps are kept one by one even then.
+    pushes : Pushes, optional
+        All ranges of the report, where `trace` holds only some.
     """
 
     def __init__(
@@ -192,8 +195,10 @@ class StepsByPart:
         most_ops: int | None = None,
         *,
         all_gaps: bool = False,
+        pushes: Pushes | None = None,
     ) -> None:
         self.steps = steps
+        self._pushes = pushes or Pushes.of(trace)
         self._trace, self._all_gaps = trace, all_gaps
         self._most_ops, self._last_ns = most_ops, last_moment(trace.ranges)
         self._names: dict[str, int] = {}
@@ -208,7 +213,7 @@ class StepsByPart:
         """
         if len(part.steps) == 0:
             return
-        found = _measured(part.trace, part.steps, self._names, self._last_ns, joined)
+        found = _measured(part.trace, part.steps, self._names, self._last_ns, joined, self._pushes)
         gaps = found.gaps
         if self._most_ops is not None:
             found = lightened(found, self._most_ops, first=not self._found)
@@ -255,6 +260,7 @@ def _measured(
     names_of_gaps: dict[str, int],
     last_ns: int,
     joined: Joined | None,
+    pushes: Pushes,
 ) -> StepReport:
     found = launched(trace, joined)
     code, names = categorize(trace.ops, trace.strings)
@@ -267,13 +273,17 @@ def _measured(
     quick = quick_launches(trace, found)
     small, small_of = small_kernels(trace, steps, found, times, nesting, code, names, quick)
     kinds = call_kinds(trace, found, quick)
+    slow = {p: slowness(trace, steps, p) for p in np.unique(times.process).tolist()}
     gaps, hosts, graphs = [], [], []
     for lane in range(len(times.process)):
         line = host_timeline(trace, steps, found, times, lane, kinds, quick)
         gaps.append(idle_gaps(trace, steps, found, times, lane, line, nesting, names_of_gaps))
         hosts.append(host_times(line, steps, times, lane))
         others = other_timelines(trace, steps, times, lane, kinds)
-        graphs.append(step_graph(trace, steps, found, times, line, lane, sends, small_of, others))
+        graph = step_graph(trace, steps, found, times, line, lane, sends, small_of, others)
+        graphs.append(
+            recorded(graph, pushes, line.threads, trace.recorder, slow[int(times.process[lane])])
+        )
     lost, everything = _lost(trace, steps, found, step)
     return StepReport(
         steps=steps,

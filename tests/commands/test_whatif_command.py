@@ -12,7 +12,9 @@ from benchmarks.common import pages as made
 from benchmarks.common import results
 from benchmarks.common.folders import PROFILES, RESULTS, ROOT
 from benchmarks.whatif import report as whatif_report
+from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.base.errors import ModelError
+from perfmodel.programs.program import Options
 from perfmodel.render.plot.bars import SavingBar, savings
 from support.build_report import ReportBuilder
 from support.cli import fails, perfmodel, succeeds
@@ -159,18 +161,26 @@ def test_the_page_shows_the_benchmark_s_results() -> None:
 def test_changes_of_any_program_need_no_model() -> None:
     table = json.loads(succeeds("whatif", DDP, "--format", "json"))
     names = [row["name"] for row in table["rows"]]
-    assert names[0] == "launch_bound"
+    assert names == ["kernel", "straggler", "copy"]
     for row in table["rows"]:
         assert row["saving_s"] > 0
         assert row["saving_s"] / (row["saving_s"] + row["step_s"]) == pytest.approx(row["share"])
 
 
+def test_a_finding_and_its_change_save_the_same_of_the_step_without_the_profiler() -> None:
+    rows = {r["name"]: r for r in json.loads(succeeds("whatif", DDP, "--format", "json"))["rows"]}
+    [finding] = analyze_reports([DDP], Options()).fitted.findings
+    assert finding.saving_without_recorder_s == rows[finding.kind]["saving_s"]
+    assert finding.share == pytest.approx(rows[finding.kind]["share"], rel=0.02)
+    assert (finding.saving_s or 0.0) < (finding.true_saving_s or 0.0)
+
+
 def test_several_changes_are_replayed_at_once() -> None:
-    said = succeeds("whatif", DDP, "--apply", "launch_bound, host_compute")
-    assert "launch_bound + host_compute" in said.partition("Together")[2]
+    said = succeeds("whatif", DDP, "--apply", "straggler, copy")
+    assert "straggler + copy" in said.partition("Together")[2]
 
 
 def test_unknown_changes_and_changes_of_the_trainer_are_refused() -> None:
-    assert "expected changes of this run (launch_bound" in fails(6, "whatif", DDP, "--apply", "gpu")
+    assert "expected changes of this run (straggler" in fails(6, "whatif", DDP, "--apply", "gpu")
     said = fails(6, "whatif", LADDER / "nccl_1.sqlite.xz", "--apply", "launch_bound")
     assert "got the trainer's report" in said

@@ -240,6 +240,7 @@ def test_memory_and_products_are_found_where_the_gpu_limits_the_step() -> None:
     steps = replace(
         measured.facts,
         step_s=10e-3, free_s={"kernel": 1e-3}, small=(), idle=(), kernels=(), collectives=0,
+        recorder=None, unrecorded=None,
     )  # fmt: skip
     operators = (
         operator("mm", 8, 6e-3, 2e12, 1e9, "compute", 2.4e-3),

@@ -36,9 +36,12 @@ class Finding:
     of_mean : bool
         Whether it is lost in some steps only, and the saving is the mean over all of them.
     share : float or None
-        Of the step, as `find` computes it: of one step for all findings of a run.
+        Of the step that `true_saving_s` is of, as `find` computes it: of one step for all findings
+        of a run.
     line, range : str or None
         Where in the program it is, None where the report does not say (`programs.places`).
+    saving_without_recorder_s : float or None
+        The saving of the step without the profiler that recorded it, None where that is unknown.
     """
 
     kind: str
@@ -50,13 +53,20 @@ class Finding:
     share: float | None = None
     line: str | None = None
     range: str | None = None
+    saving_without_recorder_s: float | None = None
+
+    @property
+    def true_saving_s(self) -> float | None:
+        """The saving without the profiler, the recorded one where that is unknown."""
+        without = self.saving_without_recorder_s
+        return self.saving_s if without is None else without
 
     @property
     def saving(self) -> str:
         """The saving in words, such as '3.2 ms (12 %)'; '' where it is unknown."""
-        if self.saving_s is None:
+        if self.true_saving_s is None:
             return ""
-        return f"{si(self.saving_s, 's')} ({percent(self.share or 0.0)})"
+        return f"{si(self.true_saving_s, 's')} ({percent(self.share or 0.0)})"
 
 
 Find = Callable[..., Iterator[Finding]]
@@ -144,6 +154,33 @@ def rules() -> tuple[Rule, ...]:
 
 def find(facts: Facts, actions: Actions) -> tuple[Finding, ...]:
     """Return the findings worth at least one percent of a step, largest saving first.
+
+    Of the step without the profiler, where that is known, each with its recorded saving, too: what
+    only the profiler makes slow is no finding then, and work of the GPU that a slow host hides may
+    be one.
+    """
+    found, steps = _ranked(facts, actions), facts.steps
+    without_s = steps.recorder.without_s if steps and steps.recorder else None
+    if steps is None or without_s is None:
+        return found
+    if steps.unrecorded is None:
+        return tuple(replace(one, saving_without_recorder_s=one.saving_s) for one in found)
+    part = without_s / steps.step_s
+    batch = replace(facts.batch, value=facts.batch.value * part)
+    shorter = replace(facts, steps=steps.unrecorded, batch=batch, mean_s=facts.mean_s * part)
+    recorded = {(one.kind, one.title): one for one in found}
+    return tuple(
+        replace(
+            recorded.get((one.kind, one.title), replace(one, saving_s=0.0)),
+            share=one.share,
+            saving_without_recorder_s=one.saving_s,
+        )
+        for one in _ranked(shorter, actions)
+    )
+
+
+def _ranked(facts: Facts, actions: Actions) -> tuple[Finding, ...]:
+    """Return the findings of a step that are worth it, largest saving first.
 
     Unknown savings come last. A saving is between nothing and the whole step. The step is the
     median one; where a finding is of some steps only, the mean one, for all findings: what each

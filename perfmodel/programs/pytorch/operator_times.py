@@ -15,7 +15,6 @@ from perfmodel.base.units import si
 from perfmodel.programs.pytorch.calls import Calls, Kernels, find_calls
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.operators import Call
-from perfmodel.programs.pytorch.ranges import SIZES
 from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.readers.trace import KERNEL, NULL, TO_GPU, TO_HOST, Ranges, Trace
 from perfmodel.timing.intervals import lengths
@@ -23,6 +22,7 @@ from perfmodel.timing.kernels import COMMUNICATION, categorize
 from perfmodel.timing.launched import launched
 from perfmodel.timing.nesting import Nesting, innermost, last_moment, nest
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
+from perfmodel.timing.recorder import SIZED, each_ns, events_of
 from perfmodel.timing.step_report import StepReport
 
 _MOST_SIZES: Final = 10_000
@@ -32,11 +32,6 @@ _RANGES: Final = 1 << 19
 """Ranges of a process that are looked at together: a few steps of a large model, 100 MB."""
 _MOST: Final = 2**62
 """Counts of sizes that no program has end here."""
-_RANGE_S: Final = 5e-6
-"""What an operator's range with sizes costs the host: 5.0 µs in `lstm_shapes`, 6.4 in `gan_shapes`.
-
-Both are in profiles/programs, with the step's time without the profiler (an H200's host).
-"""
 _MUCH: Final = 0.1
 """Of a step: so much more host time is said."""
 
@@ -86,7 +81,7 @@ def operator_times(
     found = find(trace, steps, dtype, causal=causal)
     if found is None:
         return None
-    warnings = (*found.warnings, *_slowed(trace, steps))
+    warnings = (*found.warnings, *_slowed(steps))
     inside = steps.times.ops
     number = steps.steps.number[inside.step].astype(np.int64)
     lanes = len(steps.times.process)
@@ -95,24 +90,19 @@ def operator_times(
     )
 
 
-def _slowed(trace: Trace, steps: StepReport) -> Iterator[str]:
+def _slowed(steps: StepReport) -> Iterator[str]:
     """Say what recording sizes costs the host, where the GPU waits for it and it is much."""
-    sized = np.array([SIZES in label for label in trace.range_labels] + [False], np.bool_)
-    at = trace.ranges.start_ns[sized[trace.ranges.name]]
     lasts, idle = (times[times >= 0] for times in (steps.times.step_ns, steps.times.gpu_idle_ns))
     if not len(lasts) or not len(idle):
         return
-    first, last = steps.steps.start_ns.min(), steps.steps.end_ns.max()
-    count = int(((at >= first) & (at <= last)).sum()) / max(len(steps.steps), 1)
     step_s, idle_s = (float(np.median(times)) * 1e-9 for times in (lasts, idle))
-    if not trace.recorder.startswith("Nsight"):  # torch.profiler pushes no ranges
-        return
-    if min(count * _RANGE_S, idle_s) > _MUCH * step_s:
+    cost_s = max(float((events_of(graph) * each_ns(graph))[SIZED]) * 1e-9 for graph in steps.graphs)
+    if min(cost_s, idle_s) > _MUCH * step_s:
         yield (
-            f"recording sizes slows the host: {count:.0f} operators per step cost it about "
-            f"{si(count * _RANGE_S, 's')} of {si(step_s, 's')} ({si(_RANGE_S, 's')} each), so that "
-            f"the GPU's idle time, and what changes on the host would save, are too long; take "
-            f"times from a recording without sizes by --shapes (docs/pytorch.md)"
+            f"recording sizes slows the host: it costs about {si(cost_s, 's', 2)} of each recorded "
+            f"step of {si(step_s, 's')}, so that the GPU's idle time, and what changes on the host "
+            f"would save, are too long; take times from a recording without sizes by --shapes "
+            f"(docs/pytorch.md)"
         )
 
 

@@ -17,7 +17,8 @@ _OPERATOR: Final = re.compile(
     r"(?:::|$)|autograd::|torch::autograd::|\w*Backward\d*$|## Call |triton_\w+$|TorchDynamo|"
     r"CompiledFunction|AccumulateGrad|nccl:"
 )
-_LIBRARIES: Final = frozenset({"NCCL", "CCCL", "cuBLAS", "cuDNN", "cuSPARSE", "cuSOLVER", "NVTX"})
+_LIBRARIES: Final = frozenset({"NCCL", "CCCL", "cuBLAS", "cuDNN", "cuSPARSE", "cuSOLVER", "NVTX",
+                               "perfmodel"})  # fmt: skip
 _KERNELS: Final = (
     "at::native",
     "at_cuda_detail",

@@ -298,7 +298,7 @@ def _first(run: RunAnalysis, said: WhatIf | None) -> FirstStep | None:
             f"predicted by the calibrated model; {step.name} removes {step.removes}",
             f"profile the trainer with {_flags(said, step.case)}",
         )
-    finding = next((f for f in run.findings if f.saving_s is not None), None)
+    finding = next((f for f in run.findings if f.saving), None)
     if finding is None:
         return None
     return FirstStep(
