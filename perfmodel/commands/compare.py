@@ -52,7 +52,7 @@ class _Percent(click.FloatRange):
     "--junit", type=_options.FILE, help="Write the result of --fail-if-slower as JUnit XML."
 )
 @click.option("--all", "every", is_flag=True, help="List kernels within noise, too.")
-@_options.output()
+@_options.output(*_options.PICTURES)
 def compare(
     reports: tuple[Path, ...],
     after: tuple[Path, ...],
@@ -96,7 +96,7 @@ def compare(
     )
     with Progress(2 * len(before + after)) as advance:
         found = compare_reports(before, after, chosen, advance)
-    emit(render.result(found, every=every), fmt, out)
+    emit(render.result(found, every=every), fmt, out, picture=lambda: render.picture(found))
     if junit:
         write(junit, render.junit(found))
     if found.gate is not None:

@@ -197,7 +197,7 @@ def _picture(lanes: Any, window: Any, title: str, width: str) -> Any:
     from perfmodel.timing.timeline import drawn_lanes
 
     window = window or _extent(lanes)
-    lanes = drawn_lanes(lanes, window)
+    lanes = drawn_lanes(lanes)
     with quiet():
         return draw(lanes, window.start_ns, window.end_ns, title=title, width=width)
 

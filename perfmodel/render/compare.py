@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import perfmodel
 from perfmodel.analysis.compare.compare import Comparison, Gate, Row, Side
@@ -13,6 +13,9 @@ from perfmodel.base.escape import printable
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.render.result import Block, Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SCHEMA_VERSION: Final = 1
 """Grows by one when a key changes its meaning or goes away; new keys do not change it."""
@@ -85,6 +88,23 @@ def _blocks(found: Comparison, every: bool) -> Iterator[Block]:
     if found.idle:
         yield idle_table(found)
     yield [f"note: {note}" for note in notes(found)]
+
+
+_DRAWN: Final = 12
+"""Ranges, links and kernels in a picture, besides the step."""
+
+
+def picture(found: Comparison) -> Axes:
+    """Draw the step, and what changed most of what it holds, before and after."""
+    from perfmodel.render.plot.bars import PairBar, pairs
+
+    known = [r for r in found.rows if r.before_s is not None or r.after_s is not None]
+    others = [r for r in known if r is not found.batch and not r.part]
+    most = sorted(others, key=lambda r: -abs(r.difference_s))[:_DRAWN]
+    bars = [PairBar(r.name, r.before_s, r.after_s, r.verdict) for r in (found.batch, *most)]
+    sides = [side.launches[0].label for side in (found.before, found.after)]
+    return pairs(bars, (f"before: {sides[0]}", f"after: {sides[1]}"),
+                 title="A median step, and what changed most of it")  # fmt: skip
 
 
 def rows(comparison: Comparison, group: Group | None = None) -> Table:

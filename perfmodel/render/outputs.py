@@ -126,7 +126,7 @@ def _draw(analysis: Analysis, folder: Path) -> None:
         idle = draw_idle(analysis.fitted)
         if idle is not None:
             plot.save(idle, folder, "idle", formats=("png", "svg"))
-        if analysis.fitted.batch.median.value > 0:
+        if analysis.fitted.batch.median.value > 0 and len(analysis.fitted.ranges) > 1:
             plot.save(draw_breakdown(analysis), folder, "breakdown", formats=("png", "svg"))
 
 
@@ -141,7 +141,7 @@ def draw_operators(analysis: Analysis) -> Axes | None:
     links = run.machine.bandwidth_bytes_per_s
     l2 = max((links[name] for name in ("l2", "l2_read") if name in links), default=None)
     peaks = run.machine.peak_flops_per_s
-    return draw(run.work.by_sizes, run.work.operators, peaks, bandwidth, l2)[0]
+    return draw(run.work.by_sizes, run.work.operators, peaks, bandwidth, l2)
 
 
 def draw_idle(run: RunAnalysis) -> Axes | None:

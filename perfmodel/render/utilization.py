@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perfmodel.analysis.utilization import Answer, Idle
 from perfmodel.base.document import pick
+from perfmodel.base.errors import ModelError
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent
 from perfmodel.machines.gpu_samples import COUNTERS, Series
@@ -120,17 +121,29 @@ def sentences(found: Answer) -> Sequence[str]:
 
 
 def picture(series: Series | None, found: Answer) -> Axes:
-    """Draw NVML's percentages over time beside the share that the report says."""
+    """Draw NVML's percentages over time beside the share that the report says.
+
+    Raises
+    ------
+    ModelError
+        If nothing was sampled.
+    """
     from perfmodel.render.plot.lines import Percentages, broken, utilization
 
+    if series is None:
+        raise ModelError(
+            "expected samples to draw; got a report alone, which has none; record some with "
+            "perfmodel utilization -o FOLDER -- COMMAND..., then draw FOLDER/samples.csv with "
+            "--report"
+        )
     curves = []
-    for gpu, mine in [(g, series.of(g)) for g in series.gpus] if series is not None else []:
+    for gpu, mine in [(g, series.of(g)) for g in series.gpus]:
         for counter, word in (("gpu_percent", "utilization"), ("memory_percent", "memory busy")):
             time_s, values = broken(mine.time_s, mine.values[counter], mine.gaps(gpu))
             minor = counter == "memory_percent"
             curves.append(Percentages(gpu, f"GPU {gpu}, NVML {word}", time_s, values, minor=minor))
     window = found.window_s
-    if window is not None and series is not None:
+    if window is not None:
         window = (window[0], min(window[1], float(series.time_s[-1])))
     busy = {} if found.idle is None else {"GPU busy by the report": found.idle.busy_share}
     return utilization(curves, window_s=window, busy=busy)

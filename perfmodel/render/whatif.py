@@ -77,11 +77,11 @@ def _blocks(said: WhatIf) -> Iterator[Block]:
 
 
 def picture(said: WhatIf, ax: Axes | None = None) -> Axes:
-    """Draw what every change would save; without a title in axes of a caller."""
+    """Draw what every change would save, most first; without a title in axes of a caller."""
     from perfmodel.render.plot.bars import SavingBar, savings
 
     bars = []
-    for c in said.changes:
+    for c in sorted(said.changes, key=lambda c: -c.saving_s):
         low = c.low_s if c.next_low_s is None else c.next_low_s
         high = c.high_s if c.next_high_s is None else c.next_high_s
         bars.append(SavingBar(c.name, c.saving_s, low, high, bound=c.source == "bound"))

@@ -423,26 +423,19 @@ def select(
 
 
 _FEW_RANKS: Final = 4
-_SEEN: Final = 1e-3
-"""Share of a window's time that is about a pixel of a picture."""
 
 
-def drawn_lanes(lanes: Sequence[Lane], window: Window) -> tuple[Lane, ...]:
-    """Return the lanes that a picture shows: all of up to four ranks, the main ones of more."""
-    if len({lane.rank for lane in lanes}) <= _FEW_RANKS:
-        return tuple(lanes)
-    return main_lanes(lanes, int(_SEEN * (window.end_ns - window.start_ns)))
+def drawn_lanes(lanes: Sequence[Lane]) -> tuple[Lane, ...]:
+    """Return the lanes that a picture shows: all of up to four ranks, the main ones of more.
 
-
-def main_lanes(lanes: Sequence[Lane], least_ns: int) -> tuple[Lane, ...]:
-    """Return the main lanes of every rank, so that many ranks fit into one picture.
-
-    The ranges right below those of the steps (or the only ones); MPI calls; all that a GPU does,
-    and why it idles, in one lane; and NCCL's kernels. Operations of one kind that are less than
-    `least_ns` apart become one bar; shorter idle time and copies are left out.
+    Those are the ranges right below those of the steps (or the only ones); MPI calls; all that a
+    GPU does, and why it idles, in one lane; and NCCL's kernels.
     """
+    ranks = list(dict.fromkeys(lane.rank for lane in lanes))
+    if len(ranks) <= _FEW_RANKS:
+        return tuple(lanes)
     found: list[Lane] = []
-    for rank in dict.fromkeys(lane.rank for lane in lanes):
+    for rank in ranks:
         mine = [lane for lane in lanes if lane.rank == rank]
         ranges = [lane for lane in mine if lane.kind == "range" and lane.unit == 0 == lane.part]
         found += [replace(lane, name="phases") for lane in ranges[:2][-1:]]
@@ -451,38 +444,11 @@ def main_lanes(lanes: Sequence[Lane], least_ns: int) -> tuple[Lane, ...]:
             on_gpu = [
                 lane for lane in mine if lane.unit == unit and lane.kind not in (*HOST, "nccl")
             ]
-            bars = sorted(
-                chain.from_iterable(
-                    _joined([b for lane in on_gpu for b in lane.bars if b.kind == kind], least_ns)
-                    for kind in dict.fromkeys(b.kind for lane in on_gpu for b in lane.bars)
-                ),
-                key=lambda b: b.start_ns,
-            )
-            if bars:
+            if on_gpu:
+                bars = sorted((b for lane in on_gpu for b in lane.bars), key=lambda b: b.start_ns)
                 name = on_gpu[0].name.replace(NAMES[on_gpu[0].kind], "GPU")
                 found.append(replace(on_gpu[0], kind="kernel", name=name, bars=tuple(bars)))
     return tuple(sorted(found, key=lambda lane: lane.order))
-
-
-def _joined(bars: Iterable[Bar], least_ns: int) -> Iterator[Bar]:
-    """Join bars of one kind that are close; of what is no kernel only long ones are left."""
-    group: list[Bar] = []
-    end = 0
-
-    def whole() -> Iterator[Bar]:
-        long = bool(group) and end - group[0].start_ns >= least_ns
-        if long or (group and group[0].kind in ("kernel", "graph")):
-            name = group[0].name if len(group) == 1 else f"{len(group)} of {NAMES[group[0].kind]}"
-            yield replace(group[0], name=name, end_ns=end, details=())
-
-    for bar in sorted(bars, key=lambda b: b.start_ns):
-        joins = bar.kind in NAMES and group and bar.own is group[0].own
-        if not joins or bar.start_ns - end > least_ns:
-            yield from whole()
-            group, end = [], bar.end_ns
-        group.append(bar)
-        end = max(end, bar.end_ns)
-    yield from whole()
 
 
 _Number = tuple[int, int, int]

@@ -247,6 +247,53 @@ def savings(
     return ax
 
 
+@dataclass(frozen=True, slots=True)
+class PairBar:
+    """One thing before and after a change, in seconds; None where it is missing."""
+
+    label: str
+    before_s: float | None
+    after_s: float | None
+    verdict: str
+
+
+def pairs(found: Sequence[PairBar], sides: tuple[str, str], *, title: str | None = None) -> Axes:
+    """Draw everything twice, before above after, with the ratio and its verdict.
+
+    Parameters
+    ----------
+    found : sequence of PairBar
+    sides : (str, str)
+        What the legend calls the two.
+
+    Raises
+    ------
+    ModelError
+        If there is nothing to draw.
+    """
+    if not any(one.before_s or one.after_s for one in found):
+        raise ModelError("expected times to draw; got none on both sides")
+    ax = axes_of(None, DOUBLE_IN, 1.2 + 0.34 * len(found))
+    rows(ax, [shortened(one.label, _LONGEST) for one in found])
+    finish(ax, "Time of a step", "", "x")
+    looks = ({"facecolor": PALE_BLUE}, {"facecolor": DARK_BLUE})
+    texts = []
+    for i, one in enumerate(found):
+        for j, seconds in enumerate((one.before_s, one.after_s)):
+            ax.barh(i + 0.36 * j - 0.18, seconds or 0.0, 0.34, edgecolor=INK, lw=0.3, zorder=2,
+                    **looks[j])  # fmt: skip
+        ends = [amount(s, "s") if s is not None else "none" for s in (one.before_s, one.after_s)]
+        texts.append(f"{ends[0]} → {ends[1]}, {one.verdict}")
+        _write(ax, texts[-1], max(one.before_s or 0.0, one.after_s or 0.0), i)
+    width = size_pt(ax)[0]
+    ax.set_xlim(left=0)
+    room_at_end(ax, max(max(o.before_s or 0.0, o.after_s or 0.0) for o in found), texts, width)
+    ticks(ax.xaxis, "s")
+    handles = [Patch(edgecolor=INK, lw=0.3, **look) for look in looks]
+    legend_above(ax, handles, sides, title=title, width_pt=width)
+    return ax
+
+
 def stacks(
     bars: Mapping[str, Mapping[str, float]],
     *,

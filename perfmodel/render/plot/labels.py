@@ -54,8 +54,9 @@ class Scene:
 
 
 def place(
-    anchors: Floats, sizes: Floats, toward: Floats, scene: Scene, line_px: float, gap_px: float
-) -> Floats:
+    anchors: Floats, sizes: Floats, toward: Floats, scene: Scene, line_px: float,
+    gap_px: float | Floats,
+) -> Floats:  # fmt: skip
     """Choose a box for every label, the same for the same input.
 
     Every label takes the cheapest of a fixed set of boxes around its anchor, one label after the
@@ -69,8 +70,10 @@ def place(
     toward : float64, shape (n,)
         Preferred direction of every label from its anchor, in radians.
     scene : Scene
-    line_px, gap_px : float
-        Height of a line of text; smallest distance of a label from its anchor.
+    line_px : float
+        Height of a line of text.
+    gap_px : float or float64, shape (n,)
+        Smallest distance of a label from its anchor.
 
     Returns
     -------
@@ -78,7 +81,8 @@ def place(
         x0, y0, x1, y1 of every label.
     """
     count = len(anchors)
-    options = [_candidates(anchors[i], sizes[i], line_px, gap_px) for i in range(count)]
+    gaps = np.broadcast_to(gap_px, count)
+    options = [_candidates(anchors[i], sizes[i], line_px, float(gaps[i])) for i in range(count)]
     fixed = [
         _fixed_cost(options[i], anchors[i], float(toward[i]), scene, line_px) for i in range(count)
     ]
@@ -182,20 +186,27 @@ def _crossings(anchor: Floats, boxes: Floats, blocks: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Text for one point in data coordinates, preferably in direction `toward` (degrees)."""
+    """Text for one point in data coordinates, preferably in direction `toward` (degrees).
+
+    `away_pt` is the radius of a point that is larger than the others.
+    """
 
     text: str
     x: float
     y: float
     toward: float = 0.0
     color: str = INK
+    away_pt: float = 0.0
 
 
 @dataclass
 class Obstacles:
-    """What the labels of an axes stay clear of, in data coordinates until it is drawn."""
+    """What the labels of an axes stay clear of, in data coordinates until it is drawn.
 
-    markers: list[tuple[float, float]] = field(default_factory=list)
+    A marker has its place, and its size in points with the ring around it.
+    """
+
+    markers: list[tuple[float, float, float]] = field(default_factory=list)
     lines: list[tuple[npt.ArrayLike, npt.ArrayLike]] = field(default_factory=list)
     boxes: list[Callable[[RendererBase], Bbox]] = field(default_factory=list)
 
@@ -239,7 +250,9 @@ class LabelLayer(Artist):
         sizes = np.array([[e.width, e.height] for e in extents])
         toward = np.radians([label.toward for label in self.labels])
         scene = self._scene(ax, renderer, pixel)
-        boxes = place(anchors, sizes, toward, scene, TEXT_PT * pixel, gap)
+        own = np.array([label.away_pt for label in self.labels]) * pixel
+        gaps = np.maximum(gap, own + gap / 2)
+        boxes = place(anchors, sizes, toward, scene, TEXT_PT * pixel, gaps)
         for text, leader, anchor, box in zip(self.texts, self.leaders, anchors, boxes, strict=True):
             text.set_position((box[0], box[1]))
             end = np.clip(anchor, box[:2], box[2:])
@@ -252,8 +265,9 @@ class LabelLayer(Artist):
         frame = ax.get_window_extent(renderer)
         inset = 2.0 * pixel
         bounds = np.array([frame.x0 + inset, frame.y0 + inset, frame.x1 - inset, frame.y1 - inset])
-        radius = (self.marker_pt / 2 + 1.0) * pixel
-        centres = ax.transData.transform(np.array(self.obstacles.markers).reshape(-1, 2))
+        markers = np.array(self.obstacles.markers).reshape(-1, 3)
+        radius = (markers[:, 2:] / 2 + 1.0) * pixel
+        centres = ax.transData.transform(markers[:, :2])
         blocks = [np.concatenate([centres - radius, centres + radius], axis=1)]
         blocks += [np.array([box(renderer).extents]) for box in self.obstacles.boxes]
         dots = [np.empty((0, 2))]

@@ -262,7 +262,7 @@ def sweep(
     texts = list(kinds)
     if roofline is not None:
         entries.append(Line2D([], [], color=INK, lw=1.1, ls=DASHED))
-        texts.append("no-overlap model")
+        texts.append("model: no overlap")
     legend_above(ax, entries, texts, title=title, foreign=foreign)
     values = sorted({_value(p, over) for p in points})
     width, low = size_pt(ax, foreign)[0], values[0] / 1.15
@@ -271,7 +271,7 @@ def sweep(
     apply(ax, (low, high, *ax.get_ylim()))
     ticks_at(ax, values, width)
     obstacles = Obstacles(lines=[(one.x, one.y) for one in series.values()])
-    obstacles.markers += [(_value(p, over), p.flops_per_s) for p in points]
+    obstacles.markers += [(_value(p, over), p.flops_per_s, MARKER_PT) for p in points]
     LabelLayer(ax, labels, obstacles, MARKER_PT)
     return ax
 

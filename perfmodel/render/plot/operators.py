@@ -1,46 +1,56 @@
-"""Operators of a step: products below the roofs of their units, the rest by bandwidth."""
+"""Operators of a step below the roofs of their units and of the GPU's memory."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator
 
 from perfmodel.programs.facts import OperatorRow
 from perfmodel.render.plot import panels
 from perfmodel.render.plot.labels import Label, LabelLayer, Obstacles
 from perfmodel.render.plot.roofline import draw_ceilings
 from perfmodel.render.plot.style import (
-    BLUE,
     GREY,
+    GRID,
     INK,
     MARKER_PT,
     PALETTE,
+    RING,
     TEXT_PT,
-    VALUE_PT,
     amount,
     apply,
     finish,
+    lay_out,
     legend_above,
     plain,
-    put_title,
     ring,
-    rows,
     shortened,
-    size_pt,
 )
 from perfmodel.timing.operator_times import PHASES
 
-MOST: Final = 14
-"""So many products are drawn, and so many other operators, those that take the most time."""
-_NAMED: Final = 5
-_BARS: Final = 10
+_NAMED: Final = 8
+"""So many operators are named, those that take the most time."""
+_SHARES: Final = (0.1, 0.01)
+"""Shares of the time whose areas the legend shows."""
 _HUES: Final = dict(zip(PHASES, PALETTE, strict=False))
 _AREA: Final = 900.0  # points² of a point that takes all the time
 _LEAST: Final = 10.0
+_STRIP: Final = 12.0
+"""How much wider than its ends the strip of operators without FLOPs is."""
+_WORTH: Final = 1e-3
+"""Share of the time from which on an operator is inside the axes; lower ones are at their edge."""
+_GOLDEN: Final = (math.sqrt(5) - 1) / 2
+_LONGEST: Final = 26
+_DULL: Final = re.compile(
+    r"^(aten|prim|prims|c10d|triton)::|_?scaled_dot_product_?|cudnn_|native_|convolution_overrideable"
+    r"|_fused_|_data$|^_|_efficient_|autograd::engine::evaluate_function: "
+)
 
 
 def operators(
@@ -49,54 +59,97 @@ def operators(
     peaks: Mapping[str, float],
     bandwidth_bytes_per_s: float,
     l2_bytes_per_s: float | None = None,
-    titles: tuple[str, str] = ("Matrix operators", "Other operators"),
-) -> tuple[Axes, Axes]:
-    """Draw products as points below their units' roofs, other operators as shares of bandwidth.
+    title: str | None = None,
+) -> Axes:
+    """Draw every operator whose bytes are known as a point below the roofs of its unit and memory.
+
+    Operators that have no FLOPs by formula stand in a strip on the left, in which the intensity
+    means nothing: their distance from the slope is their share of the bandwidth, as everywhere.
 
     Parameters
     ----------
     by_sizes, by_name : sequence of OperatorRow
-        Products are drawn by sizes, a point each, whose area is its share of the time.
+        Operators with FLOPs are drawn by sizes, a point each; others by name. A point's area is
+        its share of the time.
     peaks : mapping of str to float
-        FLOP/s by unit; those that a product uses are drawn.
+        FLOP/s by unit; those that an operator uses are drawn.
     bandwidth_bytes_per_s : float
         Of the GPU's memory.
     l2_bytes_per_s : float, optional
-        Bandwidth of L2: with it, products whose bytes of L2 were counted have a second, hollow
+        Bandwidth of L2: with it, operators whose bytes of L2 were counted have a second, hollow
         point at their FLOPs a byte of L2.
-    titles : tuple of str
-        Of the two axes.
+    title : str, optional
     """
-    left, right = panels("double", 3.6, columns=2)
-    products = [r for r in by_sizes if r.flops and r.intensity and r.flops_per_s][:MOST]
+    (ax,) = panels("double", 4.4)
+    counted = [r for r in by_sizes if r.flops and r.intensity and r.flops_per_s]
+    others = [
+        r for r in by_name
+        if not r.flops and r.bytes and r.bytes_per_s and not r.communicates
+    ]  # fmt: skip
     links = {"dram": bandwidth_bytes_per_s}
-    if l2_bytes_per_s and any(r.l2_intensity for r in products):
+    if l2_bytes_per_s and any(r.l2_intensity for r in counted):
         links["l2"] = l2_bytes_per_s
-    _draw_products(left, products, peaks, links, titles[0])
-    others = [r for r in by_name if not r.flops and r.bytes and not r.communicates][:_BARS]
-    _draw_others(right, others, bandwidth_bytes_per_s, titles[1])
-    return left, right
+    used = {r.unit: peaks[r.unit] for r in counted if r.unit in peaks}
+    strip = _frame(ax, counted, others, used, links)
+    places = [(r, r.intensity or math.nan, r.flops_per_s or math.nan) for r in counted]
+    places += [
+        (r, x, (r.bytes_per_s or math.nan) * x)
+        for r, x in zip(others, _spread(strip, len(others)), strict=True)
+    ]
+    places.sort(key=lambda one: -one[0].share)
+    obstacles = Obstacles(lines=[line.get_data() for line in ax.lines])
+    _name_roofs(ax, used, links, obstacles)
+    sizes = [math.sqrt(max(_LEAST, _AREA * r.share)) for r, *_ in places]
+    ringed = _draw(ax, places, sizes, used, links, obstacles)
+    _draw_strip(ax, strip, bool(others))
+    labels, named = [], set[str]()
+    for (row, x, y), size in zip(places, sizes, strict=True):
+        name = short(row.name)
+        if name not in named and len(named) < _NAMED and y >= ax.get_ylim()[0]:
+            named.add(name)
+            labels.append(Label(plain(shortened(name, _LONGEST)), x, y, -60.0, away_pt=size / 2))
+    LabelLayer(ax, labels, obstacles, MARKER_PT)
+    _legend(ax, places, links, ringed=ringed, title=title)
+    return ax
 
 
-def _draw_products(
-    ax: Axes,
-    shown: Sequence[OperatorRow],
-    peaks: Mapping[str, float],
-    links: Mapping[str, float],
-    title: str,
-) -> None:
-    used = {r.unit: peaks[r.unit] for r in shown if r.unit in peaks}
-    at = [r.intensity or 1.0 for r in shown] + [p / links["dram"] for p in used.values()]
+def _frame(
+    ax: Axes, counted: Sequence[OperatorRow], others: Sequence[OperatorRow],
+    used: Mapping[str, float], links: Mapping[str, float],
+) -> tuple[float, float]:  # fmt: skip
+    """Set limits, draw the roofs, and return where the strip without FLOPs begins and ends."""
+    at = [r.intensity or 1.0 for r in counted] + [p / links["dram"] for p in used.values()]
     if "l2" in links:
-        at += [r.l2_intensity for r in shown if r.l2_intensity]
-    heights = [r.flops_per_s or 1.0 for r in shown] + [*used.values()]
-    low, high = min(at, default=1.0) / 12, max(at, default=1.0) * 4
-    frame = low, high, min(heights, default=1.0) / 6, max(heights, default=1.0) * 4
+        at += [r.l2_intensity for r in counted if r.l2_intensity]
+    left = min(at, default=1.0) / 2
+    strip = (left / _STRIP / 2, left / 2) if others else (left / 2, left / 2)
+    heights = [r.flops_per_s or 1.0 for r in counted if r.share >= _WORTH] + [*used.values()]
+    heights += [x * (r.bytes_per_s or 1.0) for r, x in
+                zip(others, _spread(strip, len(others)), strict=True)
+                if r.share >= _WORTH]  # fmt: skip
+    frame = (
+        strip[0] / 1.5, max(at, default=1.0) * 4, min(heights, default=1.0) / 3,
+        max(heights, default=1.0) * 4,
+    )  # fmt: skip
     apply(ax, frame)
-    finish(ax, "Arithmetic intensity (FLOP/byte)", "Performance per GPU (FLOP/s)")
-    obstacles, labels, above = Obstacles(), [], False
+    finish(ax, "Arithmetic intensity (FLOP per byte of DRAM)", "Performance per GPU (FLOP/s)")
     draw_ceilings(ax, used, links, frame)
-    obstacles.lines += [line.get_data() for line in ax.lines]
+    return strip
+
+
+def _spread(strip: tuple[float, float], count: int) -> list[float]:
+    """Places for so many operators in the strip, most time in the middle of it first."""
+    if not count:
+        return []
+    ratio = strip[1] / strip[0]
+    return [strip[0] * ratio ** ((i * _GOLDEN + 0.5) % 1.0) for i in range(count)]
+
+
+def _name_roofs(
+    ax: Axes, used: Mapping[str, float], links: Mapping[str, float], obstacles: Obstacles
+) -> None:
+    """Write every peak on its line, and every bandwidth along its slope."""
+    lay_out(ax.figure.canvas.figure)
     for unit, peak in used.items():
         name = f"{unit.replace('_', ' ')}, {amount(peak, 'FLOP/s')}"
         note = ax.annotate(
@@ -104,71 +157,96 @@ def _draw_products(
             textcoords="offset points", fontsize=TEXT_PT, color=INK,
         )  # fmt: skip
         obstacles.boxes.append(note.get_window_extent)
-    if "l2" in links and used:
-        _draw_l2(ax, shown, links["l2"])
-    for phase, hue in _HUES.items():
-        mine = [r for r in shown if r.phase == phase]
-        if mine:
-            ax.scatter(
-                [r.intensity or math.nan for r in mine], [r.flops_per_s or math.nan for r in mine],
-                [max(_LEAST, _AREA * r.share) for r in mine], color=hue, alpha=0.7, lw=0.6,
-                edgecolors="white", label=phase, zorder=3,
-            )  # fmt: skip
-    for r in shown:
-        x, y = r.intensity or math.nan, r.flops_per_s or math.nan
-        if y > min(used.get(r.unit, math.inf), x * links["dram"]):
-            ring(ax, x, y, math.sqrt(max(_LEAST, _AREA * r.share)) + 5)
-            above = True
-    if above:
-        ax.annotate(
-            "ring: above its roof", (1, 0), (-3, 14), ha="right", xycoords="axes fraction",
-            textcoords="offset points", fontsize=TEXT_PT, color=INK,
+    low, high = ax.get_xlim()
+    for link, bandwidth in links.items():
+        x = low * (high / low) ** 0.3
+        ends = ax.transData.transform([(low, bandwidth * low), (high, bandwidth * high)])
+        (x0, y0), (x1, y1) = ends
+        note = ax.annotate(
+            f"{'DRAM' if link == 'dram' else 'L2'}, {amount(bandwidth, 'B/s')}",
+            (x, bandwidth * x), (-3, 5), textcoords="offset points", va="bottom", ha="center",
+            rotation=math.degrees(math.atan2(y1 - y0, x1 - x0)), rotation_mode="anchor",
+            fontsize=TEXT_PT, color=INK,
         )  # fmt: skip
-    obstacles.markers += [(r.intensity or 1.0, r.flops_per_s or 1.0) for r in shown]
-    first = {r.name: r for r in reversed(shown)}
-    for row in list(reversed(first.values()))[:_NAMED]:
-        name = plain(shortened(_short(row.name), 22))
-        labels.append(Label(name, row.intensity or 1.0, row.flops_per_s or 1.0, -60.0))
-    LabelLayer(ax, labels, obstacles, MARKER_PT)
-    legend_above(ax, title=title)
+        obstacles.boxes.append(note.get_window_extent)
 
 
-def _draw_l2(ax: Axes, shown: Sequence[OperatorRow], bandwidth: float) -> None:
-    """Draw products at their FLOPs a byte of L2, and say so."""
+def _draw(
+    ax: Axes, places: Sequence[tuple[OperatorRow, float, float]], sizes: Sequence[float],
+    used: Mapping[str, float], links: Mapping[str, float], obstacles: Obstacles,
+) -> bool:  # fmt: skip
+    """Draw the points; whether one of them is above its roof."""
+    ringed, least = False, ax.get_ylim()[0]
+    for (row, x, y), size in zip(places, sizes, strict=True):
+        hue = _HUES.get(row.phase, INK)
+        if y < least:
+            ax.plot([x], [0.01], "v", color=hue, ms=4, transform=ax.get_xaxis_transform(), zorder=3)
+            continue
+        ax.scatter([x], [y], [size**2], color=hue, alpha=0.7, lw=0.6, edgecolors="white", zorder=3)
+        if "l2" in links and row.l2_intensity:
+            ax.scatter([row.l2_intensity], [y], [size**2], facecolors="none", edgecolors=hue,
+                       lw=1.0, zorder=3)  # fmt: skip
+            obstacles.markers.append((row.l2_intensity, y, size))
+        above = y > min(used.get(row.unit, math.inf) if row.flops else math.inf, x * links["dram"])
+        if above:
+            ring(ax, x, y, size + 5)
+            ringed = True
+        obstacles.markers.append((x, y, size + 5 * above))
+    return ringed
+
+
+def _draw_strip(ax: Axes, strip: tuple[float, float], any_there: bool) -> None:
+    if not any_there:
+        return
+    low = ax.get_xlim()[0]
+    ax.axvspan(low, strip[1] * 1.2, color=GRID, alpha=0.5, lw=0, zorder=0)
     ax.annotate(
-        f"dashed, hollow: L2, {amount(bandwidth, 'B/s')}", (1, 0), (-3, 4), ha="right",
-        xycoords="axes fraction", textcoords="offset points", fontsize=TEXT_PT, color=INK,
+        "no FLOPs by formula", (math.sqrt(low * strip[1] * 1.2), 1), (0, -3), ha="center", va="top",
+        xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=TEXT_PT, color=INK,
     )  # fmt: skip
-    for phase, hue in _HUES.items():
-        mine = [r for r in shown if r.phase == phase and r.l2_intensity]
-        ax.scatter(
-            [r.l2_intensity or math.nan for r in mine], [r.flops_per_s or math.nan for r in mine],
-            [max(_LEAST, _AREA * r.share) for r in mine], facecolors="none", edgecolors=hue,
-            lw=1.0, zorder=3,
-        )  # fmt: skip
+    ax.xaxis.set_major_locator(
+        FixedLocator([t for t in ax.xaxis.get_majorticklocs() if t > strip[1] * 1.2])
+    )
+    ax.xaxis.set_minor_locator(
+        FixedLocator([t for t in ax.xaxis.get_minorticklocs() if t > strip[1] * 1.2])
+    )
 
 
-def _short(name: str) -> str:
-    found = name.removeprefix("aten::").removeprefix("_scaled_dot_product_")
-    return found.replace("cudnn_", "")
+def _legend(
+    ax: Axes, places: Sequence[tuple[OperatorRow, float, float]], links: Mapping[str, float], *,
+    ringed: bool, title: str | None,
+) -> None:  # fmt: skip
+    """Explain hues, areas, rings and what is hollow."""
+    dot = {"ls": "", "marker": "o", "mec": "white", "mew": 0.6, "alpha": 0.7}
+    found = [
+        (phase, Line2D([], [], color=hue, ms=7, **dot)) for phase, hue in _HUES.items()
+        if any(r.phase == phase for r, *_ in places)
+    ]  # fmt: skip
+    found += [
+        (f"area: {100 * share:g} % of the time",
+         Line2D([], [], color=GREY, ms=math.sqrt(max(_LEAST, _AREA * share)), **dot))
+        for share in _SHARES
+    ]  # fmt: skip
+    if any(ax.get_ylim()[0] > y for *_, y in places):
+        lower = Line2D([], [], color=GREY, ls="", marker="v", ms=4)
+        found.append(("lower than the axis", lower))
+    if ringed:
+        found.append(("above its roof", Line2D([], [], **RING)))
+    if "l2" in links:
+        hollow = Line2D([], [], color=GREY, ls="", marker="o", mfc="none")
+        found.append(("hollow, dashed: L2", hollow))
+    legend_above(ax, [line for _, line in found], [text for text, _ in found], title=title)
 
 
-def _draw_others(ax: Axes, shown: Sequence[OperatorRow], bandwidth: float, title: str) -> None:
-    often = Counter((r.name, r.phase) for r in shown)  # more than once of several data types
-    names = [
-        f"{shortened(_short(r.name), 20)}{f' {r.dtype}' * (often[r.name, r.phase] > 1)}, {r.phase}"
-        for r in shown
-    ]
-    rates = [100 * (r.bytes_per_s or 0.0) / bandwidth for r in shown]
-    ax.barh(range(len(shown)), rates, color=BLUE, height=0.7)
-    ax.axvline(100.0, color=INK, lw=1.2)
-    last = max([104.0, *(1.05 * rate for rate in rates)])
-    for i, row in enumerate(shown):
-        ax.annotate(
-            f"{100 * row.share:.1f} %", (1.02, i), va="center", fontsize=VALUE_PT, color=GREY,
-            xycoords=("axes fraction", "data"), annotation_clip=False,
-        )  # fmt: skip
-    rows(ax, names)
-    finish(ax, f"% of {amount(bandwidth, 'B/s')}; right: share of time", "", grid="x")
-    ax.set_xlim(0, last)
-    put_title(ax, title, size_pt(ax)[0])
+def short(name: str) -> str:
+    """An operator's name without its library's prefixes.
+
+    >>> short("aten::_scaled_dot_product_flash_attention_backward")
+    'flash_attention_backward'
+    >>> short("aten::native_layer_norm")
+    'layer_norm'
+    """
+    found = name
+    while (less := _DULL.sub("", found, count=1)) != found and less:
+        found = less
+    return found

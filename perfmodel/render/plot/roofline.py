@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +40,6 @@ from perfmodel.render.plot.style import (
     entry,
     finish,
     label_share,
-    lay_out,
     legend_look,
     legend_share,
     lie_apart,
@@ -64,6 +62,7 @@ distinguished by their symbols or reports."""
 
 _TICKS_PT: Final = 75.0  # what the vertical axis' label and ticks take
 _BESIDE_PT: Final = 190.0  # width of axes that may have a legend beside them
+_RIM_PT, _MOST_RIM_PT = 4.0, 16.0  # what a point is larger than the one on top of it
 _HEIGHT: Final = 0.09  # share of the axes' height that the label of a point takes
 
 MOST: Final = 12
@@ -162,7 +161,8 @@ def _frame(
 
     axes = axes_of(ax, DOUBLE_IN, 3.7)
     apply(axes, limits(roofs, points, ceiling))
-    finish(axes, "Arithmetic intensity (FLOP/byte)", "Performance per GPU (FLOP/s)")
+    intensity = f"Arithmetic intensity (FLOP per byte{_links(roofs)})"
+    finish(axes, intensity, "Performance per GPU (FLOP/s)")
     width, height = size_pt(axes, foreign=ax is not None)
     put_title(axes, title, width)
     ringed = any(_share(roofs, p) > 1 for p in points)
@@ -177,6 +177,17 @@ def _frame(
         frame = named if direct else frame
     apply(axes, frame)
     return _Frame(axes, texts, direct, width, headroom)
+
+
+_LINKS: Final = {"pci": "PCIe", "mpi": "MPI", "peer": "NVLink", "dram": "DRAM", "hbm": "DRAM"}
+"""What the bytes of an intensity go over, by the key of a roofline."""
+
+
+def _links(roofs: Sequence[Roofline]) -> str:
+    """Name the links whose bytes are counted: ' over PCIe and MPI'."""
+    keys = dict.fromkeys(key for roof in roofs for key in roof.links_bytes_per_s)
+    names = list(dict.fromkeys(_LINKS.get(key, key) for key in keys))
+    return f" over {' and '.join(names)}" if names else ""
 
 
 def _check(roofs: Sequence[Roofline], points: Sequence[Point], ceiling: float | None) -> None:
@@ -220,9 +231,9 @@ def _draw_roof(ax: Axes, roof: Roofline, colors: dict[str, str], obstacles: Obst
     ax.plot(hard_x, roof.hard(hard_x), color=color, lw=1.1, ls=DASHED, zorder=3)
     ax.plot([ridge], [roof.flops_per_s], "o", color=color, ms=4.5, zorder=5)
     obstacles.lines += [(smooth_x, roof.smooth(smooth_x)), (hard_x, roof.hard(hard_x))]
-    obstacles.markers.append((ridge, roof.flops_per_s))
+    obstacles.markers.append((ridge, roof.flops_per_s, MARKER_PT))
     text = f"ridge {_number(ridge)} FLOP/byte\n{amount(roof.flops_per_s, 'FLOP/s')}"
-    return Label(text, ridge, roof.flops_per_s, 100.0, color)
+    return Label(text, ridge, roof.flops_per_s, 100.0)
 
 
 def _number(value: float) -> str:
@@ -248,50 +259,37 @@ def _draw_ceiling(frame: _Frame, ceiling: float, name: str | None, obstacles: Ob
 def _draw_points(
     ax: Axes, points: Sequence[Point], keys: Keys, above: Sequence[Point], obstacles: Obstacles
 ) -> None:
-    """Draw points; those that would hide each other stand a few points of the page apart."""
-    for point, look, aside_pt in zip(points, keys.looks, _asides(ax, points), strict=True):
+    """Draw points at their places; of those that would hide each other the first are larger."""
+    for point, look, more_pt in zip(points, keys.looks, _around(ax, points), strict=True):
         x, y = point.intensity_flops_per_byte, point.flops_per_s
         low, high = point.low_flops_per_s or y, point.high_flops_per_s or y
-        where = ax.transData + ScaledTranslation(aside_pt / 72, 0.0, ax.figure.dpi_scale_trans)
         if low < y or high > y:
             bar = Line2D([x, x], [min(low, y), max(high, y)], color=look.color, lw=1.0, marker="_",
-                         ms=5.0, zorder=4, transform=where)  # fmt: skip
+                         ms=5.0, zorder=4)  # fmt: skip
             ax.add_line(bar)
             obstacles.lines.append(([x, x], [low, high]))
-        if aside_pt:  # a line back to its place
-            line = {"arrowstyle": "-", "color": look.color, "lw": 0.8, "shrinkA": 0, "shrinkB": 0}
-            ax.annotate("", (x, y), (aside_pt, 0), textcoords="offset points", arrowprops=line)
-        marker = look.line(zorder=5, transform=where)
+        marker = look.line(zorder=5)
         marker.set_data([x], [y])
+        marker.set_markersize(marker.get_markersize() + more_pt)
         ax.add_line(marker)
+        size = MARKER_PT + more_pt + (5.5 if point in above else 1.2)
         if point in above:
-            ring(ax, x, y, MARKER_PT + 5.5, where)
-        obstacles.markers.append((x, y))
+            ring(ax, x, y, size)
+        obstacles.markers.append((x, y, size))
 
 
-def _asides(ax: Axes, points: Sequence[Point]) -> list[float]:
-    """How far beside its place every point is drawn: markers' widths where others are."""
+def _around(ax: Axes, points: Sequence[Point]) -> list[float]:
+    """How much larger every point is drawn, so that those on top of it leave its rim free."""
     figure = ax.figure.canvas.figure
-    at = [(p.intensity_flops_per_byte, p.flops_per_s) for p in points]
-
-    def places_pt() -> npt.NDArray[np.float64]:
-        pixels = ax.transData.transform(np.array(at).reshape(-1, 2))
-        return np.asarray(72 / figure.dpi * pixels)
-
-    places = places_pt()
-    apart = np.abs(places[:, None] - places[None]).max(axis=2)
-    if (apart[~np.eye(len(at), dtype=np.bool_)] < 2 * MARKER_PT).any():
-        lay_out(figure)  # the title has moved them a little since the axes were measured
-        places = places_pt()
-    found: list[float] = []
-    for i, (x, _) in enumerate(places):
-        for step in itertools.count():
-            aside = 1.2 * MARKER_PT * (step // 2 + step % 2) * (1 if step % 2 else -1)
-            places[i, 0] = x + aside
-            if not np.any(np.abs(places[:i] - places[i]).max(axis=1, initial=0.0) < MARKER_PT):
-                break
-        found.append(aside)
-    return found
+    at = np.array([(p.intensity_flops_per_byte, p.flops_per_s) for p in points]).reshape(-1, 2)
+    places = 72 / figure.dpi * np.asarray(ax.transData.transform(at))
+    near = np.abs(places[:, None] - places[None]).max(axis=2) < MARKER_PT
+    later = np.triu(near, 1)
+    found = np.zeros(len(points))
+    for i in range(len(points) - 1, -1, -1):
+        if later[i].any():
+            found[i] = min(found[later[i]].max() + _RIM_PT, _MOST_RIM_PT)
+    return found.tolist()
 
 
 def _draw_gaps(
@@ -325,10 +323,10 @@ def _roof_legend(
     ax: Axes, roofs: Sequence[Roofline], colors: dict[str, str], *, ringed: bool
 ) -> Legend:
     lines = [Line2D([], [], color=INK, lw=1.6), Line2D([], [], color=INK, lw=1.1, ls=DASHED)]
-    texts = ["no-overlap model", "roof: perfect overlap"]
+    texts = ["model: no overlap", "roof: perfect overlap"]
     if ringed:
         lines.append(Line2D([], [], **RING))
-        texts.append("above the no-overlap model")
+        texts.append("above the model")
     if len(roofs) > 1:
         lines += [Line2D([], [], color=colors[r.label], lw=4.0) for r in roofs]
         texts += [entry(wrap(r.label, 30)) for r in roofs]

@@ -36,28 +36,37 @@ from perfmodel.timing.host_timeline import CAUSES
 INK: Final = "#222222"
 GREY: Final = "#808080"
 GRID: Final = "#e3e3e3"
-PALETTE: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-"""Okabe and Ito (2008), without yellow (too light for lines) and black (the ink)."""
+PALETTE: Final = ("#0072B2", "#D55E00", "#009E73", "#3B0062", "#76C4D8", "#892727")
+"""Three colours of Okabe and Ito (2008), and three more that keep the distance.
+
+Any two colours that can touch differ by 20 (CIEDE2000), from each other and from the paper, for
+normal sight and under deuteranopia (Machado et al. 2009): `tests/support/colors.py` checks it.
+Found by a search over a grid of sRGB for sets with that distance."""
 
 BLUE: Final = "#3a87c0"
 PALE_BLUE: Final = "#a6cee3"
 DARK_BLUE: Final = "#08306b"
 PALE_GREY: Final = "#e8e8e8"
+KERNEL: Final = PALETTE[0]
+SENDING: Final = PALETTE[1]
+COPYING: Final = "#4E9D9D"
+"""On a GPU: what computes, what communicates, and copies."""
+
 FILLS: Final = (
-    (BLUE, ""), (PALETTE[1], "///"), (PALE_BLUE, ""), (PALETTE[2], "..."), (PALETTE[5], ""),
-    (PALETTE[3], "\\\\\\"), (DARK_BLUE, ""), (GREY, "xxx"),
+    (KERNEL, ""), (SENDING, "///"), ("#FFD876", ""), (COPYING, "..."), ("#89D8FF", ""),
+    ("#9D1462", "\\\\\\"), ("#00009D", ""), ("#764E14", "xxx"),
 )  # fmt: skip
 """Colour and hatch of the parts of a bar, distinct in grey as well."""
 
 CAUSE_COLORS: Final = dict(
     zip(
         CAUSES,
-        ("#DDCC77", "#CC6677", "#AA4499", "#44AA99", "#882255", "#88CCEE", "#332288", "#BBBBBB"),
+        ("#FFD876", "#9D1462", "#764E14", "#271427", "#00009D", "#142700", "#D89D9D", "#89D8FF"),
         strict=True,
     )
 )
-"""Colour of every cause of idle time, in all figures and on the HTML page: Paul Tol's muted scheme
-(Colour Schemes, SRON/EPS/TN/09-002, 2021)."""
+"""Colour of every cause of idle time, in all figures and on the HTML page; as far as `PALETTE`'s
+from each other and from those of kernels, communication and copies, beside which they stand."""
 
 DASHED: Final = (0, (4, 2))
 """What is predicted, ideal or a limit; solid is measured. Roofs are drawn as in the literature."""

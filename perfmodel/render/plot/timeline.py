@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -19,9 +19,11 @@ from matplotlib.patches import Patch
 from perfmodel.base.errors import ModelError
 from perfmodel.render.plot.style import (
     CAUSE_COLORS,
+    COPYING,
     GREY,
     INK,
-    PALETTE,
+    KERNEL,
+    SENDING,
     VALUE_PT,
     amount,
     axes_of,
@@ -31,13 +33,13 @@ from perfmodel.render.plot.style import (
     size_pt,
     text_width_pt,
 )
-from perfmodel.timing.timeline import Bar, Lane
+from perfmodel.timing.timeline import COPIES, Bar, Lane
 
-_COLORS: Final = {
-    "range": "#dfe5ea", "mpi": PALETTE[1], "api": "#b9a44c", "kernel": PALETTE[0],
-    "graph": INK, "nccl": PALETTE[3], "h2d": PALETTE[2], "d2h": PALETTE[4], "d2d": PALETTE[5],
-    "p2p": "#8c564b", "copy": GREY, "memset": "#a0a0a0", **CAUSE_COLORS,
+COLORS: Final[Mapping[str, str]] = {
+    "range": "#dfe5ea", "mpi": SENDING, "api": "#7a8b99", "kernel": KERNEL, "graph": KERNEL,
+    "nccl": SENDING, **dict.fromkeys(COPIES, COPYING), **CAUSE_COLORS,
 }  # fmt: skip
+"""Of every kind of bar; copies differ by their lane and their label."""
 _WORDS: Final = {
     "range": "NVTX range", "mpi": "MPI call", "api": "CUDA API call", "kernel": "kernel",
     "graph": "CUDA graph", "nccl": "NCCL kernel", "h2d": "copy host to device",
@@ -58,6 +60,8 @@ _NARROW: Final = 0.3  # where it waits for other ranks
 _SHORTEST: Final = 4  # letters of a shortened label that still say something
 _NUMBER: Final = re.compile(r" \d{1,2}$")
 _TICKS: Final = 9
+_COLUMN_PT: Final = 1.0
+"""Width of a column; what is shorter is drawn as its share of the column's time."""
 _LONG_US: Final = 2_000.0
 
 
@@ -74,7 +78,8 @@ def timeline(
     """Draw the bars of a window, one row for every lane.
 
     A label is written on its bar where it fits, else shortened, else left out: labels never
-    touch. What belongs to other batches is pale.
+    touch. What belongs to other batches is pale. Bars shorter than a column of one point are not
+    drawn as such: the column is filled to the share of its time that they take, by kind.
 
     Parameters
     ----------
@@ -100,9 +105,15 @@ def timeline(
     ax.set_xlim(0.0, (end_ns - start_ns) * 1e-3)
     ax.set_ylim(height + 0.2, -0.2)
     _frame(ax, lanes, rows)
+    columns = int(72 * ax.figure.canvas.figure.get_figwidth() / _COLUMN_PT)
+    least_ns = (end_ns - start_ns) / columns
     _time_axis(ax, since)
     for kind in kinds(lanes):
-        _draw_bars(ax, kind, [*zip(rows, lanes, strict=True)], start_ns, end_ns)
+        _draw_bars(ax, kind, [*zip(rows, lanes, strict=True)], start_ns, end_ns, least_ns)
+    for at, lane in zip(rows, lanes, strict=True):
+        _draw_columns(ax, at, lane, (start_ns, end_ns), columns)
+    if any(b.end_ns - b.start_ns < least_ns for lane in lanes for b in lane.bars):
+        ax.set_xlabel(f"{ax.get_xlabel()}; partly filled columns: share of the time")
     _legend(ax, lanes, title)
     width_pt = size_pt(ax)[0]
     for at, lane in zip(rows, lanes, strict=True):
@@ -113,7 +124,7 @@ def timeline(
 def kinds(lanes: Sequence[Lane]) -> list[str]:
     """Return the kinds of bars, in the order in which they are drawn and explained."""
     seen = {bar.kind for lane in lanes for bar in lane.bars}
-    return [kind for kind in _COLORS if kind in seen]
+    return [kind for kind in COLORS if kind in seen]
 
 
 def _rows(lanes: Sequence[Lane]) -> list[float]:
@@ -157,27 +168,94 @@ def _time_axis(ax: Axes, since: str) -> None:
 
 
 def _draw_bars(
-    ax: Axes, kind: str, lanes: Sequence[tuple[float, Lane]], start_ns: int, end_ns: int
-) -> None:
-    """Draw all bars of a kind, cut at the window, those of other batches pale.
+    ax: Axes, kind: str, lanes: Sequence[tuple[float, Lane]], start_ns: int, end_ns: int,
+    least_ns: float,
+) -> None:  # fmt: skip
+    """Draw the bars of a kind that a column has no room for, those of other batches pale.
 
     They are narrow as long as they wait for other ranks.
     Idle time has no edges, which would make a thousand short gaps look like long ones.
     """
-    edge = "none" if kind in CAUSE_COLORS else _edge(kind)
+    edge = "none" if kind in CAUSE_COLORS else _edge(COLORS[kind])
     for own in (False, True):
         corners = [
             _corners(at, bar, start_ns, end_ns)
-            for at, lane in lanes for bar in lane.bars if bar.kind == kind and bar.own is own
+            for at, lane in lanes for bar in lane.bars
+            if bar.kind == kind and bar.own is own and bar.end_ns - bar.start_ns >= least_ns
         ]  # fmt: skip
         if corners:
             ax.add_collection(
                 PolyCollection(
-                    corners, facecolor=_COLORS[kind], edgecolor=edge, lw=0.3,
+                    corners, facecolor=COLORS[kind], edgecolor=edge, lw=0.3,
                     alpha=None if own else _PALE, zorder=2, gid=f"{kind}{'' if own else ' others'}",
                 ),
                 autolim=False,
             )  # fmt: skip
+
+
+def _draw_columns(ax: Axes, at: float, lane: Lane, window: tuple[int, int], columns: int) -> None:
+    """Fill columns of a lane from below to the share of their time that short bars take."""
+    start, end = window
+    width = (end - start) / columns
+    edges: npt.NDArray[np.float64] = np.arange(columns + 1) * width * 1e-3
+    low = at + (1 + _FULL) / 2
+    parts = shares(lane.bars, window, columns)
+    scale = _FULL / np.maximum(sum(parts.values(), np.zeros(columns)), 1.0)
+    base = np.zeros(columns)
+    for (kind, own), share in parts.items():
+        top = base + share * scale
+        filled = np.flatnonzero(share > 0)
+        runs = np.split(filled, np.flatnonzero(np.diff(filled) > 1) + 1)
+        outlines = []
+        for run in runs:
+            x = np.repeat(edges[run[0] : run[-1] + 2], 2)[1:-1]
+            upper, lower = np.repeat(low - top[run], 2), np.repeat(low - base[run], 2)
+            there = np.column_stack([x, upper])
+            outlines.append(np.concatenate([there, np.column_stack([x, lower])[::-1]]))
+        ax.add_collection(
+            PolyCollection(
+                outlines, facecolor=COLORS[kind], edgecolor="none", zorder=2,
+                alpha=None if own else _PALE, gid=f"{kind} columns{'' if own else ' others'}",
+            ),
+            autolim=False,
+        )  # fmt: skip
+        base = top
+
+
+def shares(
+    bars: Sequence[Bar], window: tuple[int, int], columns: int
+) -> dict[tuple[str, bool], npt.NDArray[np.float64]]:
+    """Return the share of every column's time that bars shorter than it take.
+
+    Parameters
+    ----------
+    bars : sequence of Bar
+    window : (int, int)
+        Start and end in ns.
+    columns : int
+        Into how many equal columns the window is cut.
+
+    Returns
+    -------
+    dict
+        By kind and whether they belong to the batch: float64, shape (columns,); more than 1 where
+        they overlap.
+    """
+    start, end = window
+    width = (end - start) / columns
+    short: dict[tuple[str, bool], list[tuple[int, int]]] = {}
+    for bar in bars:
+        if bar.end_ns - bar.start_ns < width and bar.start_ns < end and bar.end_ns > start:
+            short.setdefault((bar.kind, bar.own), []).append((bar.start_ns, bar.end_ns))
+    found = {}
+    for kind in (k for k in COLORS for k in ((k, True), (k, False)) if k in short):
+        at = (np.clip(np.array(short[kind]), start, end) - start) / width
+        first = np.minimum(at[:, 0].astype(np.intp), columns - 1)
+        here = np.minimum(at[:, 1], first + 1.0) - at[:, 0]
+        share = np.bincount(first, here, columns)
+        share += np.bincount(first + 1, at[:, 1] - at[:, 0] - here, columns + 1)[:columns]
+        found[kind] = share
+    return found
 
 
 def _corners(at: float, bar: Bar, start_ns: int, end_ns: int) -> npt.NDArray[np.float64]:
@@ -193,26 +271,36 @@ def _corners(at: float, bar: Bar, start_ns: int, end_ns: int) -> npt.NDArray[np.
     return np.array([(left, over), (last, over), *whole, (last, under), (left, under)])
 
 
-def _edge(kind: str) -> tuple[float, float, float]:
-    red, green, blue = to_rgb(_COLORS[kind])
+def _edge(color: str) -> tuple[float, float, float]:
+    red, green, blue = to_rgb(color)
     return 0.72 * red, 0.72 * green, 0.72 * blue
 
 
 def _legend(ax: Axes, lanes: Sequence[Lane], title: str | None) -> None:
     """Explain the colours that there are."""
+    words: dict[str, list[str]] = {}
+    for kind in kinds(lanes):
+        words.setdefault(COLORS[kind], []).append(_WORDS[kind])
     handles: list[Artist] = [
-        Patch(facecolor=_COLORS[k], edgecolor=_edge(k), lw=0.3, label=_WORDS[k])
-        for k in kinds(lanes)
+        Patch(facecolor=color, edgecolor=_edge(color), lw=0.3, label=_together(said))
+        for color, said in words.items()
     ]
     if any(bar.waits_ns > 0 for lane in lanes for bar in lane.bars):
         kind = next(b.kind for lane in lanes for b in lane.bars if b.waits_ns > 0)
-        handles.append(Line2D([], [], color=_COLORS[kind], lw=2, label="waiting for other ranks"))
+        handles.append(Line2D([], [], color=COLORS[kind], lw=2, label="waiting for other ranks"))
     if any(not bar.own for lane in lanes for bar in lane.bars):
         handles.append(
             Patch(facecolor=GREY, edgecolor=INK, lw=0.3, alpha=_PALE, label="other steps")
         )
     texts = [str(handle.get_label()) for handle in handles]
     legend_above(ax, handles, texts, title=title, size=VALUE_PT)
+
+
+def _together(words: Sequence[str]) -> str:
+    """Name the kinds of one colour."""
+    copies = [word for word in words if word in map(_WORDS.get, COPIES)]
+    others = [word for word in words if word not in copies]
+    return ", ".join([*others, *(["copy or memset"] if len(copies) > 1 else copies)])
 
 
 def _write_labels(
@@ -273,5 +361,5 @@ def _width(text: str) -> float:
 
 
 def _luminance(kind: str) -> float:
-    red, green, blue = to_rgb(_COLORS[kind])
+    red, green, blue = to_rgb(COLORS[kind])
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
