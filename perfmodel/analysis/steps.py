@@ -489,6 +489,15 @@ def _longest(gaps: IdleGaps, rows: Int64) -> tuple[Gap, ...]:
     )
 
 
+def kernels_of_steps(
+    reports: Sequence[StepReport], warmup: int | None = None
+) -> tuple[KernelTime, ...]:
+    """All kernels of a run's steps, most GPU time first; empty where their rows are gone."""
+    if not reports:
+        return ()
+    return _kernels(reports, counted_steps([r.times for r in reports], warmup))
+
+
 def _kernels(reports: Sequence[StepReport], window: slice) -> tuple[KernelTime, ...]:
     """The kernels with most GPU time, by name, over all ranks."""
     durations: dict[tuple[str, str], list[Int64]] = {}

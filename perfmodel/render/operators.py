@@ -116,10 +116,10 @@ def _ceilings(row: OperatorRow) -> str | None:
     return f"{own} (TC {percent(row.of_tensor_ceiling)})" if row.of_tensor_ceiling else own
 
 
-def operators_text(work: StepWork) -> Table:
-    """The operators with most GPU time, for the terminal."""
-    shown = [row for row in work.operators if not row.communicates][:SHOWN]
-    left = len(work.operators) - len(shown)
+def operators_text(work: StepWork, most: int = SHOWN) -> Table:
+    """The operators with most GPU time, as many as the terminal has room for by default."""
+    shown = [row for row in work.operators if not row.communicates][:most]
+    left = sum(not row.communicates for row in work.operators) - len(shown)
     columns = OPERATORS_TEXT if work.modelled else OPERATORS_TEXT[:5]
     notes = _notes(left, counted=work.modelled > 0)
     if work.source == "layers":

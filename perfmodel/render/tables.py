@@ -19,7 +19,7 @@ from perfmodel.timing.collectives import NCCL
 from perfmodel.timing.range_times import Path
 from perfmodel.timing.samples import Estimate
 from perfmodel.timing.skew import Skew
-from perfmodel.timing.step_facts import Gap, IdleCause
+from perfmodel.timing.step_facts import Gap, IdleCause, KernelTime
 
 if TYPE_CHECKING:
     from perfmodel.timing.timeline import Lane
@@ -359,9 +359,10 @@ KERNEL_PLACES: Final = (
 """Where kernels are launched for most of their time, of reports that say it."""
 
 
-def kernels(run: RunAnalysis) -> Table:
-    """The kernels with most GPU time."""
-    found = run.steps.kernels if run.steps else ()
+def kernels(run: RunAnalysis, found: Sequence[KernelTime] | None = None) -> Table:
+    """The kernels with most GPU time; others than the report's own if given."""
+    if found is None:
+        found = run.steps.kernels if run.steps else ()
     some = [c for c in KERNEL_PLACES if any(getattr(k, c.key) for k in found)]
     return Table.of("Largest kernels (per step and rank)", found, (*KERNELS, *some))
 

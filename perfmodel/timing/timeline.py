@@ -35,6 +35,7 @@ from perfmodel.timing.projection import join_launches
 from perfmodel.timing.range_times import own_rows
 from perfmodel.timing.run import Run, batch_seconds, batch_windows
 from perfmodel.timing.run_exchanges import exchanges_of
+from perfmodel.timing.stack_times import nodes_at
 from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.step_times import count_warmup, median_step
 
@@ -340,6 +341,7 @@ class _Part:
     nccl_number: Mapping[tuple[int, int, int], _Number]
     flops: Mapping[str, float]
     work: Mapping[int, Details]
+    places: bool
 
     def inside(self, start_ns: Int64, end_ns: Int64) -> Bool:
         """Mark what overlaps the window, or begins and ends at once in it."""
@@ -374,6 +376,7 @@ def select(
     around: bool = True,
     flops: Mapping[str, float] | None = None,
     work: Sequence[Mapping[int, Details]] = (),
+    places: bool = False,
 ) -> tuple[Lane, ...]:
     """Return all that ran in the window, by rank and lane.
 
@@ -392,6 +395,8 @@ def select(
         Of one range, by label.
     work : sequence of mapping, optional
         What is known of GPU operations, by row, of every report.
+    places : bool
+        Say of GPU operations which module and line launched them, where the report knows.
 
     Returns
     -------
@@ -411,7 +416,7 @@ def select(
             continue
         part = _Part(
             trace, clock, first, rank_of, _units(trace, run.batch_label), _last(trace), window,
-            report, calls, kernels, flops or {}, known,
+            report, calls, kernels, flops or {}, known, places,
         )  # fmt: skip
         calls = (_calls(part, kind) for kind in (("mpi", "api") if api else ("mpi",)))
         for track, bar in chain(_ranges(part), *calls, _idle(part), _operations(part)):
@@ -573,6 +578,7 @@ def _operations(part: _Part) -> Iterator[tuple[Track, Bar]]:
     ops, own = part.trace.ops, _launched_in_time(part)
     sends = communicating(part.trace)
     at = np.flatnonzero(part.inside(ops.start_ns, ops.end_ns))
+    placed = _places(part.trace, at) if part.places else {}
     columns = (
         at, ops.kind[at], ops.copy_kind[at], sends[at], own[at], ops.start_ns[at], ops.end_ns[at],
         ops.process[at], ops.correlation[at], ops.bytes[at], ops.stream[at], ops.device[at],
@@ -589,9 +595,27 @@ def _operations(part: _Part) -> Iterator[tuple[Track, Bar]]:
             Track(part.rank_of.get(process), word, device),
             Bar(word, said, start + part.clock_ns, end + part.clock_ns, mine,
                 part.first_process + process if process >= 0 else -1, _known(same), _known(size),
-                stream, device, (*sent, *part.work.get(op, ())), number if number >= 0 else None,
-                min(waits, end - start)),
+                stream, device, (*sent, *part.work.get(op, ()), *placed.get(op, ())),
+                number if number >= 0 else None, min(waits, end - start)),
         )  # fmt: skip
+
+
+def _places(trace: Trace, ops: Int64) -> dict[int, Details]:
+    """Return the module and the line of code that launched each of these operations, by row."""
+    if len(trace.stacks) == 0:
+        return {}
+    op, call, _ = join_launches(trace, trace.ops, trace.api)
+    some = np.isin(op, ops)
+    op, call = op[some], call[some]
+    node = nodes_at(trace, trace.api.thread[call], trace.api.start_ns[call])
+    stacks, found = trace.stacks, dict[int, Details]()
+    for row, at in zip(op.tolist(), node.tolist(), strict=True):
+        module, line = (int(stacks.module[at]), int(stacks.line[at])) if at >= 0 else (-1, -1)
+        said: list[tuple[str, str]] = []
+        said += [("module", stacks.modules[module])] if module >= 0 else []
+        said += [("line", stacks.frames[line])] if line >= 0 else []
+        found[row] = tuple(said)
+    return found
 
 
 def _launched_in_time(part: _Part) -> Bool:

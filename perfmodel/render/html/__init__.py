@@ -379,7 +379,7 @@ def page(analysis: Analysis, model: Model | None = None) -> str:
     asked = Asked.of(run, model)
     said = asked.what_if if isinstance(asked.what_if, WhatIf) else None
     summary = lead(run, said)
-    style, script = _asset("style.css"), _asset("sort.js")
+    style, script = _asset("style.css"), _asset("sort.js") + _asset("timeline.js")
     text: str = (
         _environment()
         .get_template("page.html.j2")

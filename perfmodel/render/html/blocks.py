@@ -10,8 +10,8 @@ from typing import ClassVar, Final, SupportsFloat
 from perfmodel.base.table import Align, Table
 
 CLOCKS: Final = ("host", "projection", "busy")
-MOST_ROWS: Final = 400
-"""More rows of a table are left out: no page is read so far."""
+MOST_ROWS: Final = 4000
+"""More rows of a table are left out, which no browser lays out at once."""
 
 LONGEST: Final = 200
 """Letters of a name in a table or over a bar."""
@@ -53,7 +53,10 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table of a page; the cell at `named` names its row; a `closed` one is opened by a click."""
+    """A table of a page; the cell at `named` names its row; a `closed` one is opened by a click.
+
+    `finds` says of every row where it is on the timeline, if that is known of any.
+    """
 
     kind: ClassVar[str] = "grid"
     caption: str
@@ -62,16 +65,29 @@ class Grid:
     notes: tuple[str, ...] = ()
     named: int = 0
     closed: bool = False
+    finds: tuple[Find, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """Where something is on the timeline: the bars of this name, of one rank or of all."""
+
+    name: str
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An `<svg>` element of our own making, its caption, and whether it needs a wide page."""
+    """An `<svg>` element of our own making, its caption, and whether it needs a wide page.
+
+    `packed` are the bars of a timeline, which the page's script draws in its place.
+    """
 
     kind: ClassVar[str] = "picture"
     svg: str
     caption: str
     wide: bool
+    packed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +119,7 @@ class Advice:
     share: float | None
     evidence: str
     action: str
+    find: Find | None = None
 
 
 Block = Grid | Picture | Notice | Words | Advice
@@ -128,6 +145,7 @@ def grid(
     drop: Sequence[str] = (),
     closed: bool = False,
     most: int = MOST_ROWS,
+    finds: Sequence[Find] = (),
 ) -> Grid:
     """Lay a table out for a page.
 
@@ -146,6 +164,8 @@ def grid(
         Show no more than the title until it is opened.
     most : int
         Rows beyond are left out.
+    finds : sequence of Find
+        Where every row is on the timeline.
     """
     sort, full, kept, heads = sort or {}, full or {}, [], []
     for i, column in enumerate(table.columns):
@@ -168,7 +188,8 @@ def grid(
     notes, more = table.notes, len(table.rows) - len(rows)
     if more:
         notes = (*notes, f"{more:,} more rows are left out: perfmodel analyze --out writes all")
-    return Grid(caption or table.title, tuple(heads), tuple(rows), notes, named, closed)
+    head = caption or table.title
+    return Grid(head, tuple(heads), tuple(rows), notes, named, closed, tuple(finds[:most]))
 
 
 def cut(text: str) -> str:

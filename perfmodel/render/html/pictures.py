@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from xml.etree import ElementTree as ET
@@ -16,12 +16,11 @@ from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.escape import printable
 from perfmodel.base.units import si
 from perfmodel.render import outputs, tables
-from perfmodel.render.html.blocks import Block, Notice, Picture, cut, grid
+from perfmodel.render.html.blocks import Block, Find, Notice, Picture, grid
+from perfmodel.render.html.live import pack
 from perfmodel.timing.range_times import ranks_of
 from perfmodel.timing.run import Run
 from perfmodel.timing.timeline import (
-    IDLE,
-    Bar,
     Lane,
     Window,
     clocks_differ,
@@ -34,9 +33,8 @@ from perfmodel.timing.timeline import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MOST_BARS: Final = 5000
-_SEEN: Final = 2e-4
-"""Gaps below this share of a picture, a fifth of a pixel, are left out of it."""
+_MOST_BARS: Final = 100_000
+"""More bars of a step are not on a page, which would be larger than a mail takes."""
 _MOST_RANKS: Final = 8
 _TRACE: Final = "perfmodel timeline -o FILE.json writes all of it as a trace"
 
@@ -50,15 +48,14 @@ def timeline(run: Run, warmup: int) -> Iterator[Block]:
         yield Notice("No step can be drawn.", str(error))
         return
     run = only_window(run, window)
-    drawn = drawn_lanes(select(run, window, api=False, around=False), window)
-    lanes, left_out = _room(_seen(drawn, window))
+    lanes, left_out = _room(select(run, window, around=False, places=True))
     left_out += sum(len(ranks_of(trace)) for trace in run.traces if not trace.whole)
     if not lanes:
         yield Notice(
             f"One step of one rank has more than {_MOST_BARS:,} bars, too many for a page.", _TRACE
         )
         return
-    yield _picture(lanes, window, f"Step {batch}, the median one, of {run.label}")
+    yield _timeline(lanes, window, f"Step {batch}, the median one, of {run.label}")
     if left_out:
         yield Notice(f"{left_out} more ranks are not drawn: a page has no room for them.", _TRACE)
     if clocks_differ(run):
@@ -68,23 +65,27 @@ def timeline(run: Run, warmup: int) -> Iterator[Block]:
         )
 
 
-def _picture(lanes: Sequence[Lane], window: Window, title: str) -> Picture:
+def _timeline(lanes: Sequence[Lane], window: Window, title: str) -> Picture:
+    """Draw the main lanes, and pack all of them for the script."""
     from perfmodel.render.plot import quiet, svg_text
+    from perfmodel.render.plot.timeline import WORDS
     from perfmodel.render.plot.timeline import timeline as draw
 
+    still = drawn_lanes([lane for lane in lanes if lane.kind != "api"] or lanes)
     with quiet():
-        svg = svg_text(draw(lanes, window.start_ns, window.end_ns))
+        svg = svg_text(draw(still, window.start_ns, window.end_ns))
     ranks = len({lane.rank for lane in lanes})
     bars = sum(len(lane.bars) for lane in lanes)
     length = si((window.end_ns - window.start_ns) * 1e-9, "s", 4)
-    words = f"{bars} bars in {len(lanes)} lanes of {ranks} rank{'s' * (ranks != 1)}, {length}"
+    words = (
+        f"{bars:,} operations in {len(lanes)} lanes of {ranks} rank{'s' * (ranks != 1)}, {length}"
+    )
     caption = (
         f"{title}: {words}. Ranges, calls and GPU operations on one axis of time, and why the GPU "
-        f"idles between them; what belongs to other steps is pale. Hold the pointer over a bar "
-        f"for its name, its time and the evidence."
+        f"idles between them; what belongs to other steps is pale."
     )
-    drawn = inline(svg, "timeline", printable(title), words, _tips(lanes, window))
-    return Picture(drawn, caption, wide=True)
+    drawn = inline(svg, "timeline", printable(title), words)
+    return Picture(drawn, caption, wide=True, packed=pack(lanes, window, WORDS))
 
 
 def _room(lanes: Sequence[Lane]) -> tuple[list[Lane], int]:
@@ -100,37 +101,6 @@ def _room(lanes: Sequence[Lane]) -> tuple[list[Lane], int]:
     return kept, 0
 
 
-def _seen(lanes: Sequence[Lane], window: Window) -> list[Lane]:
-    """Leave out gaps that are too short to be seen."""
-    least = _SEEN * (window.end_ns - window.start_ns)
-    long = [
-        replace(lane, bars=tuple(b for b in lane.bars if b.end_ns - b.start_ns >= least))
-        if lane.kind == IDLE
-        else lane
-        for lane in lanes
-    ]
-    return [lane for lane in long if lane.bars]
-
-
-def _tips(lanes: Sequence[Lane], window: Window) -> dict[str, list[str]]:
-    """What to say of every bar, by the group that it is drawn in and in the order of drawing."""
-    found: dict[str, list[str]] = {}
-    for lane in lanes:
-        for bar in lane.bars:
-            group = f"{bar.kind}{'' if bar.own else ' others'}"
-            found.setdefault(group, []).append(_said(bar, window))
-    return found
-
-
-def _said(bar: Bar, window: Window) -> str:
-    name = cut(printable(bar.name))
-    size = "" if bar.size_bytes is None else f", {si(bar.size_bytes, 'B')}"
-    starts = (bar.start_ns - window.start_ns) * 1e-3
-    more = "".join(f"; {key}: {cut(printable(str(value)))}" for key, value in bar.details)
-    seconds = si((bar.end_ns - bar.start_ns) * 1e-9, "s")
-    return f"{name}{size}: {seconds} from {starts:,.1f} µs on{more}"
-
-
 def idle(run: RunAnalysis) -> Iterator[Block]:
     """Draw why every rank's GPU idles, and list the longest gaps of each cause."""
     from perfmodel.render.plot import svg_text
@@ -142,13 +112,14 @@ def idle(run: RunAnalysis) -> Iterator[Block]:
     axes.set_title("", loc="left")  # the caption says it
     ranks = len({cause.rank for cause in run.steps.idle})
     title = f"Idle time of the GPU{'s' * (ranks > 1)} in a median step, by cause"
-    drawn = inline(svg_text(axes), "idle", title, "the table below has the numbers", {})
+    drawn = inline(svg_text(axes), "idle", title, "the table below has the numbers")
     yield Picture(drawn, f"{title}; colours as in the timeline.", wide=False)
-    causes, gaps = tables.idle_text(run.steps), tables.gaps_text(run.steps)
-    yield grid(causes, drop=["longest"])
+    causes, gaps = tables.idle(run), tables.gaps(run)
+    yield grid(causes, finds=[Find(c.cause, c.rank) for c in run.steps.idle])
     if gaps.rows:
         note = "a step is drawn by perfmodel timeline --batch STEP"
-        yield grid(replace(gaps, notes=(*gaps.notes, note)), closed=True)
+        places = [Find(c.cause, c.rank) for c in run.steps.idle for _ in c.gaps]
+        yield grid(replace(gaps, notes=(*gaps.notes, note)), closed=True, finds=places)
     path = tables.path_text(run.steps)
     if path.rows:
         yield grid(path)
@@ -184,12 +155,12 @@ def roofline(analysis: Analysis) -> Iterator[Block]:
         f"{title}: solid, computing and moving one after the other; dashed, overlapping perfectly."
         f"{' Dotted is what is left to gain.' if len(points) <= FEW else ''}"
     )
-    drawn = inline(svg, "roofline", printable(title), printable(listed), {})
+    drawn = inline(svg, "roofline", printable(title), printable(listed))
     yield Picture(drawn, caption, wide=False)
 
 
 def _operators(run: RunAnalysis, axes: Axes) -> Picture:
-    """Products below the roofs of their units, all else by bandwidth."""
+    """All operators whose bytes are known, below the roofs of their units and of the memory."""
     from perfmodel.render.plot import svg_text
 
     title = f"Operators of {run.label}"
@@ -201,11 +172,12 @@ def _operators(run: RunAnalysis, axes: Axes) -> Picture:
         if row.flops_per_s and row.intensity
     )
     caption = (
-        f"{title}: left, products below the roofs of their units, area by share of the time; "
-        f"right, the others' share of the memory's bandwidth."
+        f"{title}, a point each: its area is its share of the time, its distance below the slope "
+        f"its share of the memory's bandwidth. Operators without FLOPs by formula stand on the "
+        f"left; there the axis means nothing."
     )
-    drawn = inline(svg_text(axes), "operators", printable(title), printable(listed), {})
-    return Picture(drawn, caption, wide=True)
+    drawn = inline(svg_text(axes), "operators", printable(title), printable(listed))
+    return Picture(drawn, caption, wide=False)
 
 
 def _roofless(run: RunAnalysis) -> Iterator[str]:
@@ -256,9 +228,7 @@ _DROPPED: Final = ("metadata", "style")
 _FONT: Final = "font-family"
 
 
-def inline(
-    svg: str, prefix: str, title: str, description: str, tips: Mapping[str, Sequence[str]]
-) -> str:
+def inline(svg: str, prefix: str, title: str, description: str) -> str:
     """Return the `<svg>` element of a picture, ready to stand in a page.
 
     What would be styles become attributes, which a policy that allows no inline styles lets pass.
@@ -273,8 +243,6 @@ def inline(
         Put before every id; one per picture of a page.
     title, description : str
         For who cannot see it.
-    tips : mapping of str to sequence of str
-        Names of the bars of a group, in the order in which they were drawn, by the group's name.
     """
     root = ET.fromstring(_NO_CHARACTERS.sub("\ufffd", svg))
     for element in list(root.iter()):
@@ -284,7 +252,6 @@ def inline(
                 element.remove(child)
     used = {target for e in root.iter() for target in _targets(e)}
     for element in root.iter():
-        _name_bars(element, tips)
         _rewrite(element, prefix, used)
         element.text = (element.text or "").strip() or None
         element.tail = None
@@ -299,15 +266,6 @@ def _targets(element: ET.Element) -> Iterator[str]:
         yield element.attrib[_LINK].removeprefix("#")
     for value in (element.get("clip-path"), element.get("style")):
         yield from re.findall(r"url\(#([^)]+)\)", value or "")
-
-
-def _name_bars(group: ET.Element, tips: Mapping[str, Sequence[str]]) -> None:
-    """Give the bars of a group their names, if every bar has one."""
-    names = tips.get(group.get("id", "")) if group.tag == "g" else None
-    bars = [child for child in group if child.tag in ("path", "use")]
-    for bar, name in zip(bars, names or (), strict=False):
-        if len(bars) == len(names or ()):
-            ET.SubElement(bar, "title").text = name
 
 
 def _rewrite(element: ET.Element, prefix: str, used: set[str]) -> None:

@@ -11,12 +11,14 @@ import perfmodel
 from perfmodel.analysis.outliers import own_seconds
 from perfmodel.analysis.rates import amounts
 from perfmodel.analysis.result import RangeRow, RunAnalysis
+from perfmodel.analysis.steps import kernels_of_steps
 from perfmodel.analysis.whatif import WhatIf, changes_of, words
 from perfmodel.base.gpu import Gpu
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.machines.machine import Machine
 from perfmodel.models.predict import Prediction
+from perfmodel.programs.findings import Finding
 from perfmodel.programs.identify import MARK_KEY
 from perfmodel.readers.trace import Trace, distinct_calls
 from perfmodel.render import messages, operators, summary, tables, whatif
@@ -26,6 +28,7 @@ from perfmodel.render.html.blocks import (
     Advice,
     Block,
     Cell,
+    Find,
     Grid,
     Head,
     Notice,
@@ -35,6 +38,8 @@ from perfmodel.render.html.blocks import (
 from perfmodel.render.html.strip import strips
 from perfmodel.render.machines import TITLES
 from perfmodel.render.machines import rows as machine_rows
+from perfmodel.timing.host_timeline import CAUSES
+from perfmodel.timing.kernels import COMMUNICATION
 from perfmodel.timing.range_times import ranks_of
 from perfmodel.workloads.expression import Number
 from perfmodel.workloads.formulas import formula_text
@@ -62,14 +67,16 @@ def breakdown(run: RunAnalysis) -> Iterator[Block]:
         yield Words(
             "Work of a step", tuple(" ".join(w.split()) for w in operators.work_lines(run.work))
         )
-        yield grid(operators.operators_text(run.work))
+        yield grid(operators.operators_text(run.work, MOST_ROWS))
         if (counted := operators.counted_text(run.work)) is not None:
             yield grid(counted)
         if run.work.modules:
             yield grid(operators.modules_text(run.work))
     yield _ranges(run)
     if run.steps is not None and run.steps.kernels:
-        yield grid(tables.kernels(run), closed=True)
+        every = kernels_of_steps(run.measured.steps, run.batch.warmup) or run.steps.kernels
+        listed = tables.kernels(run, every)
+        yield grid(listed, closed=True, finds=[Find(k.name) for k in every])
     elif all(row.gpu_busy_s is None for row in run.ranges):
         yield Notice(
             "No GPU operation was recorded: GPU times, kernels and copies are missing.",
@@ -78,7 +85,7 @@ def breakdown(run: RunAnalysis) -> Iterator[Block]:
     if run.copies:
         yield grid(tables.copies(run))
     if run.collectives:
-        yield grid(tables.collectives_text(run))
+        yield grid(tables.collectives(run))
     elif len(run.ranks) > 1 and run.identity.uses_mpi and run.messages is None:
         yield Notice(
             "No collective was recorded in the ranges of the steps.",
@@ -133,7 +140,9 @@ def _ranges(run: RunAnalysis) -> Grid:
         (cells[0], _clocks(row, longest), *cells[1:])
         for row, cells in zip(shown, made.rows, strict=True)
     ]
-    return replace(made, heads=(made.heads[0], drawn, *made.heads[1:]), rows=tuple(rows))
+    finds = tuple(Find(row.label) for row in shown)
+    heads = (made.heads[0], drawn, *made.heads[1:])
+    return replace(made, heads=heads, rows=tuple(rows), finds=finds)
 
 
 def _seconds(row: RangeRow) -> tuple[float | None, float | None, float | None]:
@@ -336,12 +345,37 @@ def findings(run: RunAnalysis, summed: str) -> Iterator[Block]:
     for f in run.findings:
         if f.title == summed:
             continue
-        yield Advice(f.title, f.saving and f"up to {f.saving}", f.share, f.evidence, f.action)
+        place = place_of(run, f)
+        saving = f.saving and f"up to {f.saving}"
+        yield Advice(f.title, saving, f.share, f.evidence, f.action, place)
     if not run.findings:
         yield Words("", ("Nothing was found that is worth one percent of a step.",))
     said = warnings(run)
     if said:
         yield Words("Warnings", said, listed=True)
+
+
+def place_of(run: RunAnalysis, finding: Finding) -> Find | None:
+    """Say where a finding is on the timeline: at its gaps, its kernel, its range, or NCCL.
+
+    A kernel or range is one that its evidence names; of several the one that takes most time.
+    """
+    if finding.kind in CAUSES:
+        return Find(finding.kind)
+    said = f"{finding.title} {finding.evidence}"
+    kernels = run.steps.kernels if run.steps else ()
+    sends = [k.name for k in kernels if k.category == COMMUNICATION]
+    named = [k.name for k in kernels if k.name in said]
+    named += [row.label for row in run.ranges[1:] if row.label in said]
+    if finding.range is not None:
+        named.append(finding.range)
+    if finding.kind in _OF_RANKS and sends:
+        named.insert(0, sends[0])
+    return Find(named[0]) if named else None
+
+
+_OF_RANKS: Final = ("straggler", "exposed_communication", "load_imbalance")
+"""Findings about ranks, which show in the kernels that communicate."""
 
 
 def warnings(run: RunAnalysis) -> tuple[str, ...]:

@@ -31,6 +31,22 @@ for (const table of document.querySelectorAll("table")) {
     });
   }
 }
+// A field above a long table shows the rows that hold what is typed.
+for (const table of document.querySelectorAll("table")) {
+  const rows = [...table.tBodies[0].rows];
+  if (rows.length <= 12) continue;
+  const field = document.createElement("input");
+  field.type = "search";
+  field.className = "rows";
+  field.placeholder = `Search ${rows.length} rows`;
+  field.setAttribute("aria-label", `Search the table: ${table.caption.textContent}`);
+  const texts = rows.map((row) => row.textContent.toLowerCase());
+  field.addEventListener("input", () => {
+    const wanted = field.value.trim().toLowerCase();
+    rows.forEach((row, i) => { row.hidden = !texts[i].includes(wanted); });
+  });
+  table.closest(".scroll").before(field);
+}
 // What is wider than its place says so, also when the page is turned.
 const mark = () => document.querySelectorAll(".scroll").forEach((box) => box.classList.toggle("more", box.scrollWidth > box.clientWidth + 1));
 addEventListener("resize", mark);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -217,8 +217,8 @@ def _legend(
     ringed: bool, title: str | None,
 ) -> None:  # fmt: skip
     """Explain hues, areas, rings and what is hollow."""
-    dot = {"ls": "", "marker": "o", "mec": "white", "mew": 0.6, "alpha": 0.7}
-    found = [
+    dot: dict[str, Any] = {"ls": "", "marker": "o", "mec": "white", "mew": 0.6, "alpha": 0.7}
+    found: list[tuple[str, Line2D]] = [
         (phase, Line2D([], [], color=hue, ms=7, **dot)) for phase, hue in _HUES.items()
         if any(r.phase == phase for r, *_ in places)
     ]  # fmt: skip

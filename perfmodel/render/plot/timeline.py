@@ -40,7 +40,7 @@ COLORS: Final[Mapping[str, str]] = {
     "nccl": SENDING, **dict.fromkeys(COPIES, COPYING), **CAUSE_COLORS,
 }  # fmt: skip
 """Of every kind of bar; copies differ by their lane and their label."""
-_WORDS: Final = {
+WORDS: Final = {
     "range": "NVTX range", "mpi": "MPI call", "api": "CUDA API call", "kernel": "kernel",
     "graph": "CUDA graph", "nccl": "NCCL kernel", "h2d": "copy host to device",
     "d2h": "copy device to host", "d2d": "copy on a device", "p2p": "copy between devices",
@@ -280,7 +280,7 @@ def _legend(ax: Axes, lanes: Sequence[Lane], title: str | None) -> None:
     """Explain the colours that there are."""
     words: dict[str, list[str]] = {}
     for kind in kinds(lanes):
-        words.setdefault(COLORS[kind], []).append(_WORDS[kind])
+        words.setdefault(COLORS[kind], []).append(WORDS[kind])
     handles: list[Artist] = [
         Patch(facecolor=color, edgecolor=_edge(color), lw=0.3, label=_together(said))
         for color, said in words.items()
@@ -298,7 +298,7 @@ def _legend(ax: Axes, lanes: Sequence[Lane], title: str | None) -> None:
 
 def _together(words: Sequence[str]) -> str:
     """Name the kinds of one colour."""
-    copies = [word for word in words if word in map(_WORDS.get, COPIES)]
+    copies = [word for word in words if word in map(WORDS.get, COPIES)]
     others = [word for word in words if word not in copies]
     return ", ".join([*others, *(["copy or memset"] if len(copies) > 1 else copies)])
 
