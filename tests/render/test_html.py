@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 import re
 import subprocess
 import sys
+import zlib
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.colors import to_hex
 
 from benchmarks.common.folders import BASE, PROFILES, PROGRAMS, ROOT
 from perfmodel import api
+from perfmodel.analysis.steps import kernels_of_steps
 from perfmodel.base.table import Column, Table
 from perfmodel.models.model import load as load_model
 from perfmodel.render.html import parts
@@ -24,12 +28,15 @@ from perfmodel.render.html.blocks import LONGEST, MOST_ROWS, grid
 from perfmodel.render.html.pictures import inline
 from perfmodel.render.plot.bars import idle
 from perfmodel.render.plot.style import CAUSE_COLORS
+from perfmodel.render.plot.timeline import COLORS
 from perfmodel.timing.host_timeline import CAUSES
 from perfmodel.timing.step_facts import IdleCause
+from perfmodel.timing.timeline import HOST, median_batch, select, window_of
 from perfmodel.workloads.spec import load
 from support.build_report import ReportBuilder
 from support.build_training import Training, analyzed, training_report
 from support.cli import fails, harmless, perfmodel, succeeds
+from support.colors import too_close
 from support.html_pages import TRICKS, Page, hostile_report, page_of
 
 DOCUMENT = PROFILES / "ladder" / "document_1.sqlite.xz"
@@ -105,7 +112,9 @@ def test_its_policy_allows_its_own_style_and_script_only(page: Page) -> None:
         f"script-src 'sha256-{sha(script.text)}'", "base-uri 'none'", "form-action 'none'",
     ]  # fmt: skip
     assert style.text == (ROOT / "perfmodel/render/html/style.css").read_text(encoding="utf-8")
-    assert script.text == (ROOT / "perfmodel/render/html/sort.js").read_text(encoding="utf-8")
+    parts = [(ROOT / "perfmodel/render/html" / name).read_text(encoding="utf-8")
+             for name in ("sort.js", "timeline.js")]  # fmt: skip
+    assert script.text == "".join(parts)
 
 
 def test_ids_are_there_once_and_what_is_named_is_there(page: Page) -> None:
@@ -169,15 +178,23 @@ def test_names_that_are_code_are_only_words(hostile: Page) -> None:
 def test_names_reach_every_part_of_the_page(hostile: Page) -> None:
     trick = TRICKS[0]
     places = [(*e.above[-1:], e.tag) for e in hostile.elements if trick in e.text]
-    for place in (("tr", "th"), ("tr", "td"), ("path", "title"), ("ul", "li"), ("g", "text")):
+    for place in (("tr", "th"), ("tr", "td"), ("ul", "li"), ("g", "text")):
         found = place in places or any(
             "script" in e.text and e.above[-1:] == place[:1] for e in hostile.all(place[1])
         )
         assert found, place
     assert any(TRICKS[1] in (e.text) for e in hostile.all("h1", "title"))
+    assert trick in timeline_of(hostile)["names"]
 
 
 # --- numbers
+
+
+def timeline_of(page: Page) -> dict[str, Any]:
+    """What the script draws the timeline from."""
+    (held,) = [e for e in page.elements if e.attributes.get("id") == "timeline-data"]
+    found: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(held.text)))
+    return found
 
 
 def cells(page: Page, caption: str) -> list[list[str]]:
@@ -251,12 +268,54 @@ def test_the_parts_of_a_batch_fill_it() -> None:
     assert found[-1].name == "the GPU is idle"
 
 
-def test_bars_of_the_timeline_have_names_and_times(base: Page) -> None:
-    tips = [e.text for e in base.all("title") if e.above[-1] == "path"]
-    assert len(tips) == 268
-    assert sum(tip.startswith(CAUSES) for tip in tips) == 130
-    assert sum("MPI_Allreduce, 1.61 MB" in tip for tip in tips) == 2
-    assert all(re.search(r": \d.* from -?[\d,.]+ µs on(; |$)", tip) for tip in tips)
+def test_the_timeline_has_every_bar_with_name_time_and_what_is_known(base: Page) -> None:
+    held = timeline_of(base)
+    fitted = analyzed(BASE).fitted
+    run = fitted.measured
+    batch = median_batch(run, fitted.batch.warmup)
+    window = window_of(run, range(batch, batch + 1))
+    lanes = select(run, window, around=False)
+    assert held["length"] == window.end_ns - window.start_ns
+    assert [(one["rank"], one["lane"]) for one in held["lanes"]] == [
+        (lane.rank, lane.name) for lane in lanes
+    ]
+    for packed, lane in zip(held["lanes"], lanes, strict=True):
+        at, spans = window.start_ns, []
+        for gap, long in zip(packed["gap"], packed["long"], strict=True):
+            spans.append((at + gap, at + gap + long))
+            at += gap + long
+        assert spans == [(b.start_ns, b.end_ns) for b in lane.bars]
+        assert [held["names"][i] for i in packed["name"]] == [b.name for b in lane.bars]
+    texts = [held["texts"][i] for one in held["lanes"] for i in one.get("text", ())]
+    assert sum("size: 1.61 MB" in text for text in texts) >= 2
+    assert any("call: cudaStreamSynchronize" in text or "call: cu" in text for text in texts)
+
+
+def test_the_timeline_says_which_module_and_line_launched_a_kernel() -> None:
+    page = page_of(PROGRAMS / "gpt_modules.sqlite.xz")
+    assert any("module: Transformer" in text for text in timeline_of(page)["texts"])
+
+
+def test_findings_and_rows_lead_to_the_timeline(base: Page) -> None:
+    names = set(timeline_of(base)["names"])
+    rows = [e.attributes["data-find"] for e in base.all("tr") if "data-find" in e.attributes]
+    links = [e.attributes["data-find"] for e in base.all("a") if "data-find" in e.attributes]
+    assert {"blocking_sync", "launch_bound", "forward", "backward"} <= names & {*rows}
+    assert links
+    assert {*links} <= names
+
+
+def test_tables_are_complete(base: Page) -> None:
+    run = analyzed(BASE).fitted
+    assert run.steps is not None
+    every = {k.name for k in kernels_of_steps(run.measured.steps, run.batch.warmup)}
+    assert len(every) > len(run.steps.kernels)
+    assert len(cells(base, "Largest kernels")) == 1 + len(every)
+    assert not re.search(r"more with --out|more rows are left out", base.words)
+
+
+def test_eight_ranks_are_less_than_two_megabytes() -> None:
+    assert len(page_of(PROGRAMS / "gpt_fsdp8.sqlite.xz").text.encode()) < 2_000_000
 
 
 def test_details_are_closed_and_options_stay_whole(modelled: Page) -> None:
@@ -351,9 +410,12 @@ def test_reports_of_the_ranks_of_one_run_make_one_page() -> None:
 def test_every_cause_of_idle_time_has_its_bar_and_its_longest_gaps(base: Page) -> None:
     head, *rows = cells(base, "Longest gaps of each cause")
     assert head[:5] == ["Rank", "The GPU idles by", "Gap", "Step", "Into the step"]
-    causes = ["blocking_sync", "launch_bound", "host_compute", "communication"]
-    both = [[str(r), c] for r in (0, 1) for c in causes]
-    assert [row[:2] for row in rows] == [pair for pair in both for _ in range(3)]
+    found = analyzed(BASE).fitted.steps
+    assert found is not None
+    both = [[str(one.rank), one.cause] for one in found.idle]
+    assert len(both) > 8
+    gaps = [[str(one.rank), one.cause] for one in found.idle for _ in one.gaps]
+    assert [row[:2] for row in rows] == gaps
     assert [row[:2] for row in cells(base, "Why the GPU idles")[1:]] == both
     titles = {e.text for e in base.all("title")}
     assert "Idle time of the GPUs in a median step, by cause" in titles
@@ -447,7 +509,7 @@ def test_what_cannot_be_written_or_read_is_refused(tmp_path: Path, bare: Path) -
 
 def test_templates_and_assets_are_in_the_package() -> None:
     names = {p.name for p in (ROOT / "perfmodel" / "render" / "html").iterdir()}
-    assert {"page.html.j2", "style.css", "sort.js"} <= names
+    assert {"page.html.j2", "style.css", "sort.js", "timeline.js"} <= names
 
 
 # --- pictures
@@ -464,18 +526,14 @@ SVG = (
 
 
 def test_pictures_become_part_of_a_page() -> None:
-    made = inline(SVG, "a", "<t>", "d", {"kernel others": ["<b>"]})
+    made = inline(SVG, "a", "<t>", "d")
     assert made == (
         '<svg viewBox="0 0 9 9" role="img" aria-labelledby="a-t a-d"><title id="a-t">&lt;t&gt;'
         '</title><desc id="a-d">d</desc><defs><clipPath id="a-p1"><rect /></clipPath></defs>'
         '<g class="g-kernel g-others"><path d="M 1.23 2 L 3 4" clip-path="url(#a-p1)" '
-        'fill="var(--c-0072b2,#0072b2)" stroke-width="2"><title>&lt;b&gt;</title></path></g>'
+        'fill="var(--c-0072b2,#0072b2)" stroke-width="2" /></g>'
         '<g><text fill="none">\ufffd&lt;</text></g><use href="#a-p1" /></svg>'
     )
-
-
-def test_bars_that_cannot_be_told_apart_get_no_names() -> None:
-    assert "<b>" not in inline(SVG, "a", "t", "d", {"kernel others": ["b", "b"]})
 
 
 # --- colours
@@ -505,16 +563,29 @@ def test_letters_can_be_read(dark: bool) -> None:
         for paper in ("page", "paper", "faint", "first"):
             assert contrast(colors[ink], colors[paper]) >= 4.5, (ink, paper)
     assert contrast(colors["warn-ink"], colors["warn"]) >= 4.5
-    dark_bar, light_bar = ("#0e1217", "#0e1217") if dark else ("#ffffff", "#222222")
-    for bar, letters in (
-        ("0072b2", dark_bar), ("d55e00", dark_bar), ("009e73", light_bar), ("56b4e9", light_bar),
-        ("cc79a7", light_bar), ("e69f00", light_bar), ("8c564b", dark_bar), ("222222", dark_bar),
-        ("dfe5ea", colors["ink"]),
-    ):  # fmt: skip
-        assert contrast(colors.get(f"c-{bar}", f"#{bar}"), letters) >= 4.5, bar
+    for kind, color in ((k, c) for k, c in colors.items() if k.startswith("t-")):
+        letters = "#000000" if luminance(color) > 0.18 else "#ffffff"  # as timeline.js chooses
+        assert contrast(color, letters) >= 4.5, kind
     assert contrast(colors["meter"], colors["track"]) >= 3
     for bar in ("projection", "busy", "p0", "p1", "p2", "meter"):
         assert contrast(colors[bar], colors["paper"]) >= 3, bar
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_colours_of_the_timeline_are_told_apart(dark: bool) -> None:
+    """In light they are the pictures' own; in both no two that can touch are alike."""
+    style = (ROOT / "perfmodel/render/html/style.css").read_text(encoding="utf-8")
+    block = re.findall(r":root \{(.*?)\}", style, re.DOTALL)[dark]
+    kinds = dict(re.findall(r"--t-([\w-]+): (#[0-9a-f]{6})", block))
+    paper = dict(re.findall(r"--(paper): (#[0-9a-f]{6})", block))["paper"]
+    assert kinds.keys() == COLORS.keys()
+    assert too_close(paper, *(c for kind, c in kinds.items() if kind not in HOST)) == []
+    assert too_close(*(kinds[kind] for kind in HOST)) == []
+    pictures = {kind: color.lower() for kind, color in COLORS.items()}
+    if dark:
+        recolored = dict(re.findall(r"--c-([0-9a-f]{6}): (#[0-9a-f]{6})", block))
+        pictures = {kind: recolored[color[1:]] for kind, color in pictures.items()}
+    assert kinds == pictures
 
 
 # --- odd reports
@@ -527,16 +598,15 @@ def test_long_names_and_many_ranges_stay_readable(tmp_path: Path) -> None:
     thread = report.thread(rank=0)
     for start in range(0, 90_000_000, 30_000_000):
         thread.range("batch iteration", start, start + 29_900_000)
-        for i in range(2600):
-            at = start + 10_000 * i
-            thread.range(f"{'x' * 3000} {i}", at, at + 9_000)
-            thread.kernel("k" * 9000, (at + 10, at + 20), (at + 30, at + 5_000))
+        for i in range(5200):
+            at = start + 5_000 * i
+            thread.range(f"{'x' * 3000} {i}", at, at + 4_500)
+            thread.kernel("k" * 9000, (at + 10, at + 20), (at + 30, at + 2_500))
     page = page_of(report.write(tmp_path / "long.sqlite"))
     assert len(cells(page, "Where a median step goes")) == 1 + MOST_ROWS
-    assert "2,201 more rows are left out" in page.words
+    assert "3,201 more rows are left out" in page.words
     assert max(len(e.text) for e in page.all("th", "td")) == LONGEST
-    assert "One step of one rank has more than 5,000 bars" in page.words
-    assert len(page.text) < 1_000_000
+    assert len(page.text) < 4_000_000
 
 
 def test_batches_of_no_length_are_no_division_by_zero(tmp_path: Path) -> None:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import re
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.common.folders import BASE
+from benchmarks.common.folders import BASE, PROGRAMS, ROOT
 from perfmodel.analysis.analyze import analyze
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.render.html import page
+from perfmodel.render.html.live import pack
+from perfmodel.timing.timeline import Bar, Lane, Window
+from support.accessibility import problems
 from support.browser import Browser, chromium
 from support.html_pages import hostile_report
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-TAB, ENTER = "\ue004", "\ue007"
+TAB, ENTER, RIGHT = "\ue004", "\ue007", "\ue014"
 
 COLUMN = """
 const table = document.querySelector("#time table"), at = arguments[0];
@@ -37,7 +41,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    reports = {"base": BASE, "hostile": hostile_report(folder)}
+    eight = PROGRAMS / "gpt_ddp8.sqlite.xz"
+    reports = {"base": BASE, "hostile": hostile_report(folder), "eight": eight}
     for name, report in reports.items():
         made = page(analyze([read(report)], Options({})))
         (folder / f"{name}.html").write_text(made, encoding="utf-8")
@@ -56,6 +61,122 @@ def test_nothing_loads_and_nothing_complains(
     assert browser.script("return document.images.length") == 0
     assert browser.messages() == []
     assert browser.requests() == [pages[name].resolve().as_uri()]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["base", "hostile", "eight"])
+def test_who_uses_a_screen_reader_or_sees_little_can_read_it(
+    browser: Browser, pages: dict[str, Path], name: str, scheme: str
+) -> None:
+    browser.sized(1280, 900, scheme=scheme)
+    opened(browser, pages[name])
+    assert problems(browser) == []
+
+
+def test_the_checks_find_what_is_wrong(browser: Browser, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.html"
+    bad.write_text(
+        "<!doctype html><html lang=en><title>t</title><h1>a</h1><h3>b</h3><button></button>"
+        "<p style='color: #aaa'>pale</p>",
+        encoding="utf-8",
+    )
+    browser.open(bad)
+    assert problems(browser) == [
+        "a button without a name", "a heading of level 3 below one of 1", "2.32: P pale",
+    ]  # fmt: skip
+
+
+# --- the timeline
+
+
+def opened(browser: Browser, page: Path) -> None:
+    """Open a page and wait until its timeline is drawn."""
+    browser.open(page)
+    for _ in range(100):
+        if browser.script("return Boolean(window.timeline)"):
+            return
+        time.sleep(0.05)
+    raise AssertionError("no timeline was drawn")
+
+
+def view(browser: Browser) -> tuple[float, float]:
+    first, last = browser.script("return timeline.view()")
+    return first, last
+
+
+def test_keys_zoom_pan_and_search(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.sized(1280, 900)
+    opened(browser, pages["base"])
+    whole = view(browser)
+    browser.script("document.querySelector('.area canvas').focus()")
+    browser.press("+")
+    closer = view(browser)
+    assert closer[1] - closer[0] == pytest.approx((whole[1] - whole[0]) / 1.5)
+    browser.press(RIGHT)
+    later = view(browser)
+    assert later[0] > closer[0]
+    assert later[1] - later[0] == pytest.approx(closer[1] - closer[0])
+    browser.press("0")
+    assert view(browser) == whole
+    browser.press("/")
+    for letter in "mpi_allr":
+        browser.press(letter)
+    said = "return document.querySelector('output').textContent"
+    count = int(browser.script(said).split()[0])
+    assert count >= 4
+    browser.press(ENTER)
+    assert browser.script(said).startswith(f"1 of {count}: MPI_Allreduce; ")
+    one = view(browser)
+    assert one[1] - one[0] < whole[1] - whole[0]
+
+
+def test_a_finding_and_a_row_lead_to_their_place(browser: Browser, pages: dict[str, Path]) -> None:
+    opened(browser, pages["base"])
+    whole = view(browser)
+    said = "return document.querySelector('output').textContent"
+    browser.script("document.querySelector('a[data-find]').click()")
+    wanted = browser.script("return document.querySelector('a[data-find]').dataset.find")
+    assert f": {wanted}; " in browser.script(said)
+    gap = 'document.querySelector(\'#idle tr[data-find="blocking_sync"][data-rank="1"] .place\')'
+    browser.script(f"{gap}.click()")
+    assert re.search(r"^\d+ of \d+: blocking_sync; .*rank 1, GPU idle$", browser.script(said))
+    first, last = view(browser)
+    assert last - first < (whole[1] - whole[0]) / 2
+
+
+def test_tables_are_searched(browser: Browser, pages: dict[str, Path]) -> None:
+    opened(browser, pages["base"])
+    browser.script(
+        "const field = document.querySelector('#time input.rows'); field.value = 'gemm 1';"
+        "field.dispatchEvent(new Event('input'))"
+    )
+    shown = browser.script(
+        "return [...document.querySelector('#time table').tBodies[0].rows]"
+        ".filter(row => !row.hidden).map(row => row.cells[0].textContent)"
+    )
+    assert shown == ["forward GEMM 1", "backward GEMM 1"]
+
+
+def test_a_hundred_thousand_operations_stay_smooth(browser: Browser, tmp_path: Path) -> None:
+    """A frame of all of them takes less than a tenth of a second on a slow machine."""
+    bars = tuple(Bar("kernel", f"k{i % 50}", 900 * i, 900 * i + 800, True, 0) for i in range(10**5))
+    packed = pack(
+        [Lane(0, "kernel", name="kernels", bars=bars)], Window(range(1), 0, 9 * 10**7, {}), {}
+    )
+    assert len(packed) < 600_000
+    script = "".join(
+        (ROOT / "perfmodel/render/html" / name).read_text(encoding="utf-8")
+        for name in ("sort.js", "timeline.js")
+    )
+    made = tmp_path / "many.html"
+    made.write_text(
+        f"<!doctype html><div id=timeline-live></div><div id=timeline-data hidden>{packed}</div>"
+        f"<style>:root {{ --t-kernel: #0072b2 }}</style><script>{script}</script>",
+        encoding="utf-8",
+    )
+    opened(browser, made)
+    frames = [browser.script("return timeline.timed()") for _ in range(5)]
+    assert sorted(frames)[2] < 100
 
 
 def test_the_policy_stops_what_would_run_all_the_same(
@@ -166,7 +287,7 @@ def test_what_scrolls_sideways_says_so(browser: Browser, pages: dict[str, Path])
 COLORS = """
 const style = (query, key) => getComputedStyle(document.querySelector(query))[key];
 return [style("#timeline", "backgroundColor"), style("figure .g-kernel path", "fill"),
-        style("#roofline figure svg text", "fill"), style("figure .g-range path", "stroke")];
+        style("#roofline figure svg text", "fill"), style(".still", "display")];
 """
 
 
@@ -174,13 +295,14 @@ def test_pictures_follow_the_theme(browser: Browser, pages: dict[str, Path]) -> 
     found: dict[str, Any] = {}
     for scheme in ("light", "dark"):
         browser.sized(1280, 900, scheme=scheme)
-        browser.open(pages["base"])
+        opened(browser, pages["base"])
         found[scheme] = browser.script(COLORS)
     browser.sized(1280, 900, scheme="dark", media="print")
     found["print"] = browser.script(COLORS)
     assert found["light"][:3] == ["rgb(255, 255, 255)", "rgb(0, 114, 178)", "rgb(34, 34, 34)"]
-    assert found["dark"][:3] == ["rgb(22, 28, 35)", "rgb(61, 155, 220)", "rgb(230, 235, 241)"]
-    assert found["print"] == found["light"]
+    assert found["dark"][:3] == ["rgb(22, 28, 35)", "rgb(0, 196, 255)", "rgb(230, 235, 241)"]
+    assert found["print"][:3] == found["light"][:3]
+    assert (found["light"][3], found["print"][3]) == ("none", "block"), "the picture is printed"
 
 
 def test_it_prints_and_can_be_photographed(browser: Browser, pages: dict[str, Path]) -> None:

@@ -172,7 +172,7 @@ def test_roofline_is_logarithmic_and_shows_everything(name: str) -> None:
     roofs, points = CASES[name]
     ax = picture(name)
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
-    assert ax.get_xlabel() == "Arithmetic intensity (FLOP/byte)"
+    assert ax.get_xlabel() == "Arithmetic intensity (FLOP per byte over PCIe and MPI)"
     assert ax.get_ylabel() == "Performance per GPU (FLOP/s)"
     (x0, x1), (y0, y1) = ax.get_xlim(), ax.get_ylim()
     for point in points:
@@ -201,12 +201,15 @@ def test_no_text_of_a_roofline_touches_another_or_a_marker(name: str, width: flo
     assert collisions(found) == []
     assert clipped(ax, found) == []
     frame = ax.get_window_extent().extents
-    centres = ax.transData.transform(np.array(layer(ax).obstacles.markers))
+    markers = np.array(layer(ax).obstacles.markers)
+    centres = ax.transData.transform(markers[:, :2])
+    radius = markers[:, 2:] / 2 * ax.figure.dpi / 72
     for text in layer(ax).texts:
         box = np.array(text.get_window_extent().extents)
         assert (frame[:2] <= box[:2]).all()
         assert (box[2:] <= frame[2:]).all()
-        assert not ((box[:2] < centres) & (centres < box[2:])).all(axis=1).any()
+        near = np.clip(centres, box[:2], box[2:]) - centres
+        assert (np.hypot(*near.T) >= radius[:, 0] - 0.5).all(), "neither a point nor its ring"
 
 
 @pytest.mark.parametrize(
@@ -260,14 +263,18 @@ def test_points_of_several_runs_differ_without_colour() -> None:
     assert told[-2:] == ["batch iteration", "forward + backward + step"]
 
 
-def test_points_of_one_intensity_do_not_hide_each_other() -> None:
-    near = [Point(f"n{i}", BATCH, f"r{i}", 100.0, 1e10 * (1 + i / 50)) for i in range(5)]
+def test_points_of_one_place_stand_there_and_none_hides_another() -> None:
+    near = [Point(f"n{i}", BATCH, f"r{i}", 100.0, 1e10 * (1 + i / 500)) for i in range(4)]
     for width in (None, 3.5):
         ax = roofline(DOCUMENT, near, ax=None if width is None else panel(width, 6.0))
         draw(ax)
-        centres = [li.get_transform().transform(li.get_xydata())[0] for li in points_of(ax)[-5:]]
-        apart = [np.abs(a - b).max() * 72 / ax.figure.dpi for a, b in combinations(centres, 2)]
-        assert min(apart) > 6
+        drawn = points_of(ax)[-4:]
+        assert [(li.get_xdata()[0], li.get_ydata()[0]) for li in drawn] == [
+            (p.intensity_flops_per_byte, p.flops_per_s) for p in near
+        ]
+        assert all(li.get_transform() == ax.transData for li in drawn)
+        sizes = [li.get_markersize() for li in drawn]
+        assert min(-np.diff(sizes)) > 3, "the first is below the others, and larger"
 
 
 def test_points_above_the_model_have_a_ring_that_the_legend_explains() -> None:
@@ -276,8 +283,8 @@ def test_points_above_the_model_have_a_ring_that_the_legend_explains() -> None:
     ax = roofline(DOCUMENT, points)
     rings = [li for li in ax.lines if li.get_markerfacecolor() == "none"]
     assert [li.get_ydata()[0] for li in rings] == [smooth * 1.1]
-    assert "above the no-overlap model" in legend_texts(ax)
-    assert "above the no-overlap model" not in legend_texts(roofline(DOCUMENT, points[:1]))
+    assert "above the model" in legend_texts(ax)
+    assert "above the model" not in legend_texts(roofline(DOCUMENT, points[:1]))
 
 
 def test_many_points_are_keyed_by_their_symbols() -> None:
@@ -484,7 +491,7 @@ def test_sweep(width: float | None, kinds: int) -> None:
     found = boxes(ax)
     assert collisions(found) == []
     assert clipped(ax, found) == []
-    assert legend_texts(ax)[-1] == "no-overlap model"
+    assert legend_texts(ax)[-1] == "model: no overlap"
 
 
 def test_sweep_needs_symbols() -> None:

@@ -28,7 +28,7 @@ from perfmodel.programs.own import OwnCase
 from perfmodel.programs.program import Options
 from perfmodel.render import operators, tables
 from perfmodel.render.html import pictures, sections
-from perfmodel.render.html.blocks import CLOCKS, Block, Grid, Section, Words, grid, percent
+from perfmodel.render.html.blocks import CLOCKS, Block, Grid, Section, Words, cut, grid, percent
 from perfmodel.render.summary import what_ran
 
 _MOST_PARTS: Final = 7
@@ -508,6 +508,7 @@ def _environment() -> Any:
     made.filters["flags"] = lambda text: Markup(
         _FLAG.sub(r'<span class="flag">\g<0></span>', str(escape(shown(text))))
     )
+    made.filters["found_as"] = lambda name: cut(printable(name))  # as live.pack names it
     made.filters["percent"] = lambda share: f"{100 * share:.6g}"
     return made
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Final, SupportsFloat
 from perfmodel.base.table import Align, Table
 
 CLOCKS: Final = ("host", "projection", "busy")
-MOST_ROWS: Final = 4000
+MOST_ROWS: Final = 2000
 """More rows of a table are left out, which no browser lays out at once."""
 
 LONGEST: Final = 200

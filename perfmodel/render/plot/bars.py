@@ -276,7 +276,7 @@ def pairs(found: Sequence[PairBar], sides: tuple[str, str], *, title: str | None
     ax = axes_of(None, DOUBLE_IN, 1.2 + 0.34 * len(found))
     rows(ax, [shortened(one.label, _LONGEST) for one in found])
     finish(ax, "Time of a step", "", "x")
-    looks = ({"facecolor": PALE_BLUE}, {"facecolor": DARK_BLUE})
+    looks: list[dict[str, Any]] = [{"facecolor": PALE_BLUE}, {"facecolor": DARK_BLUE}]
     texts = []
     for i, one in enumerate(found):
         for j, seconds in enumerate((one.before_s, one.after_s)):

@@ -38,7 +38,7 @@ _NAMED: Final = 8
 """So many operators are named, those that take the most time."""
 _SHARES: Final = (0.1, 0.01)
 """Shares of the time whose areas the legend shows."""
-_HUES: Final = dict(zip(PHASES, PALETTE, strict=False))
+_HUES: Final[Mapping[str, str]] = dict(zip(PHASES, PALETTE, strict=False))
 _AREA: Final = 900.0  # points² of a point that takes all the time
 _LEAST: Final = 10.0
 _STRIP: Final = 12.0

@@ -24,6 +24,7 @@ from perfmodel.render.plot.style import (
     DOUBLE_IN,
     GREY,
     INK,
+    LABEL_PT,
     MARKER_PT,
     MARKERS,
     NARROW_COLUMNS,
@@ -164,6 +165,9 @@ def _frame(
     intensity = f"Arithmetic intensity (FLOP per byte{_links(roofs)})"
     finish(axes, intensity, "Performance per GPU (FLOP/s)")
     width, height = size_pt(axes, foreign=ax is not None)
+    if text_width_pt(intensity, LABEL_PT) > width:
+        axes.set_xlabel(intensity.replace(" (", "\n("))
+        width, height = size_pt(axes, foreign=ax is not None)
     put_title(axes, title, width)
     ringed = any(_share(roofs, p) > 1 for p in points)
     narrow = width < NARROW_PT
@@ -353,7 +357,9 @@ def _point_legends(roofs: Legend, keys: Keys, frame: _Frame) -> None:
     if room - widest > _BESIDE_PT:  # also beside the panels above and below
         ax.legend(entries, texts, bbox_to_anchor=(1.01, 1.0), **common)
         return
-    below = ax.transAxes + ScaledTranslation(0.0, -0.5, ax.figure.dpi_scale_trans)
+    lines = 1 + ax.get_xlabel().count("\n")
+    down = ScaledTranslation(0.0, -0.33 - 0.17 * lines, ax.figure.dpi_scale_trans)
+    below = ax.transAxes + down
     columns = 2 if 2 * widest < frame.width else 1
     ax.legend(
         entries, texts, bbox_to_anchor=(0.0, 0.0), bbox_transform=below, ncols=columns, **common

@@ -23,6 +23,7 @@ from perfmodel.render.plot.style import (
     GREY,
     INK,
     KERNEL,
+    LABEL_PT,
     SENDING,
     VALUE_PT,
     amount,
@@ -47,6 +48,7 @@ WORDS: Final = {
     "copy": "other copy", "memset": "memset",
     **{cause: f"idle: {cause}" for cause in CAUSE_COLORS},
 }  # fmt: skip
+_PARTLY: Final = "partly filled columns: share of the time"
 _PALE: Final = 0.3
 """Opacity of what belongs to other batches."""
 
@@ -60,6 +62,8 @@ _NARROW: Final = 0.3  # where it waits for other ranks
 _SHORTEST: Final = 4  # letters of a shortened label that still say something
 _NUMBER: Final = re.compile(r" \d{1,2}$")
 _TICKS: Final = 9
+_HEIGHTS: Final = 24
+"""Heights of a column in a lane, which is 12 points high."""
 _COLUMN_PT: Final = 1.0
 """Width of a column; what is shorter is drawn as its share of the column's time."""
 _LONG_US: Final = 2_000.0
@@ -113,7 +117,9 @@ def timeline(
     for at, lane in zip(rows, lanes, strict=True):
         _draw_columns(ax, at, lane, (start_ns, end_ns), columns)
     if any(b.end_ns - b.start_ns < least_ns for lane in lanes for b in lane.bars):
-        ax.set_xlabel(f"{ax.get_xlabel()}; partly filled columns: share of the time")
+        ax.set_xlabel(f"{ax.get_xlabel()}; {_PARTLY}")
+        if text_width_pt(ax.get_xlabel(), LABEL_PT) > 0.75 * columns * _COLUMN_PT:
+            ax.set_xlabel(ax.get_xlabel().replace("; ", "\n"))
     _legend(ax, lanes, title)
     width_pt = size_pt(ax)[0]
     for at, lane in zip(rows, lanes, strict=True):
@@ -200,18 +206,18 @@ def _draw_columns(ax: Axes, at: float, lane: Lane, window: tuple[int, int], colu
     edges: npt.NDArray[np.float64] = np.arange(columns + 1) * width * 1e-3
     low = at + (1 + _FULL) / 2
     parts = shares(lane.bars, window, columns)
-    scale = _FULL / np.maximum(sum(parts.values(), np.zeros(columns)), 1.0)
-    base = np.zeros(columns)
+    total: npt.NDArray[Any] = np.sum([*parts.values(), np.zeros(columns)], axis=0)
+    scale = _FULL / np.maximum(total, 1.0)
+    base: npt.NDArray[Any] = np.zeros(columns)
     for (kind, own), share in parts.items():
-        top = base + share * scale
-        filled = np.flatnonzero(share > 0)
-        runs = np.split(filled, np.flatnonzero(np.diff(filled) > 1) + 1)
+        top = base + np.round(share * scale * _HEIGHTS) / _HEIGHTS
+        filled = np.flatnonzero(top > base)
+        runs = np.split(filled, np.flatnonzero(np.diff(filled) > 1) + 1) if len(filled) else []
         outlines = []
         for run in runs:
-            x = np.repeat(edges[run[0] : run[-1] + 2], 2)[1:-1]
-            upper, lower = np.repeat(low - top[run], 2), np.repeat(low - base[run], 2)
-            there = np.column_stack([x, upper])
-            outlines.append(np.concatenate([there, np.column_stack([x, lower])[::-1]]))
+            x = edges[run[0] : run[-1] + 2]
+            there, back = _stairs(x, low - top[run]), _stairs(x, low - base[run])
+            outlines.append(np.concatenate([there, back[::-1]]))
         ax.add_collection(
             PolyCollection(
                 outlines, facecolor=COLORS[kind], edgecolor="none", zorder=2,
@@ -220,6 +226,16 @@ def _draw_columns(ax: Axes, at: float, lane: Lane, window: tuple[int, int], colu
             autolim=False,
         )  # fmt: skip
         base = top
+
+
+def _stairs(
+    edges: npt.NDArray[np.float64], heights: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Return the corners of columns of these heights, between one more edges."""
+    turns = np.flatnonzero(np.diff(heights)) + 1
+    x = np.concatenate([edges[:1], np.repeat(edges[turns], 2), edges[-1:]])
+    y = np.repeat(heights[np.concatenate([[0], turns])], 2)
+    return np.column_stack([x, y])
 
 
 def shares(
@@ -247,14 +263,16 @@ def shares(
     for bar in bars:
         if bar.end_ns - bar.start_ns < width and bar.start_ns < end and bar.end_ns > start:
             short.setdefault((bar.kind, bar.own), []).append((bar.start_ns, bar.end_ns))
-    found = {}
-    for kind in (k for k in COLORS for k in ((k, True), (k, False)) if k in short):
-        at = (np.clip(np.array(short[kind]), start, end) - start) / width
+    found: dict[tuple[str, bool], npt.NDArray[np.float64]] = {}
+    for key in [(kind, own) for kind in COLORS for own in (True, False)]:
+        if key not in short:
+            continue
+        at = (np.clip(np.array(short[key]), start, end) - start) / width
         first = np.minimum(at[:, 0].astype(np.intp), columns - 1)
         here = np.minimum(at[:, 1], first + 1.0) - at[:, 0]
-        share = np.bincount(first, here, columns)
+        share = np.bincount(first, here, columns).astype(np.float64)
         share += np.bincount(first + 1, at[:, 1] - at[:, 0] - here, columns + 1)[:columns]
-        found[kind] = share
+        found[key] = share
     return found
 
 
