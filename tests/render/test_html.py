@@ -24,7 +24,7 @@ from perfmodel.analysis.steps import kernels_of_steps
 from perfmodel.base.table import Column, Table
 from perfmodel.models.model import load as load_model
 from perfmodel.render.html import parts
-from perfmodel.render.html.blocks import LONGEST, MOST_ROWS, grid
+from perfmodel.render.html.blocks import LONGEST, MOST_ROWS, cut, grid
 from perfmodel.render.html.pictures import inline
 from perfmodel.render.plot.bars import idle
 from perfmodel.render.plot.style import CAUSE_COLORS
@@ -285,7 +285,7 @@ def test_the_timeline_has_every_bar_with_name_time_and_what_is_known(base: Page)
             spans.append((at + gap, at + gap + long))
             at += gap + long
         assert spans == [(b.start_ns, b.end_ns) for b in lane.bars]
-        assert [held["names"][i] for i in packed["name"]] == [b.name for b in lane.bars]
+        assert [held["names"][i] for i in packed["name"]] == [cut(b.name) for b in lane.bars]
     texts = [held["texts"][i] for one in held["lanes"] for i in one.get("text", ())]
     assert sum("size: 1.61 MB" in text for text in texts) >= 2
     assert any("call: cudaStreamSynchronize" in text or "call: cu" in text for text in texts)

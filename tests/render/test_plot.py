@@ -25,10 +25,12 @@ from matplotlib.text import Text
 from benchmarks.common.folders import ROOT
 from perfmodel.base.errors import ModelError, PerfmodelError
 from perfmodel.models.roofline import Point, Roofline
+from perfmodel.programs.facts import OperatorRow
 from perfmodel.render import plot
 from perfmodel.render.plot import BreakdownRow, breakdown, roofline, save, sweep
-from perfmodel.render.plot.bars import CLOCKS
+from perfmodel.render.plot.bars import CLOCKS, PairBar, pairs
 from perfmodel.render.plot.labels import LabelLayer, Scene, ordered_colors, place
+from perfmodel.render.plot.operators import operators
 from perfmodel.render.plot.style import wrap
 
 HALVES = {"pci": 0.5, "mpi": 0.5}
@@ -274,7 +276,7 @@ def test_points_of_one_place_stand_there_and_none_hides_another() -> None:
         ]
         assert all(li.get_transform() == ax.transData for li in drawn)
         sizes = [li.get_markersize() for li in drawn]
-        assert min(-np.diff(sizes)) > 3, "the first is below the others, and larger"
+        assert min(-np.diff(sizes)) > 2, "the first is below the others, and larger"
 
 
 def test_points_above_the_model_have_a_ring_that_the_legend_explains() -> None:
@@ -601,3 +603,46 @@ def test_a_pdf_holds_its_fonts_without_what_sets_text(tmp_path: Path) -> None:
         assert {"glyf", "loca", "hmtx", "head"} <= set(font.keys())
         assert not {"GSUB", "GPOS", "GDEF", "kern"} & set(font.keys())
         assert len(font.getGlyphOrder()) > 1
+
+
+def test_pairs_stand_below_each_other_with_their_verdicts() -> None:
+    some = [PairBar("step", 2e-3, 1e-3, "faster"), PairBar("copy", 5e-4, None, "only before")]
+    ax = pairs(some, ("before: a", "after: b"), title="t")
+    assert legend_texts(ax) == ["before: a", "after: b"]
+    assert [t.get_text() for t in ax.texts] == [
+        "2.00 ms → 1.00 ms, faster", "500 µs → none, only before",
+    ]  # fmt: skip
+    widths = [bar.get_width() for bar in ax.patches]
+    assert widths == [2e-3, 1e-3, 5e-4, 0.0]
+    assert clipped(ax, boxes(ax)) == []
+    with pytest.raises(ModelError, match="times to draw"):
+        pairs([PairBar("x", None, None, "missing")], ("a", "b"))
+
+
+def test_an_operator_without_flops_keeps_its_distance_from_the_slope() -> None:
+    """Half of 1 TB/s stands at half of the slope's height, wherever in the strip."""
+    product = operator("aten::mm", flops=1e12, moved=1e10, seconds=0.02)
+    others = [operator(f"aten::o{i}", flops=None, moved=1e10, seconds=0.02) for i in range(3)]
+    ax = operators([product], [product, *others], {"TC": 1e14}, 1e12)
+    points = [made.get_offsets()[0] for made in ax.collections]
+    assert len(points) == 4
+    (x, y), *rest = sorted(points, key=lambda at: -at[0])
+    assert (x, y) == pytest.approx((100.0, 5e13))
+    assert [y / (1e12 * x) for x, y in rest] == pytest.approx([0.5] * 3)
+    assert max(x for x, _ in rest) < 50
+    said = [t.get_text() for t in ax.texts]
+    assert "DRAM, 1.00 TB/s" in said
+    assert "no FLOPs by formula" in said
+    assert [t for t in legend_texts(ax) if "area" in t] == [
+        "area: 10 % of the time", "area: 1 % of the time",
+    ]  # fmt: skip
+
+
+def operator(name: str, *, flops: float | None, moved: float, seconds: float) -> OperatorRow:
+    return OperatorRow(
+        name=name, phase="forward", dtype="float16", dtype_from="", unit="TC", sizes="",
+        count=1.0, kernels=1.0, flops=flops, read_bytes=moved, write_bytes=0.0, bytes=moved,
+        gpu_s=seconds, share=0.25, intensity=flops / moved if flops else None,
+        flops_per_s=flops / seconds if flops else None, bytes_per_s=moved / seconds, bound=None,
+        of_ceiling=None,
+    )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any, Final
 from support.browser import Browser
 
 _NAMED: Final = (
-    "link", "button", "image", "img", "searchbox", "textbox", "table", "group", "application",
+    "link", "button", "image", "img", "searchbox", "textbox", "table", "application",
     "Canvas", "navigation", "heading", "graphics-document",
 )  # fmt: skip
 """Roles that are useless without a name."""
@@ -19,7 +19,8 @@ const parse = (text) => {
   return parts.length < 3 ? null : [...parts.slice(0, 3), parts[3] ?? 1];
 };
 const light = (color) => {
-  const [r, g, b] = color.map((c) => c / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+  const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+  const [r, g, b] = color.map((c) => linear(c / 255));
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 };
 const behind = (element) => {
@@ -33,13 +34,16 @@ const found = [];
 const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 while (walk.nextNode()) {
   const element = walk.currentNode.parentElement, box = element.getBoundingClientRect();
-  if (!walk.currentNode.textContent.trim() || element.closest("svg, script, [hidden], .unseen")) continue;
+  const text = walk.currentNode.textContent.trim();
+  if (!text || element.closest("svg, script, [hidden], .unseen")) continue;
   if (!box.width || !box.height) continue;
   const style = getComputedStyle(element), size = parseFloat(style.fontSize);
   const big = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
   const [a, b] = [light(parse(style.color)), light(behind(element))].sort((x, y) => x - y);
   const ratio = (b + 0.05) / (a + 0.05);
-  if (ratio < (big ? 3 : 4.5)) found.push(`${ratio.toFixed(2)}: ${element.tagName} ${walk.currentNode.textContent.trim().slice(0, 40)}`);
+  if (ratio < (big ? 3 : 4.5)) {
+    found.push(`${ratio.toFixed(2)}: ${element.tagName} ${text.slice(0, 40)}`);
+  }
 }
 return found;
 """

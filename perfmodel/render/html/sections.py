@@ -324,7 +324,8 @@ def what_if(run: RunAnalysis, said: WhatIf | str) -> Iterator[Block]:
         if run.steps is not None and run.steps.facts.step_s:
             found = changes_of(run)
             if found.changes:
-                yield grid(whatif.graph_tables(found)[0])
+                finds = [Find(change.name) for change in found.changes]
+                yield grid(whatif.graph_tables(found)[0], finds=finds)
         return
     for warning in said.warnings:
         yield Notice("Take the predictions with care.", warning)

@@ -203,7 +203,7 @@ const drawTimeline = (box, data) => {
   const pick = (lane, i, close) => {
     picked = [lane, i];
     const long = lane.end[i] - lane.start[i];
-    if (close) view(lane.start[i] - 4 * long, lane.end[i] + 4 * long);
+    if (close) view(lane.start[i] - 2 * long, lane.end[i] + 2 * long);
     else if (lane.start[i] < from || lane.end[i] > to) view(lane.start[i] + long / 2 - (to - from) / 2, lane.start[i] + long / 2 + (to - from) / 2);
     status.textContent = say(lane, i).join("; ");
     redraw();

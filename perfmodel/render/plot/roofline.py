@@ -63,7 +63,7 @@ distinguished by their symbols or reports."""
 
 _TICKS_PT: Final = 75.0  # what the vertical axis' label and ticks take
 _BESIDE_PT: Final = 190.0  # width of axes that may have a legend beside them
-_RIM_PT, _MOST_RIM_PT = 4.0, 16.0  # what a point is larger than the one on top of it
+_RIM_PT, _MOST_RIM_PT = 2.8, 9.0  # what a point is larger than the one on top of it
 _HEIGHT: Final = 0.09  # share of the axes' height that the label of a point takes
 
 MOST: Final = 12
@@ -287,7 +287,7 @@ def _around(ax: Axes, points: Sequence[Point]) -> list[float]:
     figure = ax.figure.canvas.figure
     at = np.array([(p.intensity_flops_per_byte, p.flops_per_s) for p in points]).reshape(-1, 2)
     places = 72 / figure.dpi * np.asarray(ax.transData.transform(at))
-    near = np.abs(places[:, None] - places[None]).max(axis=2) < MARKER_PT
+    near = np.abs(places[:, None] - places[None]).max(axis=2) < MARKER_PT / 2
     later = np.triu(near, 1)
     found = np.zeros(len(points))
     for i in range(len(points) - 1, -1, -1):
