@@ -357,8 +357,8 @@ def _point_legends(roofs: Legend, keys: Keys, frame: _Frame) -> None:
     if room - widest > _BESIDE_PT:  # also beside the panels above and below
         ax.legend(entries, texts, bbox_to_anchor=(1.01, 1.0), **common)
         return
-    lines = 1 + ax.get_xlabel().count("\n")
-    down = ScaledTranslation(0.0, -0.33 - 0.17 * lines, ax.figure.dpi_scale_trans)
+    deep = 1 + ax.get_xlabel().count("\n")
+    down = ScaledTranslation(0.0, -0.33 - 0.17 * deep, ax.figure.dpi_scale_trans)
     below = ax.transAxes + down
     columns = 2 if 2 * widest < frame.width else 1
     ax.legend(

@@ -210,7 +210,7 @@ def _draw_columns(ax: Axes, at: float, lane: Lane, window: tuple[int, int], colu
     scale = _FULL / np.maximum(total, 1.0)
     base: npt.NDArray[Any] = np.zeros(columns)
     for (kind, own), share in parts.items():
-        top = base + np.round(share * scale * _HEIGHTS) / _HEIGHTS
+        top: npt.NDArray[Any] = base + np.round(share * scale * _HEIGHTS) / _HEIGHTS
         filled = np.flatnonzero(top > base)
         runs = np.split(filled, np.flatnonzero(np.diff(filled) > 1) + 1) if len(filled) else []
         outlines = []
@@ -270,7 +270,7 @@ def shares(
         at = (np.clip(np.array(short[key]), start, end) - start) / width
         first = np.minimum(at[:, 0].astype(np.intp), columns - 1)
         here = np.minimum(at[:, 1], first + 1.0) - at[:, 0]
-        share = np.bincount(first, here, columns).astype(np.float64)
+        share: npt.NDArray[Any] = np.bincount(first, here, columns)
         share += np.bincount(first + 1, at[:, 1] - at[:, 0] - here, columns + 1)[:columns]
         found[key] = share
     return found
