@@ -203,7 +203,7 @@ def _draw_columns(ax: Axes, at: float, lane: Lane, window: tuple[int, int], colu
     """Fill columns of a lane from below to the share of their time that short bars take."""
     start, end = window
     width = (end - start) / columns
-    edges: npt.NDArray[np.float64] = np.arange(columns + 1) * width * 1e-3
+    edges: npt.NDArray[Any] = np.arange(columns + 1) * width * 1e-3
     low = at + (1 + _FULL) / 2
     parts = shares(lane.bars, window, columns)
     total: npt.NDArray[Any] = np.sum([*parts.values(), np.zeros(columns)], axis=0)
