@@ -236,14 +236,15 @@ class Decoder:
 
     def read_bytes(self, batch: Batch) -> float:
         """Bytes of weights that a pass reads, each once: rows of tables, experts that are used."""
-        return sum(self._read(part, batch) for part in self.parts()) + self._tied_bytes
+        return sum(self.part_bytes(part, batch) for part in self.parts()) + self._tied_bytes
 
     @property
     def _tied_bytes(self) -> float:
         """A tied head reads the whole table."""
         return self.plain.bytes_of(self.vocab * self.hidden) if self.tied else 0.0
 
-    def _read(self, part: Part, batch: Batch) -> float:
+    def part_bytes(self, part: Part, batch: Batch) -> float:
+        """Bytes of a part that a pass reads; a tied head's are no part's."""
         if part.kind == "table":
             return part.format.bytes_of(min(batch.tokens, self.vocab) * self.hidden)
         if part.kind == "expert":
