@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.result import RunAnalysis
+from perfmodel.base.files import opened_unpacked
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.operators import Call, Inference, formula_of, work_of
 from perfmodel.programs.pytorch.replays import captures
@@ -86,6 +88,30 @@ def test_replayed_kernels_have_the_operators_of_their_capture(pair: tuple[str, s
     assert without.work.modelled < 0.05
     assert any("replayed by CUDA graphs" in text for text in without.warnings)
     assert not any("replayed by CUDA graphs" in text for text in with_capture.warnings)
+
+
+def test_a_graph_of_any_program_that_is_captured_in_the_recording(tmp_path: Path) -> None:
+    """As torch.compile(mode="reduce-overhead") captures in the first steps."""
+    events = []
+    for report in VLLM[::-1]:
+        with opened_unpacked(PUBLIC / f"{report}.json.xz") as stream:
+            document = json.load(stream)
+        events += [e for e in document["traceEvents"] if e.get("ph") == "X"]
+    kept = []
+    for event in events:
+        if event["cat"] == "user_annotation":
+            if not event["name"].startswith("execute_"):
+                continue
+            event["name"] = "ProfilerStep#1"
+        kept.append(event)
+    file = tmp_path / "both.json"
+    file.write_text(json.dumps({**document, "traceEvents": kept}))
+    run = analyze([read(file)], Options()).fitted
+    assert run.program.name == "pytorch"
+    assert run.work is not None
+    calls = {row.name: row.count for row in run.work.operators if row.flops}
+    assert calls["aten::addmm"] == 72
+    assert "vllm::moe_forward" not in calls  # its weights are those of a model
 
 
 def test_a_capture_of_another_program_is_not_joined() -> None:

@@ -190,13 +190,16 @@ def with_replays(
 
 def _nested(source: Trace, available: Sequence[Capture]) -> tuple[Nesting, list[Int64]]:
     """Nest the ranges of the recording of captures; and the range around every captured call."""
-    rows = np.flatnonzero(~source.ranges.other_thread & (source.ranges.name != NO_NAME))
+    threads = np.concatenate([source.api.thread[one.call] for one in available])
+    processes = np.unique(source.thread_process[threads])
+    mine = np.isin(source.thread_process[source.ranges.thread], processes)
+    mine &= ~source.ranges.other_thread & (source.ranges.name != NO_NAME)
+    rows = np.flatnonzero(mine)
     nesting = nest(source.ranges, len(source.threads), rows, last_moment(source.ranges))
-    every = [one.call for one in available]
-    at_ns = [source.api.start_ns[call] for call in every]
-    threads = [source.api.thread[call] for call in every]
+    api = source.api
     return nesting, [
-        innermost(nesting, thread, at, at) for thread, at in zip(threads, at_ns, strict=True)
+        innermost(nesting, api.thread[one.call], api.start_ns[one.call], api.start_ns[one.call])
+        for one in available
     ]
 
 
