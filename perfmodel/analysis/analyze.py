@@ -44,7 +44,7 @@ from perfmodel.base.kernels import kernel_types
 from perfmodel.base.parallel import Engine, all_failed, attempt_reports
 from perfmodel.machines.devices import Identified, identify, known
 from perfmodel.programs import program_of_run
-from perfmodel.programs.facts import DeviceReduce, Facts, GemmTime
+from perfmodel.programs.facts import DeviceReduce, Facts, GemmTime, ServingFact
 from perfmodel.programs.findings import find
 from perfmodel.programs.identify import missing_values
 from perfmodel.programs.places import located
@@ -78,6 +78,7 @@ from perfmodel.workloads.work import Counts, Symbol, Workload
 
 if TYPE_CHECKING:
     from perfmodel.analysis.operators import StepWork
+    from perfmodel.analysis.serving import ServingRow
     from perfmodel.base.cache import Cache
     from perfmodel.machines.machine import Machine
     from perfmodel.programs.facts import OperatorRow
@@ -381,6 +382,7 @@ def _join(
         ranges_by_rank=ranges_by_rank(measured, run.ranks),
         work=work,
         hosts=hosts_of(run, named=options.host_names),
+        serving=_serving(run, steps, machine),
     )
     return _concluded(analysis, _facts(analysis, counts, collected, peaks, options, by_gpu=by_gpu))
 
@@ -427,6 +429,17 @@ def _work(
     from perfmodel.programs.layers import with_counts
 
     return step_work(with_counts(run.operators, options.layers, len(steps.ranks)), steps, machine)
+
+
+def _serving(
+    run: Run, steps: StepBreakdown | None, machine: Machine | None
+) -> tuple[ServingRow, ...]:
+    """The steps of an engine that serves a model; none of other programs."""
+    if steps is None or not any(one.engine for one in run.operators):
+        return ()
+    from perfmodel.analysis.serving import serving_rows  # most programs serve nothing
+
+    return serving_rows(run, steps, machine)
 
 
 def _times(
@@ -715,7 +728,18 @@ def _facts(
         lacking=lacking(analysis.unattributed),
         operators=operators,
         sizes_recorded=_names_sizes(analysis, options),
+        serving=tuple(_serving_facts(analysis.serving)),
     )
+
+
+def _serving_facts(rows: Sequence[ServingRow]) -> Iterator[ServingFact]:
+    """The engine's steps, as findings need them."""
+    total_s = sum(row.steps * row.step_s for row in rows) or 1.0
+    for row in rows:
+        yield ServingFact(
+            row.phase, row.steps * row.step_s / total_s, row.sequences, row.step_s, row.busy_s,
+            row.floor_s, row.weight_bytes, row.shards,
+        )  # fmt: skip
 
 
 def _names_sizes(analysis: RunAnalysis, options: Options) -> bool:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from perfmodel.analysis.operators import StepWork
     from perfmodel.analysis.outliers import Outlier
     from perfmodel.analysis.rates import Rate
+    from perfmodel.analysis.serving import ServingRow
     from perfmodel.analysis.steps import StepBreakdown
     from perfmodel.base.gpu import Gpu
     from perfmodel.machines.machine import Machine
@@ -164,6 +165,7 @@ class RunAnalysis:
     work: StepWork | None = None
     hosts: Mapping[int, str] = field(default_factory=dict)
     outliers: tuple[Outlier, ...] = ()
+    serving: tuple[ServingRow, ...] = ()
 
     @property
     def traces(self) -> tuple[Trace, ...]:

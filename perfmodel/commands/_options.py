@@ -100,9 +100,11 @@ def _paths(context: click.Context) -> list[Path]:
 
 def networks(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Offer the networks that perfmodel knows layer by layer."""
+    from perfmodel.workloads.decoder import published
     from perfmodel.workloads.networks import NETWORKS
 
-    return [CompletionItem(name) for name in NETWORKS if name.startswith(incomplete)]
+    known = (*NETWORKS, *published())
+    return [CompletionItem(name) for name in known if name.startswith(incomplete)]
 
 
 # --- files: `-` is standard input ---

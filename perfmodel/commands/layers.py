@@ -12,6 +12,8 @@ from perfmodel.commands import _options
 from perfmodel.commands._output import emit, warn
 
 _DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8")
+_CONTEXT = 1024
+"""Tokens of a sequence by default: a short prompt and its answer."""
 
 
 @click.command()
@@ -40,6 +42,10 @@ _DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8")
     metavar="RATE",
     help="Rate of the exchange, one way, such as 25GB/s; default: NVLink or PCIe.",
 )
+@click.option(
+    "--context", type=click.IntRange(1, 2**31), metavar="N",
+    help="Tokens of a sequence: counts prefill and decode of a language model.  [default: 1024]",
+)  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="List layers without FLOPs one by one, too.")
 @_options.output()
 def layers(network: str, every: bool, fmt: str, out: Path | None, **options: Any) -> None:
@@ -48,12 +54,18 @@ def layers(network: str, every: bool, fmt: str, out: Path | None, **options: Any
     NETWORK is alexnet (torchvision's), alexnet-caffe (grouped, 227 pixels), vgg16, vgg19,
     googlenet (the paper's, without auxiliary classifiers), resnet18 to resnet152; gpt2 to gpt2-xl,
     bert-base, bert-large, vit_b_16 to vit_h_14, llama-2-7b to llama-3-70b, mistral-7b; or a
-    config.json of Hugging Face; or MODULE:FUNCTION, a function that creates a torch model; or
+    config.json of Hugging Face; llama-3.1-8b to -405b, qwen3-0.6b to -235b-a22b, mixtral-8x7b,
+    mixtral-8x22b, deepseek-v3, gpt-oss-20b and gpt-oss-120b as they are served, which --context
+    asks of a config.json; or MODULE:FUNCTION, a function that creates a torch model; or
     FILE.onnx. With --machine, times are Paleo's (Qi et al., ICLR 2017): bytes and FLOPs of each
     layer at a percentage of the machine's peaks.
     """
     from perfmodel.render.layers import result
+    from perfmodel.workloads.decoder import published
 
+    if options["context"] is not None or network in published():
+        emit(_served(network, options), fmt, out)
+        return
     for name in ("ppp", "measured", "ranks", "forward", "link"):
         if options[name] not in (None, False) and options["machine"] is None:
             raise click.UsageError(f"--{name} is about times: give --machine NAME, too")
@@ -62,6 +74,20 @@ def layers(network: str, every: bool, fmt: str, out: Path | None, **options: Any
     if options["link"] and not options["ranks"]:
         raise click.UsageError("--link is about an exchange: give --ranks, too")
     emit(result(_counted(network, options), every), fmt, out)
+
+
+def _served(name: str, options: dict[str, Any]) -> Any:
+    """Count prefill and decode of a language model."""
+    from perfmodel.render.decoders import Counted, result
+    from perfmodel.workloads.decoder import decoder
+
+    for given in ("given", "ppp", "measured", "ranks", "forward", "link"):
+        if options[given]:
+            flag = "set" if given == "given" else given
+            raise click.UsageError(f"--{flag} is about training steps: leave it out")
+    machine, _ = _options.machine_of(options["machine"])
+    context = options["context"] or _CONTEXT
+    return result(Counted(decoder(name), options["batch_size"], context, machine))
 
 
 def _counted(name: str, options: dict[str, Any]) -> Any:

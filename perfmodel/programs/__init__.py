@@ -63,6 +63,9 @@ def programs() -> Iterator[Program]:
     from perfmodel.programs.jax import JAX_PROGRAM
 
     yield JAX_PROGRAM
+    from perfmodel.programs.serving.program import SERVING_PROGRAM
+
+    yield SERVING_PROGRAM
     from perfmodel.programs.pytorch.program import PYTORCH_PROGRAM
 
     yield PYTORCH_PROGRAM

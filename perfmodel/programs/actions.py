@@ -29,6 +29,8 @@ ADVICE: Final[Mapping[str, str]] = {
     "lower_precision": "use tensor cores: TF32, or 16-bit types",
     "move_less": "fuse element-wise kernels with what makes or takes their data; use 16-bit types",
     "raise_rate": "larger matrices: a larger batch; sizes that are multiples of 64",
+    "quantize_weights": "quantize the weights of these layers to 8 bits, or to 4 bits where the "
+    "accuracy allows it, and measure the accuracy",
     "fuse_attention": "use a fused attention kernel, which keeps the scores on the chip",
     "fuse_small": "fuse the kernels{where}, or capture them in a CUDA graph",
     "prefetch_pages": "cudaMemPrefetchAsync before the kernels that use them; or cudaMalloc in "

@@ -137,6 +137,30 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
+class ServingFact:
+    """Steps of an engine that serves a language model, as `analysis.serving.ServingRow`.
+
+    Attributes
+    ----------
+    phase : str
+    of_time : float
+        Share of the time of all steps.
+    sequences, step_s, busy_s : float
+    floor_s, weight_bytes : float or None
+    shards : int
+    """
+
+    phase: str
+    of_time: float
+    sequences: float
+    step_s: float
+    busy_s: float
+    floor_s: float | None
+    weight_bytes: float | None
+    shards: int
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What the findings are drawn from; all times are medians per rank and step.
 
@@ -183,6 +207,8 @@ class Facts:
         The ranks that `waiting` is of.
     host_ranks : mapping of int to (float, float)
         Time of each rank outside and inside MPI, of a program without a GPU.
+    serving : tuple of ServingFact
+        By phase, of an engine that serves a language model.
     polled_s, copying_s, host_reduction, input_copy
         Known where `Program.facts` knows the program's ranges: host time that completes reductions
         that began before, that is spent in copies, by direction, a reduction through the host, and
@@ -218,5 +244,6 @@ class Facts:
     numbers: tuple[int, ...] = ()
     host_ranks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     mean_s: float = 0.0
+    serving: tuple[ServingFact, ...] = ()
     host_reduction: HostReduction | None = None
     input_copy: Spent | None = None

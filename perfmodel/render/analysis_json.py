@@ -12,6 +12,7 @@ from perfmodel.analysis.result import RangeRow
 from perfmodel.analysis.rows import own_roof
 from perfmodel.base.document import pick, plain
 from perfmodel.render.operators import work_document
+from perfmodel.render.serving import serving_document
 from perfmodel.timing.range_times import ranks_of
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
             "unattributed_share": steps.unattributed,
         },
         **work_document(run),
+        "serving": serving_document(run.serving),
         "gemms": [
             {"range": label, "flops": flops, "rate": rate} for label, flops, rate in run.products
         ],

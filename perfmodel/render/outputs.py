@@ -18,7 +18,7 @@ from perfmodel.base.errors import ModelError, PerfmodelError
 from perfmodel.base.files import blocks, check_path, staged_folder
 from perfmodel.base.table import Column, Table, render
 from perfmodel.models.roofline import Point
-from perfmodel.render import messages, operators, tables
+from perfmodel.render import messages, operators, serving, tables
 from perfmodel.render.analysis_json import analysis_document
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ def csv_tables(analysis: Analysis) -> Iterator[tuple[str, Table]]:
         of_run["operators"] = operators.operators
     if any(run.work and run.work.modules for run in analysis.runs):
         of_run["modules"] = operators.modules
+    if any(run.serving for run in analysis.runs):
+        of_run["serving"] = serving.serving_table
     if any(run.messages for run in analysis.runs):
         of_run |= {
             "messages": messages.pairs, "waiting": messages.waiters, "chains": messages.chains,

@@ -16,7 +16,7 @@ from perfmodel.analysis.warnings import lacking
 from perfmodel.base.units import percent, si
 from perfmodel.programs.identify import read_mark
 from perfmodel.readers.trace import TORCH_PROFILER, Trace
-from perfmodel.render import messages, operators, tables
+from perfmodel.render import messages, operators, serving, tables
 from perfmodel.render.result import Block, Result
 from perfmodel.timing.copies import tells_devices
 
@@ -73,6 +73,8 @@ def _blocks(analysis: Analysis) -> Iterator[Block]:
             yield tables.categories(run)
         if run.steps.kernels:
             yield tables.kernels(run)
+    if run.serving:
+        yield from serving.tables(run.serving)
     if run.work:
         yield list(operators.work_lines(run.work))
         yield operators.operators_text(run.work)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
 from perfmodel.base.arrays import Int64
+from perfmodel.timing.engine_steps import EngineWork
 
 Phase = Literal["forward", "backward", "optimizer", "other"]
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
@@ -74,6 +75,8 @@ class OperatorTimes:
     counted : mapping of (str, str, str) to (float or None, float or None)
         By name, phase and sizes: bytes of DRAM, and of L2, that Nsight Compute counted of one call
         with empty caches; None where it did not. Empty without its table.
+    engine : mapping of (int, int) to EngineWork
+        By lane and step, where a step is one of an engine that serves a language model.
     """
 
     keys: tuple[OperatorKey, ...]
@@ -94,3 +97,4 @@ class OperatorTimes:
         default_factory=dict
     )
     source: str = "shapes"
+    engine: Mapping[tuple[int, int], EngineWork] = field(default_factory=dict)

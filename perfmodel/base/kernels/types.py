@@ -35,7 +35,7 @@ _TENSILE: Final = re.compile(
 )
 _PRODUCTS: Final = tuple((re.compile(row["pattern"]), row["type"]) for row in _FILE["product"])
 _TENSOR: Final = re.compile(
-    r"nvjet|tensorop|TensorOp|TmaGmma|s16816|s1688|s884|h884|h1688|h16816|d884|wgmma|hmma|gmma|warpgroup|mma_tensor"
+    r"nvjet|tensorop|TensorOp|TmaGmma|s16816|s1688|s884|h884|h1688|h16816|d884|wgmma|hmma|gmma|warpgroup|mma_tensor|_mfma"
     r"|flash|fmha|^(?>.*sm[89]0_xmma_)(?!.*ffma)|^Cijk_.*_MI\d"
 )
 _SIXTEEN_BITS: Final = re.compile(r"^(?>.*?cudnn_generated).*_f16_|^(?:void )?cudnn::fusion::")

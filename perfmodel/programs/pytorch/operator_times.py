@@ -15,6 +15,7 @@ from perfmodel.base.units import si
 from perfmodel.programs.pytorch.calls import Calls, Kernels, find_calls
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.operators import Call
+from perfmodel.programs.pytorch.replays import with_replays
 from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.readers.trace import KERNEL, NULL, TO_GPU, TO_HOST, Ranges, Trace
 from perfmodel.timing.intervals import lengths
@@ -82,12 +83,12 @@ def operator_times(
     if found is None:
         return None
     warnings = (*found.warnings, *_slowed(steps))
+    unknown = (None,) * len(steps.steps)
+    calls, _, _ = with_replays(trace, steps, found.calls, trace, unknown, dtype, causal=causal)
     inside = steps.times.ops
     number = steps.steps.number[inside.step].astype(np.int64)
     lanes = len(steps.times.process)
-    return tabulate(
-        trace, found.calls, Placed(inside.op, inside.lane, number, lanes, causal, warnings)
-    )
+    return tabulate(trace, calls, Placed(inside.op, inside.lane, number, lanes, causal, warnings))
 
 
 def _slowed(steps: StepReport) -> Iterator[str]:

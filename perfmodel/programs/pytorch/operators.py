@@ -10,16 +10,21 @@ a cache before.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.escape import printable
 from perfmodel.base.units import sizes_text
 from perfmodel.programs.pytorch.names import Size, Sizes
 from perfmodel.timing.operator_times import Phase
+
+if TYPE_CHECKING:
+    from perfmodel.timing.engine_steps import EngineStep
+    from perfmodel.workloads.decoder import Decoder
 
 Origin = Literal["kernel", "inputs", "default", "given", ""]
 Product = Literal["gemm", "attention", "convolution", "transposed", "gradients", "other", ""]
@@ -37,13 +42,38 @@ class OperatorWork(NamedTuple):
     """What an operator must do: FLOPs of its GEMMs, and bytes to and from memory.
 
     `shape` is (m, n, k) of one GEMM, (batch times heads, queries, numbers of a head) of attention;
-    None of all else.
+    None of all else. Of what it reads and writes `weight_bytes` are a model's weights, and
+    `cache_bytes` are of a KV cache, where the operator is of an engine that serves the model.
     """
 
     flops: int
     read_bytes: int
     write_bytes: int
     shape: tuple[int, int, int] | None = None
+    weight_bytes: int = 0
+    cache_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """What a call of an engine that serves a model does not say by its sizes.
+
+    Attributes
+    ----------
+    step : EngineStep
+        What the engine's step computes.
+    model : Decoder or None
+        The model, where the sizes of operators are those of a known one.
+    shards : int
+        GPUs that share each layer.
+    layer : int or None
+        Which layer the call is of.
+    """
+
+    step: EngineStep
+    model: Decoder | None = None
+    shards: int = 1
+    layer: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +115,8 @@ class Call:
         Type of its longest kernel or of its inputs, and which of them says it.
     unit : str
         The machine's peak for its arithmetic.
+    inference : Inference or None
+        Tokens and model, of a call in the step of an engine that serves one.
     work : OperatorWork or None
         What its formula counts; None without a formula, or where the sizes do not say it.
     fusible_bytes : int
@@ -111,6 +143,7 @@ class Call:
     dtype: str = ""
     origin: Origin = ""
     unit: str = ""
+    inference: Inference | None = None
     work: OperatorWork | None = None
     fusible_bytes: int = 0
 
@@ -188,6 +221,8 @@ class Formula:
         Whether it is of a layer, so that a forward pass has begun (as with products).
     parameters : bool
         Whether its tensors are parameters, gradients or moments, so that their type is known.
+    by_step : bool
+        Whether `count` needs `Call.inference`.
     phase : str
         Phase of a step where no range around it says one; '' if it may be of any.
     """
@@ -203,6 +238,7 @@ class Formula:
     whole: bool = False
     layer: bool = False
     parameters: bool = False
+    by_step: bool = False
     phase: Phase | Literal[""] = ""
 
 
@@ -213,12 +249,14 @@ NONZERO: Final = "aten::nonzero"
 FUSED: Final = "triton_"
 """How the names of kernels begin that torch.compile makes; the formula of all is under this."""
 _UNKNOWN: Final = Formula()
+_LINE: Final = re.compile(r"(?<=[a-z])_[0-9]{1,6}$")
+"""Line of the source that a profiler writes behind a name; `*` in place of it in `FORMULAS`."""
 _SHOWN: Final = 8
 """Sizes in an error: those of a list of parameters may be thousands."""
 _Count = Callable[[Call], OperatorWork]
 
 
-def _register(names: tuple[str, ...], known: Formula) -> None:
+def register(names: tuple[str, ...], known: Formula) -> None:
     """Say what is known of operators.
 
     Raises
@@ -235,11 +273,11 @@ def _register(names: tuple[str, ...], known: Formula) -> None:
 def formula(*names: str, **facts: Any) -> Callable[[_Count], _Count]:
     """Register a function as what counts operators, with other facts of `Formula`."""
 
-    def register(count: _Count) -> _Count:
-        _register(names, Formula(count, **facts))
+    def registered(count: _Count) -> _Count:
+        register(names, Formula(count, **facts))
         return count
 
-    return register
+    return registered
 
 
 def formula_of(name: str) -> Formula:
@@ -248,7 +286,8 @@ def formula_of(name: str) -> Formula:
     >>> formula_of("aten::mm").product, formula_of("aten::view").count
     ('gemm', None)
     """
-    return FORMULAS.get(FUSED if name.startswith(FUSED) else name, _UNKNOWN)
+    found = FORMULAS.get(FUSED if name.startswith(FUSED) else name)
+    return found or FORMULAS.get(_LINE.sub("_*", name), _UNKNOWN)
 
 
 def work_of(call: Call) -> OperatorWork | None:
@@ -651,7 +690,7 @@ def _heads_first(call: Call, first: int) -> Sizes:
 # --- normalization
 
 
-_register(("aten::rms_norm", "aten::dropout"), Formula(layer=True))  # others inside do the work
+register(("aten::rms_norm", "aten::dropout"), Formula(layer=True))  # others inside do the work
 
 
 @formula("aten::native_layer_norm", layer=True, output_types={1: "float32", 2: "float32"})
@@ -1300,7 +1339,7 @@ def foreach_copy(call: Call) -> OperatorWork:
     return OperatorWork(0, call.read(*range(half, 2 * half)), call.read(*range(half)))
 
 
-_register(("aten::_amp_update_scale_",), Formula(phase="optimizer"))
+register(("aten::_amp_update_scale_",), Formula(phase="optimizer"))
 
 
 @formula("aten::_amp_foreach_non_finite_check_and_unscale_", parameters=True, phase="optimizer")

@@ -129,7 +129,15 @@ def _elements(name: str, size: Size, sizes: list[Size]) -> int:
     tokens = _tokens(sizes)
     if "embedding" in name and len(size) == 2 and size[0] > tokens > 0:
         return distinct_rows(size[0], tokens) * size[1]
+    if len(size) == 2 and (rows := _looked_up(size, sizes)):
+        return distinct_rows(size[0], rows) * size[1]
     return numel(size)
+
+
+def _looked_up(table: Size, sizes: list[Size]) -> int:
+    """Rows of a table that an index names, 0 if none does: beside both are rows of the result."""
+    indices = [s[0] for s in sizes if len(s) == 1 and 0 < s[0] < table[0]]
+    return next((n for n in indices if (n, table[1]) in sizes), 0)
 
 
 def _tokens(sizes: list[Size]) -> int:

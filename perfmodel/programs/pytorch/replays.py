@@ -1,0 +1,267 @@
+"""Graph replays: which call of the capture made each replayed kernel, and so its operator.
+
+A replay launches all kernels of a graph at once, inside no operator. The calls that were captured
+launched nothing, but lie inside their operators, in the same recording or in one of the capture.
+Nodes run in the order of their capture on one stream, so that the n-th kernel of a replay is the
+n-th captured call; a capture belongs to a replay if it has as many, and if what multiplies in one
+multiplies in the other.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.arrays import Int32, Int64
+from perfmodel.base.kernels import kernel
+from perfmodel.programs.pytorch.calls import Calls, Kernels, find_calls
+from perfmodel.programs.pytorch.names import parse
+from perfmodel.programs.pytorch.operators import Call, formula_of
+from perfmodel.programs.pytorch.tree import Tree
+from perfmodel.readers.trace import KERNEL, NO_NAME, Trace
+from perfmodel.timing.launched import launched
+from perfmodel.timing.nesting import Nesting, innermost, last_moment, nest
+from perfmodel.timing.projection import join_launches
+from perfmodel.timing.step_report import StepReport
+
+_FILE: Final = tomllib.loads(
+    files("perfmodel.programs.pytorch").joinpath("replays.toml").read_text(encoding="utf-8")
+)
+_NODE: Final = re.compile(_FILE["node"])
+_LABELS: Final = tuple(re.compile(row["pattern"]) for row in _FILE["capture"])
+_ALIKE: Final = 0.9
+"""Share of products and of torch.compile's kernels that must be the same in capture and replay:
+a captured operator may choose another kernel only where the library tunes itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A captured graph: the calls that made its nodes, rows of `ApiCalls`, in their order.
+
+    `tokens` is what the range around it names, None where none does.
+    """
+
+    call: Int64
+    tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The operations of one replay, rows of `GpuOps` by their start; and the launching call."""
+
+    op: Int64
+    call: int
+    at_ns: int
+
+
+def captures(trace: Trace) -> tuple[Capture, ...]:
+    """Return the graphs that were captured in a recording, in their order."""
+    api = trace.api
+    names = [trace.strings[code] for code in range(len(trace.strings))]
+    begins, ends = (_called(trace, names, _FILE[key]) for key in ("begin", "end"))
+    if not len(begins):
+        return ()
+    makes = np.array([bool(_NODE.match(name)) for name in names], np.bool_)[api.name]
+    makes[join_launches(trace, trace.ops, api)[1]] = False  # what ran was not captured
+    found = []
+    labels = [_tokens(label) for label in trace.range_labels]
+    said = np.flatnonzero([one is not None for one in labels])
+    rows = np.flatnonzero(np.isin(trace.ranges.name, said))
+    for begin in begins.tolist():
+        same = ends[(api.thread[ends] == api.thread[begin]) & (ends > begin)]
+        until = api.start_ns[same[0]] if len(same) else np.iinfo(np.int64).max
+        inside = makes & (api.start_ns > api.start_ns[begin]) & (api.start_ns < until)
+        inside &= api.thread == api.thread[begin]
+        at = api.start_ns[begin]
+        around = rows[(trace.ranges.start_ns[rows] <= at) & (trace.ranges.end_ns[rows] >= at)]
+        tokens = labels[int(trace.ranges.name[around[-1]])] if len(around) else None
+        found.append(Capture(np.flatnonzero(inside), tokens))
+    return tuple(one for one in found if len(one.call))
+
+
+def _called(trace: Trace, names: Sequence[str], wanted: Sequence[str]) -> Int64:
+    chosen = np.array([name.startswith(tuple(wanted)) for name in names], np.bool_)
+    return np.flatnonzero(chosen[trace.api.name]) if len(names) else np.empty(0, np.int64)
+
+
+def _tokens(label: str) -> int | None:
+    found = (pattern.match(label) for pattern in _LABELS)
+    return next((int(match["tokens"]) for match in found if match), None)
+
+
+def replays(trace: Trace, steps: StepReport) -> tuple[Replay, ...]:
+    """Return the replays in the steps of a recording, in the order of their launch."""
+    known = np.array([name.startswith(tuple(_FILE["replay"])) for name in trace.strings], np.bool_)
+    if not known.any():
+        return ()
+    found = launched(trace)
+    mine = np.isin(found.op, steps.times.ops.op) & known[trace.api.name[found.call]]
+    op, call = found.op[mine], found.call[mine]
+    order = np.lexsort((trace.ops.start_ns[op], call))
+    op, call = op[order], call[order]
+    cuts = np.flatnonzero(np.diff(call)) + 1
+    each = [part for part in np.split(op, cuts) if len(part)]
+    first = call[np.append(0, cuts)].tolist() if len(call) else []
+    made = [
+        Replay(part, row, int(trace.api.start_ns[row]))
+        for part, row in zip(each, first, strict=True)
+    ]
+    return tuple(sorted(made, key=lambda one: one.at_ns))
+
+
+def with_replays(
+    trace: Trace,
+    steps: StepReport,
+    calls: Calls,
+    source: Trace,
+    tokens: Sequence[int | None],
+    dtype: str | None = None,
+    *,
+    causal: bool = False,
+) -> tuple[Calls, int, int]:
+    """Give replayed kernels the operators of their capture.
+
+    Parameters
+    ----------
+    trace, steps : Trace, StepReport
+        The recording with the replays.
+    calls : Calls
+        Its calls, one owner for every operation of `steps`.
+    source : Trace
+        The recording with the captures, which may be the same.
+    tokens : sequence of int or None
+        Of every step, where they are known: of captures that fit, the smallest for as many.
+    dtype, causal
+        As `calls.find_calls`.
+
+    Returns
+    -------
+    Calls
+    int, int
+        How many operations were replayed, and how many of them have a captured call.
+    """
+    wanted = replays(trace, steps)
+    total = sum(len(one.op) for one in wanted)
+    available = captures(source) if total else ()
+    if not available:
+        return calls, total, 0
+    ops = steps.times.ops
+    place = np.full(int(max(ops.op.max(initial=0), 0)) + 1, -1)
+    place[ops.op] = np.arange(len(ops.op))
+    names = parse((*source.range_labels, ""), cut=source.numbers is not None)
+    products = [bool(formula_of(name).product == "gemm") for name in names.name]
+    nesting, nodes = _nested(source, available)
+    labels = source.ranges.name[nesting.row]
+    chosen = _chosen(trace, wanted, available, nodes, labels, names.name, products,
+                     [tokens[int(ops.step[place[one.op[0]]])] for one in wanted])  # fmt: skip
+    owner, phase, module = calls.owner.copy(), [*calls.phase], [*calls.module]
+    more: list[Call] = [*calls.calls]
+    matched = 0
+    tree = Tree(
+        labels, nesting.parent, nesting.start_ns, nesting.thread,
+        source.ranges.number[nesting.row], source.numbers,
+    )  # fmt: skip
+    for number in dict.fromkeys(i for i in chosen if i is not None):
+        mine = [one for one, i in zip(wanted, chosen, strict=True) if i == number]
+        op = mine[0].op
+        kernels = Kernels(
+            nodes[number], trace.ops.name[op], trace.ops.kind[op],
+            (trace.ops.end_ns - trace.ops.start_ns)[op], trace.ops.bytes[op], trace.strings,
+        )  # fmt: skip
+        its = find_calls(names, tree, kernels, dtype, causal=causal)
+        used, code = np.unique(its.owner[its.owner >= 0], return_inverse=True)
+        for one in mine:
+            at = place[one.op]
+            owner[at] = -1
+            owner[at[its.owner >= 0]] = code + len(more)
+            more += [its.calls[i] for i in used.tolist()]
+            for i, where in enumerate(at.tolist()):
+                phase[where], module[where] = its.phase[i], its.module[i]
+            matched += len(at)
+    found = replace(calls, calls=tuple(more), owner=owner, phase=tuple(phase), module=tuple(module))
+    return found, total, matched
+
+
+def _nested(source: Trace, available: Sequence[Capture]) -> tuple[Nesting, list[Int64]]:
+    """Nest the ranges of the recording of captures; and the range around every captured call."""
+    threads = np.concatenate([source.api.thread[one.call] for one in available])
+    processes = np.unique(source.thread_process[threads])
+    mine = np.isin(source.thread_process[source.ranges.thread], processes)
+    mine &= ~source.ranges.other_thread & (source.ranges.name != NO_NAME)
+    rows = np.flatnonzero(mine)
+    nesting = nest(source.ranges, len(source.threads), rows, last_moment(source.ranges))
+    api = source.api
+    return nesting, [
+        innermost(nesting, api.thread[one.call], api.start_ns[one.call], api.start_ns[one.call])
+        for one in available
+    ]
+
+
+def _chosen(
+    trace: Trace,
+    wanted: Sequence[Replay],
+    available: Sequence[Capture],
+    nodes: Sequence[Int64],
+    labels: Int32 | Int64,
+    names: Sequence[str],
+    products: Sequence[bool],
+    tokens: Sequence[int | None],
+) -> tuple[int | None, ...]:
+    """Choose the capture of every replay: one that fits, after that of the replay before."""
+    fits: dict[tuple[int, bytes], bool] = {}
+    found: list[int | None] = []
+    last = -1
+    for one, needed in zip(wanted, tokens, strict=True):
+        order = sorted(
+            range(len(available)),
+            key=lambda i: (_excess(available[i].tokens, needed), (i - last - 1) % len(available)),
+        )
+        content = trace.ops.name[one.op].tobytes()
+        best = None
+        for i in order:
+            if len(available[i].call) != len(one.op):
+                continue
+            key = i, content
+            if key not in fits:
+                fits[key] = _fits(trace, one, nodes[i], labels, names, products)
+            if fits[key]:
+                best = i
+                break
+        found.append(best)
+        last = last if best is None else best
+    return tuple(found)
+
+
+def _excess(captured: int | None, needed: int | None) -> int:
+    """Tokens by which a capture is too large; the more, the worse; far worse if it is too small."""
+    if captured is None or needed is None:
+        return 0
+    return captured - needed if captured >= needed else (1 << 32) + needed - captured
+
+
+def _fits(
+    trace: Trace,
+    one: Replay,
+    node: Int64,
+    labels: Int32 | Int64,
+    names: Sequence[str],
+    products: Sequence[bool],
+) -> bool:
+    """Whether GEMMs were captured where GEMMs run, and torch.compile's kernels where these run."""
+    checked = same = 0
+    for op, at in zip(one.op.tolist(), node.tolist(), strict=True):
+        label = int(labels[at]) if at >= 0 else -1
+        if label < 0 or trace.ops.kind[op] != KERNEL:
+            continue
+        name = trace.strings[trace.ops.name[op]]
+        if products[label]:
+            checked, same = checked + 1, same + kernel(name).multiplies
+        elif names[label].startswith("triton_"):
+            checked, same = checked + 1, same + (name == names[label])
+    return checked > 0 and same >= _ALIKE * checked

@@ -1,0 +1,60 @@
+"""Programs that serve language models in PyTorch, and what to change in them against each loss."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from perfmodel.programs.actions import Actions
+from perfmodel.programs.identify import Identity
+from perfmodel.programs.program import Options
+from perfmodel.programs.pytorch.program import ACTIONS, PyTorchProgram
+from perfmodel.programs.serving.steps import is_serving
+from perfmodel.readers import read
+from perfmodel.readers.trace import Trace
+from perfmodel.timing.operator_times import OperatorTimes
+from perfmodel.timing.step_report import StepReport
+
+_ACTIONS: Final = Actions(texts={
+    **ACTIONS.texts,
+    "launch_less":
+        "replay the step as a CUDA graph: vLLM without --enforce-eager, with cudagraph_mode FULL "
+        "or FULL_AND_PIECEWISE; SGLang without --disable-cuda-graph, with --cuda-graph-max-bs of "
+        "the batch",
+    "compute_less":
+        "let the host prepare the next step while the GPU computes: vLLM --async-scheduling; "
+        "SGLang without --disable-overlap-schedule",
+    "quantize_weights":
+        "serve a checkpoint with weights of 8 or 4 bits (FP8, AWQ, GPTQ, MXFP4, NVFP4), or set "
+        "--quantization fp8, and measure the accuracy",
+})  # fmt: skip
+"""What to set in an engine against each loss; of others what PyTorch offers."""
+
+
+class ServingProgram(PyTorchProgram):
+    """See `perfmodel.programs.program.Program`."""
+
+    name: str = "serving"
+
+    def recognizes(self, trace: Trace, options: Options) -> bool:
+        """Whether a range is a step of an engine."""
+        return is_serving(trace)
+
+    def has_operators(self, trace: Trace, options: Options) -> bool:
+        """Whether steps are counted: always, by their operators or by their names."""
+        return True
+
+    def actions(self, identity: Identity) -> Actions:
+        """Return what to set in the engine."""
+        return _ACTIONS
+
+    def _operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
+        from perfmodel.programs.pytorch.replays import captures
+        from perfmodel.programs.serving.times import serving_times
+
+        source = trace if options.shapes is None else read(options.shapes)
+        if options.shapes is not None and not captures(source):
+            return super()._operators(trace, steps, options)
+        return serving_times(trace, steps, options, source)
+
+
+SERVING_PROGRAM: Final = ServingProgram()

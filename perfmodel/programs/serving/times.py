@@ -1,0 +1,205 @@
+"""Joins the steps of serving engines to their operators: replays, tokens, weights and KV cache."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from perfmodel.base.arrays import Bool, Int64
+from perfmodel.base.kernels.types import ITEM_BYTES
+from perfmodel.programs.program import Options
+from perfmodel.programs.pytorch.calls import Calls
+from perfmodel.programs.pytorch.operator_times import Placed, find, tabulate
+from perfmodel.programs.pytorch.operators import Call, Inference, formula_of, numel, work_of
+from perfmodel.programs.pytorch.replays import with_replays
+from perfmodel.programs.serving.formulas import WEIGHTS
+from perfmodel.programs.serving.steps import engine_steps
+from perfmodel.readers.trace import Trace
+from perfmodel.timing.engine_steps import EngineStep, EngineWork
+from perfmodel.timing.kernels import communicating
+from perfmodel.timing.operator_times import OperatorTimes, Phase
+from perfmodel.timing.step_report import StepReport
+from perfmodel.workloads.decoder import Batch, Decoder, published
+
+_SHARDS: Final = (1, 2, 4, 8, 16)
+"""GPUs that may share a layer: heads and widths of models are multiples of powers of 2."""
+_COVERED: Final = 0.9
+"""Of the computing time: where formulas cover less, the model's weights count, not those seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The model of a step, and how many GPUs share its layers."""
+
+    model: Decoder | None = None
+    shards: int = 1
+
+
+def serving_times(
+    trace: Trace, steps: StepReport, options: Options, source: Trace
+) -> OperatorTimes:
+    """Count the operators of engine steps, those of replayed graphs among them.
+
+    Parameters
+    ----------
+    trace, steps : Trace, StepReport
+    options : Options
+    source : Trace
+        The recording of the graphs' capture; `trace` itself where no other one is given.
+    """
+    said = engine_steps(trace, steps.steps)
+    found = find(trace, steps, options.dtype, causal=options.causal)
+    count = len(steps.times.ops.op)
+    unknown: list[Phase] = ["forward"] * count
+    nothing = Calls((), np.full(count, -1, np.int64), tuple(unknown), ("",) * count)
+    calls = found.calls if found else nothing
+    tokens = [one.tokens if one else None for one in said]
+    calls, replayed, joined = with_replays(
+        trace, steps, calls, source, tokens, options.dtype, causal=options.causal
+    )
+    calls, work = _counted(trace, steps, calls, said)
+    inside = steps.times.ops
+    number = steps.steps.number[inside.step].astype(np.int64)
+    warnings = (*(found.warnings if found else ()), *_hidden(replayed, joined))
+    placed = Placed(
+        inside.op, inside.lane, number, len(steps.times.process), options.causal, warnings
+    )
+    return replace(tabulate(trace, calls, placed), engine=work)
+
+
+def _hidden(replayed: int, joined: int) -> Iterator[str]:
+    """Say what replays hide, and how to see it."""
+    if joined < replayed:
+        yield (
+            f"{replayed - joined} of {replayed} kernels are replayed by CUDA graphs, and no "
+            f"recording of the capture names their operators: FLOPs and bytes lack them; give the "
+            f"recording of the capture by --shapes FILE (docs/serving.md)"
+        )
+
+
+def _counted(
+    trace: Trace, steps: StepReport, calls: Calls, said: Sequence[EngineStep | None]
+) -> tuple[Calls, dict[tuple[int, int], EngineWork]]:
+    """Count calls with the tokens of their step; and what every lane's step must do."""
+    ops = steps.times.ops
+    sends = communicating(trace)[ops.op]
+    spent = (trace.ops.end_ns - trace.ops.start_ns)[ops.op]
+    start = trace.ops.start_ns[ops.op]
+    more = [*calls.calls]
+    work: dict[tuple[int, int], EngineWork] = {}
+    cells = np.unique(np.column_stack([ops.lane, ops.step]), axis=0).tolist()
+    for lane, at in cells:
+        step = said[at]
+        if step is None:
+            continue
+        mine = np.flatnonzero((ops.lane == lane) & (ops.step == at))
+        mine = mine[np.argsort(start[mine], kind="stable")]
+        owner = calls.owner[mine]
+        seen = [*dict.fromkeys(owner[owner >= 0].tolist())]
+        known = recognized([calls.calls[i] for i in seen])
+        _tell(more, seen, step, known)
+        modelled = np.array([i >= 0 and more[i].work is not None for i in owner.tolist()], np.bool_)
+        quiet = ~sends[mine]
+        share = spent[mine][modelled & quiet].sum() / max(spent[mine][quiet].sum(), 1)
+        talking = _first_owners(owner, ~quiet)
+        number = int(steps.steps.number[at])
+        work[int(lane), number] = _work(
+            [more[i] for i in seen], [more[i] for i in talking], step, known,
+            covered=bool(share >= _COVERED),
+        )  # fmt: skip
+    return replace(calls, calls=tuple(more)), work
+
+
+def _first_owners(owner: Int64, chosen: Bool) -> list[int]:
+    return [*dict.fromkeys(owner[chosen & (owner >= 0)].tolist())]
+
+
+def _tell(calls: list[Call], seen: Sequence[int], step: EngineStep, known: Known) -> None:
+    """Count the calls of a step that need its tokens."""
+    attends = [i for i in seen if formula_of(calls[i].name).product == "attention"]
+    layers = known.model.layers if known.model else 0
+    layer = {i: n for n, i in enumerate(attends)} if len(attends) == layers else {}
+    made: dict[tuple[int, bool], Call] = {}
+    for i in seen:
+        if not formula_of(calls[i].name).by_step:
+            continue
+        at = layer.get(i)
+        key = id(calls[i]), bool(at is not None and known.model and known.model.windowed(at))
+        if key not in made:
+            told = replace(calls[i], inference=Inference(step, known.model, known.shards, at))
+            made[key] = replace(told, work=work_of(told))
+        calls[i] = made[key]
+
+
+def recognized(calls: Sequence[Call]) -> Known:
+    """Return the published model whose layers' GEMMs a step has, and over how many GPUs.
+
+    By the projections before and behind attention of every layer, and by the router of experts.
+    """
+    seen = Counter(
+        call.work.shape[1:] for call in calls
+        if call.work and call.work.shape and formula_of(call.name).product == "gemm"
+    )  # fmt: skip
+    for model in published().values():
+        for shards in _SHARDS:
+            if _has(model, shards, seen):
+                return Known(model, shards)
+    return Known()
+
+
+def _has(model: Decoder, shards: int, seen: Counter[tuple[int, int]]) -> bool:
+    if model.heads % shards:
+        return False
+    value = model.latent[4] if model.latent else model.head_dim
+    behind = seen[model.hidden, model.heads // shards * value]
+    routers = seen[model.experts, model.hidden] if model.experts else None
+    if routers is not None and routers != model.layers - model.dense_layers:
+        return False
+    if model.latent:
+        return behind >= model.layers
+    columns = (model.heads // shards + 2 * max(model.kv_heads // shards, 1)) * model.head_dim
+    return behind >= model.layers and seen[columns, model.hidden] == model.layers
+
+
+def _work(
+    calls: Sequence[Call],
+    talking: Sequence[Call],
+    step: EngineStep,
+    known: Known,
+    *,
+    covered: bool,
+) -> EngineWork:
+    """Sum up what a step must do; of a model that is known where formulas cover too little."""
+    exchanged = float(sum(_exchanged(call) for call in talking))
+    name = known.model.name if known.model else ""
+    model, shards = known.model, known.shards
+    if covered:
+        computing = [call for call in calls if call.work and call not in talking]
+        flops: Counter[str] = Counter()
+        weights = cache = 0
+        for call in computing:
+            assert call.work is not None
+            if call.work.flops:
+                flops[call.unit] += call.work.flops
+            place = WEIGHTS.get(call.name)
+            weights += call.work.weight_bytes if place is None else call.read(place)
+            cache += call.work.cache_bytes
+        done = tuple((unit, float(count)) for unit, count in flops.items())
+        return EngineWork(step, name, shards, float(weights), float(cache), done, exchanged)
+    if model is None:
+        return EngineWork(step, name, shards, None, None, (), exchanged)
+    batch = Batch(step.sequences, step.tokens, step.cached, step.pairs)
+    return EngineWork(
+        step, name, shards, model.read_bytes(batch) / shards, model.cache_bytes(batch) / shards,
+        ((model.plain.unit, model.flops(batch) / shards),), exchanged,
+    )  # fmt: skip
+
+
+def _exchanged(call: Call) -> int:
+    """Bytes of the tensor that an operator exchanges: its first argument that has elements."""
+    size = next((size for size in call.sizes if numel(size)), ())
+    return numel(size) * ITEM_BYTES.get(call.dtype, 2)

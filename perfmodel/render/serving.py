@@ -1,0 +1,75 @@
+"""Serving in tables and JSON: phases, tokens, and the least time of a step beside the measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from perfmodel.base.table import Column, Table
+
+if TYPE_CHECKING:
+    from perfmodel.analysis.result import RunAnalysis
+    from perfmodel.analysis.serving import ServingRow
+
+_NOTE: Final = (
+    "Floor: weights and KV cache moved once at the memory's bandwidth, FLOPs at the peaks of their "
+    "types, or exchanged tensors over the link, whichever takes longest. Host: time in which the "
+    "GPU does nothing"
+)
+_AT_LEAST: Final = "KV tokens are a lower bound: the engine's ranges do not name the cached tokens"
+
+_COLUMNS: Final = (
+    Column("phase", "Phase"),
+    Column("steps", "Steps", "int"),
+    Column("sequences", "Sequences", "float", digits=0),
+    Column("context_tokens", "Prompt tokens", "float", digits=0,
+           of=lambda r: r.context_tokens or None),
+    Column("generation_tokens", "Generated", "float", digits=0,
+           of=lambda r: r.generation_tokens or None),
+    Column("cached_tokens", "KV tokens", "float", digits=0),
+    Column("step_s", "Step", "si", "s"),
+    Column("busy_s", "GPU busy", "si", "s"),
+    Column("host_s", "Host", "si", "s"),
+    Column("floor_s", "Floor", "si", "s"),
+    Column("floor_by", "Floor by"),
+    Column("of_floor", "Floor/step", "percent", digits=0),
+)  # fmt: skip
+_FLOORS: Final = (
+    Column("phase", "Phase"),
+    Column("model", "Model", of=lambda r: r.model or None),
+    Column("shards", "GPUs a layer", "int"),
+    Column("weight_bytes", "Weights", "si", "B"),
+    Column("cache_bytes", "KV cache", "si", "B"),
+    Column("memory_s", "Memory", "si", "s"),
+    Column("compute_s", "Compute", "si", "s"),
+    Column("exchange_s", "Exchange", "si", "s"),
+    Column("tokens_per_s", "Tokens/s", "si"),
+    Column("compute_bound_sequences", "Compute-bound from", "float", digits=0),
+)
+
+
+def tables(rows: Sequence[ServingRow]) -> list[Table]:
+    """Return phases with their floors, and what the floors are made of."""
+    notes = [_NOTE, *([] if all(row.exact for row in rows) else [_AT_LEAST])]
+    engine = rows[0].engine
+    return [
+        Table.of(f"Serving: steps of {engine} (median step)", rows, _COLUMNS, notes),
+        Table.of("Serving: least time of a step", rows, _FLOORS),
+    ]
+
+
+def serving_table(run: RunAnalysis) -> Table:
+    """All of it, for files."""
+    columns = (Column("engine", "Engine"), *_COLUMNS, *_FLOORS[1:])
+    return Table.of("Serving", run.serving, columns)
+
+
+def serving_document(rows: Sequence[ServingRow]) -> dict[str, Any] | None:
+    """Return the phase with most time, and all of them as `phases`; None if nothing serves."""
+    if not rows:
+        return None
+    every = [
+        {**asdict(row), "host_s": row.host_s, "tokens_per_s": row.tokens_per_s} for row in rows
+    ]
+    return {**every[0], "phases": every}

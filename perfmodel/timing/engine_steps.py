@@ -1,0 +1,83 @@
+"""Steps of an engine that serves a language model: sequences and tokens of prompts and answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Stage = Literal["prefill", "decode", "mixed"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStep:
+    """What one step of an engine computes, as the name of its range says.
+
+    Attributes
+    ----------
+    engine : str
+        Such as 'vllm' or 'sglang'.
+    contexts, context_tokens : int
+        Sequences of which a part of the prompt is computed, and its tokens.
+    generations, generation_tokens : int
+        Sequences that get a token, and tokens computed for them.
+    cached : int
+        Tokens whose keys and values are read, the step's own among them.
+    pairs : int
+        Queries times the keys that each sees, under a causal mask.
+    exact : bool
+        Whether the name says `cached` and `pairs`; else they are lower bounds.
+    """
+
+    engine: str
+    contexts: int
+    context_tokens: int
+    generations: int
+    generation_tokens: int
+    cached: int
+    pairs: int
+    exact: bool
+
+    @property
+    def stage(self) -> Stage:
+        """What it is: of prompts alone, of answers alone, or of both."""
+        if not self.contexts:
+            return "decode"
+        return "mixed" if self.generations else "prefill"
+
+    @property
+    def sequences(self) -> int:
+        """All sequences."""
+        return self.contexts + self.generations
+
+    @property
+    def tokens(self) -> int:
+        """All tokens that are computed."""
+        return self.context_tokens + self.generation_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWork:
+    """What a step of an engine must do, of one GPU.
+
+    Attributes
+    ----------
+    step : EngineStep
+    model : str
+        The model whose sizes the operators have; '' where none is recognized.
+    shards : int
+        GPUs that share each layer.
+    weight_bytes, cache_bytes : float or None
+        Read of weights, and read and written of the KV cache, each once; None if unknown.
+    flops : tuple of (str, float)
+        By unit of the machine.
+    exchange_bytes : float
+        Of tensors that GPUs exchange.
+    """
+
+    step: EngineStep
+    model: str
+    shards: int
+    weight_bytes: float | None
+    cache_bytes: float | None
+    flops: tuple[tuple[str, float], ...]
+    exchange_bytes: float

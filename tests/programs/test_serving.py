@@ -1,0 +1,276 @@
+"""Steps of serving engines: tokens, graph replays, formulas worked by hand, floors."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfmodel.analysis.analyze import analyze
+from perfmodel.analysis.result import RunAnalysis
+from perfmodel.base.files import opened_unpacked
+from perfmodel.programs.program import Options
+from perfmodel.programs.pytorch.operators import Call, Inference, formula_of, work_of
+from perfmodel.programs.pytorch.replays import captures
+from perfmodel.programs.serving.steps import engine_step
+from perfmodel.readers import read
+from perfmodel.render.analysis_json import analysis_document
+from perfmodel.timing.engine_steps import EngineStep
+from perfmodel.workloads.decoder import Batch, published
+
+PUBLIC = Path(__file__).parents[1] / "reports" / "public"
+VLLM = "vllm_decode_rocm", "vllm_capture_rocm"
+SGLANG = "sglang_decode_mi300x", "sglang_capture_mi300x"
+
+
+@cache
+def analyzed(report: str, capture: str | None = None) -> RunAnalysis:
+    shapes = PUBLIC / f"{capture}.json.xz" if capture else None
+    return analyze([read(PUBLIC / f"{report}.json.xz")], Options(shapes=shapes)).fitted
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "numbers"),
+    [
+        (
+            "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)",
+            "decode", (0, 0, 32, 32, 55086, 55086, True),
+        ),
+        # 9 prompts: sum of sq sk - (sq^2 - sq) / 2, and one key a cached token of 37 answers
+        (
+            "execute_8192_context_9(sq8155sk8430sqsq7475785sqsk7671310)"
+            "_generation_37(sq37sk34489sqsq37sqsk34489)",
+            "mixed",
+            (9, 8155, 37, 37, 8430 + 34489, 7671310 - (7475785 - 8155) // 2 + 34489, True),
+        ),
+        ("execute_context_1(888_788544)_generation_0(0)", "prefill",
+         (1, 888, 0, 0, 888, 888 * 889 // 2, True)),
+        ("execute_context_2(10)_generation_3(3)", "mixed", (2, 10, 3, 3, 13, 30 + 3, False)),
+        ("step[DECODE bs=32]", "decode", (0, 0, 32, 32, 32, 32, False)),
+        ("step[EXTEND bs=15 toks=15360]", "prefill",
+         (15, 15360, 0, 0, 15360, (15360 * 1024 + 15360) // 2, False)),
+        ("[Executor] _forward_step 7: 2 ctx reqs, 10 ctx tokens, 3 gen reqs", "mixed",
+         (2, 10, 3, 3, 13, 33, False)),
+    ],
+)  # fmt: skip
+def test_names_of_ranges_say_sequences_and_tokens(
+    name: str, stage: str, numbers: tuple[Any, ...]
+) -> None:
+    found = engine_step(name)
+    assert found is not None
+    assert found.stage == stage
+    assert numbers == (
+        found.contexts, found.context_tokens, found.generations, found.generation_tokens,
+        found.cached, found.pairs, found.exact,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["aten::mm", "step 3", "execute", "step[IDLE_OTHER bs=1]"])
+def test_other_ranges_are_no_engine_steps(name: str) -> None:
+    assert engine_step(name) is None
+
+
+@pytest.mark.parametrize(("pair", "calls"), [(VLLM, 421), (SGLANG, 544)], ids=["vllm", "sglang"])
+def test_a_capture_has_the_calls_that_a_replay_runs(pair: tuple[str, str], calls: int) -> None:
+    assert [len(one.call) for one in captures(read(PUBLIC / f"{pair[1]}.json.xz"))] == [calls]
+
+
+@pytest.mark.parametrize("pair", [VLLM, SGLANG], ids=["vllm", "sglang"])
+def test_replayed_kernels_have_the_operators_of_their_capture(pair: tuple[str, str]) -> None:
+    with_capture, without = analyzed(*pair), analyzed(pair[0])
+    assert with_capture.work is not None
+    assert without.work is not None
+    assert with_capture.work.modelled > 0.99
+    assert without.work.modelled < 0.05
+    assert any("replayed by CUDA graphs" in text for text in without.warnings)
+    assert not any("replayed by CUDA graphs" in text for text in with_capture.warnings)
+
+
+def test_a_graph_of_any_program_that_is_captured_in_the_recording(tmp_path: Path) -> None:
+    """As torch.compile(mode="reduce-overhead") captures in the first steps."""
+    events = []
+    for report in VLLM[::-1]:
+        with opened_unpacked(PUBLIC / f"{report}.json.xz") as stream:
+            document = json.load(stream)
+        events += [e for e in document["traceEvents"] if e.get("ph") == "X"]
+    kept = []
+    for event in events:
+        if event["cat"] == "user_annotation":
+            if not event["name"].startswith("execute_"):
+                continue
+            event["name"] = "ProfilerStep#1"
+        kept.append(event)
+    file = tmp_path / "both.json"
+    file.write_text(json.dumps({**document, "traceEvents": kept}))
+    run = analyze([read(file)], Options()).fitted
+    assert run.program.name == "pytorch"
+    assert run.work is not None
+    calls = {row.name: row.count for row in run.work.operators if row.flops}
+    assert calls["aten::addmm"] == 72
+    assert "vllm::moe_forward" not in calls  # its weights are those of a model
+
+
+def test_a_capture_of_another_program_is_not_joined() -> None:
+    found = analyzed(VLLM[0], SGLANG[1])
+    assert any("421 of 421 kernels are replayed" in text for text in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("pair", "engine", "model", "cached"),
+    [(VLLM, "vllm", "gpt-oss-20b", 55086), (SGLANG, "sglang", "qwen3-8b", 32785)],
+    ids=["vllm", "sglang"],
+)
+def test_a_decode_reads_the_weights_of_the_configuration(
+    pair: tuple[str, str], engine: str, model: str, cached: int
+) -> None:
+    (row,) = analyzed(*pair).serving
+    said = (row.engine, row.phase, row.model, row.shards, row.sequences, row.generation_tokens)
+    assert said == (engine, "decode", model, 1, 32, 32)
+    assert row.cached_tokens == cached
+    assert row.exact
+    batch, known = Batch(32, 32, cached, cached), published()[model]
+    assert row.weight_bytes == pytest.approx(known.read_bytes(batch), rel=0.01)
+    assert row.cache_bytes == pytest.approx(known.cache_bytes(batch), rel=0.01)
+    assert row.floor_by == "memory"
+    assert row.floor_s == pytest.approx((row.weight_bytes + row.cache_bytes) / 5.3e12)  # type: ignore[operator]
+    assert 0.2 < (row.of_floor or 0) < 0.4
+
+
+def test_analysis_json_has_the_contract() -> None:
+    from perfmodel.analysis.result import Analysis
+
+    found = analysis_document(Analysis((analyzed(*SGLANG),)))["serving"]
+    assert found["engine"] == "sglang"
+    assert found["phase"] == "decode"
+    assert (found["context_tokens"], found["generation_tokens"], found["sequences"]) == (0, 32, 32)
+    assert found["floor_by"] == "memory"
+    assert found["floor_s"] == pytest.approx(3.77e-3, rel=0.01)
+    assert len(found["phases"]) == 1
+
+
+def test_of_another_program_nothing_serves() -> None:
+    from perfmodel.analysis.result import Analysis
+
+    run = analyzed("bert_h100")
+    assert run.serving == ()
+    assert analysis_document(Analysis((run,)))["serving"] is None
+
+
+def test_decoding_in_16_bits_is_a_finding() -> None:
+    found = [f for f in analyzed(*SGLANG).findings if f.kind == "weights_not_quantized"]
+    # half of the 15.1 GB of weights, at 5.3 TB/s
+    assert [f.saving_s for f in found] == [pytest.approx(15.3e9 / 2 / 5.3e12, rel=0.02)]
+
+
+# --- formulas, by hand
+
+STEP = EngineStep("vllm", 0, 0, 2, 2, 100, 100, True)
+PROMPT = EngineStep("vllm", 1, 4, 0, 0, 4, 10, True)
+
+
+def call(name: str, *sizes: tuple[int, ...], **facts: Any) -> Call:
+    items = facts.pop("items", (2,) * len(sizes))
+    return Call(name, sizes, items=items, item=2, dtype=facts.pop("dtype", "bfloat16"), **facts)
+
+
+WORKED = [
+    # 4 H D pairs; q in, out, and 100 tokens of K and V of 2 heads of 8
+    (call("vllm::unified_attention_with_output", (2, 4, 8), (2, 2, 8), inference=Inference(STEP)),
+     (4 * 4 * 8 * 100, 2 * 4 * 8 * 2 + 100 * 2 * 2 * 8 * 2, 2 * 4 * 8 * 2)),
+    (call("vllm::unified_attention_with_output", (4, 4, 8), (4, 2, 8), inference=Inference(PROMPT)),
+     (4 * 4 * 8 * 10, 4 * 4 * 8 * 2 + 4 * 2 * 2 * 8 * 2, 4 * 4 * 8 * 2)),
+    # the number of a line behind the name
+    (call("sglang_profiler::attention_paged_attention_ragged_100", (2, 4, 8), (9,), (2, 4, 8),
+          (500, 1, 2, 8), inference=Inference(STEP)),
+     (4 * 4 * 8 * 100, 2 * 4 * 8 * 2 + 100 * 2 * 2 * 8 * 2, 2 * 4 * 8 * 2)),
+    # DeepSeek-V3: 512 + 64 numbers a token for all heads
+    (call("vllm::unified_mla_attention_with_output", (2, 128, 192),
+          inference=Inference(STEP, published()["deepseek-v3"])),
+     (2 * 128 * (2 * 512 + 64) * 100, 2 * 128 * 192 * 2 + 100 * 576 * 2, 2 * 128 * 512 * 2)),
+    # 1 token, 2 of 4 experts of 3 x 8 x 16 numbers, two of them read
+    (call("vllm::inplace_fused_experts", (1, 8), (4, 32, 8), (4, 8, 16), (1, 2)),
+     (2 * 2 * 3 * 8 * 16, 2 * 3 * 8 * 16 * 2 + 16, 16)),
+    # gpt-oss-20b, 1 token: 4 of 32 experts in MXFP4
+    (call("vllm::moe_forward", (1, 3072), (1, 32),
+          inference=Inference(STEP, published()["gpt-oss-20b"])),
+     (2 * 4 * 3 * 2880 * 2880, 4 * 3 * 2880 * 2880 * 17 // 32 + 2880 * 2 + 64, 2880 * 2)),
+    (call("_C::cutlass_scaled_mm", (2, 5), (2, 3), (3, 5), items=(2, 1, 1), dtype="float8"),
+     (60, 6 + 15, 20)),
+    (call("_C::cutlass_scaled_fp4_mm", (2, 4), (2, 8), (4, 8), items=(2, 1, 1), dtype="float4"),
+     (2 * 2 * 16 * 4, 16 + 32, 16)),
+    # 8 numbers of 4 bits in an int32: 16 x 16 numbers are 32 of them
+    (call("_C::gptq_marlin_gemm", (2, 16), (), (1, 32), (), (1, 16), items=(2, 2, 4, 2, 2)),
+     (2 * 2 * 16 * 16, 64 + 128 + 32, 64)),
+    (call("_C::rms_norm", (2, 8), (2, 8), (8,)), (0, 48, 32)),
+    (call("aiter::rms_norm", (2, 8), (8,)), (0, 48, 32)),
+    (call("_C::fused_add_rms_norm", (2, 8), (2, 8), (8,)), (0, 80, 64)),
+    (call("aiter::add_rmsnorm", (2, 8), (2, 8), (2, 8), (2, 8), (8,)), (0, 80, 64)),
+    (call("_C::rotary_embedding", (2,), (2, 8), (2, 4), (), (99, 4), items=(8, 2, 2, 2, 2)),
+     (0, 16 + 32 + 16 + 16, 48)),
+    (call("_C_cache_ops::reshape_and_cache_flash", (2, 1, 8), (2, 1, 8), (9, 4, 1, 8),
+          (9, 4, 1, 8), (2,), items=(2, 2, 1, 1, 8)), (0, 32 + 32 + 16, 32)),
+    (call("_C::silu_and_mul", (2, 8), (2, 16)), (0, 64, 32)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "expected"), WORKED, ids=[one.name for one, _ in WORKED])
+def test_formulas_worked_by_hand(one: Call, expected: tuple[int, int, int]) -> None:
+    work = work_of(one)
+    assert work is not None
+    assert work[:3] == pytest.approx(expected, abs=1)
+
+
+def test_a_formula_that_needs_the_step_counts_nothing_without_it() -> None:
+    one = call("vllm::unified_attention_with_output", (2, 4, 8), (2, 2, 8))
+    assert formula_of(one.name).by_step
+    assert work_of(one) is None
+
+
+def test_a_windowed_layer_reads_its_window() -> None:
+    model = published()["gpt-oss-20b"]
+    long = EngineStep("vllm", 0, 0, 2, 2, 10_000, 10_000, True)
+    sizes = (2, 64, 64), (2, 8, 64)
+    name = "vllm::unified_attention_with_output"
+    cached = []
+    for layer in (0, 1):
+        work = work_of(call(name, *sizes, inference=Inference(long, model, 1, layer)))
+        assert work is not None
+        cached.append(work.cache_bytes // (2 * 8 * 64 * 2))
+    assert cached == [2 * 128, 10_000]
+
+
+@pytest.mark.parametrize(
+    ("path", "capture", "expected"),
+    [
+        ("b200/eager_trace.json.gz", None, ("vllm", "prefill", "gpt-oss-120b", 8, 1, 888, 0)),
+        ("inference/sglang_prefilldecode/*.json.gz", None,
+         ("sglang", "prefill", "qwen3-8b", 1, 15, 15360, 0)),
+        ("inference/vllm_prefilldecode_piecewise/*.json.gz", "capture_traces/*.json.gz",
+         ("vllm", "mixed", "gpt-oss-20b", 1, 46, 8155, 37)),
+    ],
+    ids=["b200", "sglang", "vllm"],
+)  # fmt: skip
+def test_public_traces(path: str, capture: str | None, expected: tuple[Any, ...]) -> None:
+    folder = os.environ.get("PERFMODEL_PUBLIC")
+    found = sorted(Path(folder).rglob(f"tests/traces/{path}")) if folder else []
+    if not found:
+        pytest.skip("PERFMODEL_PUBLIC names no copies of public recordings")
+    shapes = next(found[0].parent.glob(capture)) if capture else None
+    run = analyze([read(found[0])], Options(shapes=shapes)).fitted
+    (row,) = run.serving
+    assert expected == (
+        row.engine, row.phase, row.model, row.shards, row.sequences, row.context_tokens,
+        row.generation_tokens,
+    )  # fmt: skip
+    assert run.work is not None
+    assert run.work.modelled > 0.99
+    assert row.floor_s is not None
+    assert row.floor_s < row.busy_s
+    batch = Batch(int(row.sequences), int(row.context_tokens + row.generation_tokens), 0, 0)
+    weights = published()[row.model].read_bytes(batch) / row.shards
+    # vocabulary rows are a table that a step looks up, and no product
+    assert row.weight_bytes == pytest.approx(weights, rel=0.02)
