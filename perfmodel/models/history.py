@@ -13,9 +13,10 @@ from perfmodel.base.arrays import Floats, Int64
 
 FEWEST: Final = 10
 """Commits from which a series says how much it varies; `benchmarks.history` measures from here."""
-PENALTY: Final = 20.0
-"""Cost of a change, in squared standard deviations. 16 raises alarms in 2 to 8 % of series of 100
-commits that are looked at after every commit, 18 and 20 in none of 60 (`benchmarks.history`)."""
+PENALTY: Final = 18.0
+"""Cost of a change, in squared standard deviations. Two commits however far off cost 18 in the bounded
+loss, so that a change needs three; 16 raises alarms in 2 to 8 % of series of 100 independent commits
+that are looked at after every commit, 18 in none of 60 (`benchmarks.history`)."""
 _BOUND: Final = 3.0
 """A commit is never further from a level than so many standard deviations: K of the source."""
 _LAG: Final = 4
@@ -77,7 +78,7 @@ def noise_of(logs: Floats) -> float:
     Examples
     --------
     >>> round(noise_of(np.log([1.00, 1.02] * 10)), 3)
-    0.029
+    0.026
     """
     n = len(logs)
     near, far = (
@@ -95,7 +96,7 @@ def change_points(seconds: Sequence[float], least: float = 0.0) -> tuple[Change,
 
     The levels theta and their changes are those that minimize
 
-        sum over commits of min(((log x_t - theta_t) / s)^2, 3^2) + 20 times the number of changes
+        sum over commits of min(((log x_t - theta_t) / s)^2, 3^2) + 18 times the number of changes
 
     over all levels and all places: the loss is bounded, so that single outliers are no changes.
     The minimum over all levels of a grid is carried from commit to commit, where a level stays or,
