@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from perfmodel.analysis.compare.pairs import Pairs, pairs_of
 from perfmodel.analysis.compare.series import (
     COLLECTIVES,
     GPU_BUSY,
@@ -24,7 +25,7 @@ from perfmodel.analysis.compare.series import (
     Launch,
     launch_of,
 )
-from perfmodel.analysis.runs import measure_report, runs_of, time_one
+from perfmodel.analysis.runs import is_large, measure_report, runs_of, time_one
 from perfmodel.base.errors import ReportError, WorkloadError
 from perfmodel.models.launches import (
     ENOUGH,
@@ -40,6 +41,7 @@ from perfmodel.models.launches import (
 from perfmodel.programs import MARK_SYMBOLS, program_of_run
 from perfmodel.programs.identify import MARK_KEY, Identity, from_mark
 from perfmodel.programs.program import Options
+from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import AsyncBatches, time_async
 from perfmodel.timing.collectives import NCCL
@@ -224,6 +226,8 @@ class Comparison:
         over launches, not tested.
     gate : Gate or None
         Where a slowdown that is allowed was named.
+    pairs : Pairs or None
+        Kernels matched by operator and place, where many have other names on the two sides.
     """
 
     before: Side
@@ -240,6 +244,7 @@ class Comparison:
     idle: tuple[Row, ...]
     gate: Gate | None
     warnings: tuple[str, ...]
+    pairs: Pairs | None = None
 
     def __repr__(self) -> str:
         return f"<Comparison of {len(self.rows)} rows, {len(self.warnings)} warnings>"
@@ -436,6 +441,8 @@ def content(trace: Trace) -> tuple[Any, ...]:
 
 
 LEAST: Final = 0.01
+_OTHERS: Final = 0.1
+"""Of the time in kernels: from here on their names do not tell what replaced what."""
 _SOURCES: Final = {
     "gpu": (
         "no GPU operations were recorded {}, so that they are left out on both sides",
@@ -497,7 +504,10 @@ def compare_traces(
     options = options or CompareOptions()
     chosen = options.measured_by()
     sides = [[time_one(trace, chosen) for trace in side] for side in (before, after)]
-    return compare_timed(sides[0], sides[1], options, lambda _: None)
+    found = compare_timed(sides[0], sides[1], options, lambda _: None)
+    if not other_kernels(found):
+        return found
+    return replace(found, pairs=pairs_of(before[0], after[0], chosen))
 
 
 def compare_reports(
@@ -518,7 +528,27 @@ def compare_reports(
         return measure_report(path, path, chosen, kernels=True)
 
     sides = [[measured(path) for path in side] for side in (before, after)]
-    return compare_timed(sides[0], sides[1], options, lambda label: progress(f"measuring {label}"))
+    found = compare_timed(
+        sides[0], sides[1], options, lambda label: progress(f"measuring {label}")
+    )
+    if not other_kernels(found) or any(is_large(path) for path in (before[0], after[0])):
+        return found
+    del sides
+    return replace(found, pairs=pairs_of(read(before[0]), read(after[0]), options.measured_by()))
+
+
+def other_kernels(found: Comparison) -> bool:
+    """Whether a tenth of the time in kernels or more has no kernel of its name on the other side.
+
+    Another vendor or version calls kernels by other names; a change of one operator does not.
+    """
+    kernels = [r for r in found.group("kernel") if len(r.path) > 1]
+    for side, alone in (("before_s", "only before"), ("after_s", "only after")):
+        total = sum(getattr(r, side) or 0.0 for r in kernels)
+        single = sum(getattr(r, side) or 0.0 for r in kernels if r.verdict == alone)
+        if single < _OTHERS * total or not total:
+            return False
+    return True
 
 
 def compare_timed(
@@ -805,6 +835,12 @@ def _warnings(before: Side, after: Side, machines: bool, options: CompareOptions
             f"how much launches differ, so {noise} is assumed (kernels a fifth of it); launch "
             f"each side {ENOUGH} times or more and give all reports: perfmodel compare b1 b2 b3 "
             f"--to a1 a2 a3"
+        )
+    single = [x.label for side in (before, after) for x in side.launches if x.batches == 1]
+    if single:
+        said.append(
+            f"one finished step in {' and '.join(single)}: how much steps differ is unknown; "
+            f"profile more steps"
         )
     for source, (problem, advice) in _SOURCES.items():
         has = [all(source in one.recorded for one in s.launches) for s in (before, after)]

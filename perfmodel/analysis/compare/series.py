@@ -212,7 +212,7 @@ def launch_of(
     Raises
     ------
     SchemaError
-        If fewer than two finished batches are left.
+        If no finished batch is left.
     """
     measured, exchanges = tabulate(run.range_times, run.ranks, run.batch_label), exchanges_of(run)
     async_batches = async_batches or time_async(run, measured)
@@ -231,9 +231,9 @@ def launch_of(
     head = head_of(run, measured)
     whole = head.seconds["host"]
     left = int(np.isfinite(_slowest(whole[:, first:])).sum())
-    if left < 2:
+    if left < 1:
         raise SchemaError(
-            f"{run.label}: expected at least 2 finished steps to compare; got {left} of "
+            f"{run.label}: expected a finished step to compare; got {left} of "
             f"{whole.shape[1]} after {first} of warm-up; profile more steps or lower --warmup"
         )
     found: dict[Key, Series] = {}
