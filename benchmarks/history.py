@@ -19,16 +19,21 @@ alarm where somebody looks after every commit.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
 
-from benchmarks.common.folders import RESULTS
+from benchmarks.common.folders import IMAGES, RESULTS
 from benchmarks.reruns import logs
+from perfmodel.analysis.history import histories
 from perfmodel.base.arrays import Floats
 from perfmodel.base.table import Column, Table, render
 from perfmodel.models.history import FEWEST, change_points
+from perfmodel.readers.results import Recorded
+from perfmodel.render.history import picture
+from perfmodel.render.plot import save
 
 COMMITS: Final = 100
 SLOWER: Final = 1.05
@@ -88,7 +93,11 @@ def recorded() -> Iterator[tuple[str, float, Draw]]:
             if len(values) >= FEWEST_RUNS
         ]
         values = np.concatenate(found)
-        yield f"recorded, {kind}", float(np.std(values)), lambda made, n, v=values: made.choice(v, n)
+        yield (
+            f"recorded, {kind}",
+            float(np.std(values)),
+            lambda made, n, v=values: made.choice(v, n),
+        )
 
 
 def series(made: np.random.Generator, draw: Draw, runs: int) -> Floats:
@@ -121,6 +130,21 @@ def score(draw: Draw, runs: int, count: int) -> tuple[float, float, float, float
     )  # fmt: skip
 
 
+def draw_example() -> None:
+    """Draw a history with the noise of recorded GPU-limited runs, a slowdown and a repair."""
+    made = np.random.default_rng(38)
+    draw = next(d for name, _, d in recorded() if name == "recorded, GPU")
+    runs = []
+    for at in range(COMMITS):
+        step_s = 16.4e-3 * (SLOWER if 40 <= at < 75 else 1.0) * math.exp(draw(made, 1)[0])
+        commit, hour = f"{made.integers(16**7):07x}", f"{at // 24 + 1:02d}T{at % 24:02d}"
+        times = {("step", "step"): step_s, ("GPU busy", "GPU busy"): 0.9 * step_s}
+        runs.append(
+            Recorded(commit, f"2026-01-{hour}:00:00", "planted: +5 %, then repaired", times)
+        )
+    save(picture(histories(runs)), IMAGES, "history", ("png",))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--series", type=int, default=400, help="of each kind")
@@ -132,6 +156,7 @@ def main() -> None:
             print(rows[-1], flush=True)
     title = f"Changes over {COMMITS} commits, {count} series of each kind; a slowdown of 5 %"
     text = render(Table(title, COLUMNS, rows), "table", width=120)
+    draw_example()
     (RESULTS / "history.txt").write_text(text, encoding="utf-8")
     print(text)
 

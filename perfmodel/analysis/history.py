@@ -169,10 +169,7 @@ def history_of(benchmark: str, runs: Sequence[Recorded], least: float = LEAST) -
     keys = dict.fromkeys(key for run in runs for key in run.seconds)
     series = {key: np.array([_median(group, key) for group in by_commit]) for key in keys}
     found = [
-        shift
-        for key in keys
-        if key[0] in HEADS
-        for shift in _shifts(key, series, commits, least)
+        shift for key in keys if key[0] in HEADS for shift in _shifts(key, series, commits, least)
     ]
     step = float(np.nanmedian(series[STEP, STEP]))
     for key in keys:  # what changed alone, in steps that did not
@@ -215,9 +212,7 @@ def _shifts(
         )  # fmt: skip
 
 
-def _parts(
-    series: Mapping[Key, Floats], old: Int64, now: Int64, change: Change
-) -> Iterator[Part]:
+def _parts(series: Mapping[Key, Floats], old: Int64, now: Int64, change: Change) -> Iterator[Part]:
     """Yield ranges and kernels whose medians moved as the step did, by a tenth of it or more.
 
     The noise of a part must not explain it: the medians differ by more than twice what commits of

@@ -98,8 +98,8 @@ def compare(
     if junit and limit is None:
         raise click.UsageError("--junit: expected --fail-if-slower PERCENT, too; got none")
     before = reports
-    if not after:
-        if len(reports) != 2:  # also where none is given
+    if not after or not reports:
+        if len(reports) != 2:
             raise click.UsageError(
                 f"expected the report before and the one after; got {len(reports)}; give several "
                 f"reports as: perfmodel compare BEFORE... --to AFTER..."

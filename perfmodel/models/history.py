@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from perfmodel.base.arrays import Floats, Int64
 FEWEST: Final = 10
 """Commits from which a series says how much it varies; `benchmarks.history` measures from here."""
 PENALTY: Final = 18.0
-"""Cost of a change, in squared standard deviations. Two commits however far off cost 18 in the bounded
-loss, so that a change needs three; 16 raises alarms in 2 to 8 % of series of 100 independent commits
-that are looked at after every commit, 18 in none of 60 (`benchmarks.history`)."""
+"""Cost of a change, in squared standard deviations. Two commits, however far
+off, cost 18 in the bounded loss, so that a change needs three. 16 raises alarms in 2 to 8 % of
+series of 100 independent commits that are looked at after every commit, 18 in none of 60."""
 _BOUND: Final = 3.0
 """A commit is never further from a level than so many standard deviations: K of the source."""
 _LAG: Final = 4
@@ -67,8 +68,9 @@ def noise_of(logs: Floats) -> float:
 
     By medians of absolute differences, which few changes do not move: those of neighbours give
     2 s^2 (1 - r), those of commits 4 apart nearly 2 s^2 where neighbours correlate by r > 0; the
-    long-run variance is s^2 (1 + r) / (1 - r) of a first-order autoregression. What r is above its
-    own error, 1 / sqrt(n), counts. Fewer commits know the noise less well: it grows by 1 + 5 / n.
+    long-run variance is s^2 (1 + r) / (1 - r) of a first-order autoregression. What r is above
+    its own error, 1 / sqrt(n), counts. Fewer commits know the noise less well: it grows by
+    1 + 5 / n.
 
     Parameters
     ----------
@@ -126,7 +128,7 @@ def change_points(seconds: Sequence[float], least: float = 0.0) -> tuple[Change,
     loss = np.minimum(((logs[:, None] - levels) / s) ** 2, _BOUND**2)
     at = _segments(loss)
     while len(at) > 2:  # the smallest change goes first: what it divided is one level again
-        middles = [float(np.median(times[a:b])) for a, b in zip(at[:-1], at[1:], strict=True)]
+        middles = [float(np.median(times[a:b])) for a, b in itertools.pairwise(at)]
         sizes = np.abs(np.diff(np.log(middles)))
         if sizes.min() >= math.log1p(least):
             break
@@ -177,7 +179,5 @@ def newly_found(seconds: Sequence[float], least: float, near: int = 3) -> tuple[
     """
     known = [one.at for one in change_points(seconds[:-1], least)]
     return tuple(
-        one
-        for one in change_points(seconds, least)
-        if all(abs(one.at - at) > near for at in known)
+        one for one in change_points(seconds, least) if all(abs(one.at - at) > near for at in known)
     )

@@ -56,9 +56,7 @@ def read_results(path: Path) -> tuple[Recorded, ...]:
             names = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
             columns = {row[1] for row in database.execute("PRAGMA table_info(runs)")}
             if "runs" not in names:
-                raise ReportError(
-                    f"{path}: expected a results database; got other tables; {_HOW}"
-                )
+                raise ReportError(f"{path}: expected a results database; got other tables; {_HOW}")
             if "commit_id" not in columns or "times" not in names:
                 raise _without_commits(path)
             runs = database.execute(_QUERY).fetchall()

@@ -121,7 +121,7 @@ def pairs_table(pairs: Pairs, *, every: bool = False) -> Table:
     shown = pairs.rows if every else pairs.rows[:_MOST_PAIRS]
     left = len(pairs.rows) - len(shown)
     hidden = [f"{left} more pairs, which take less time; --all shows them"] if left else []
-    before, after = (percent(share) for share in pairs.shares)
+    before, after = (percent(share, 1) for share in pairs.shares)
     title = f"Kernels by operator (middle step; {before} of the GPU's time before is paired, "
     return Table.of(f"{title}{after} after)", shown, PAIRS, hidden)
 
@@ -175,8 +175,8 @@ def _what(c: Comparison) -> Iterator[str]:
     for name, side in (("before", c.before), ("after ", c.after)):
         for launch in side.launches:
             yield (
-                f"{name}   {launch.label}: {launch.batches} steps after "
-                f"{launch.warmup} of warm-up, {launch.ranks} rank{'s' * (launch.ranks != 1)}"
+                f"{name}   {launch.label}: {launch.batches} step{'s' * (launch.batches != 1)} "
+                f"after {launch.warmup} of warm-up, {launch.ranks} rank{'s' * (launch.ranks != 1)}"
             )
     changed = [str(d) for d in c.differences]
     yield f"changed  {'; '.join(changed) or 'nothing that the reports show'}"
@@ -224,6 +224,9 @@ def _gate(gate: Gate) -> Iterator[str]:
         return
     said = "more than" if gate.slower else "not more than"
     yield f"Gate: a step is {said} {allowed} ({limits})"
+    if gate.without_recorder_s is not None:
+        before, after = (si(s, "s") for s in gate.without_recorder_s)
+        yield f"    judged without the profiler: about {before} before, {after} after"
     if gate.gpu is not None:
         kernels = {True: "more than", False: "not more than", None: "perhaps"}[gate.gpu[2]]
         yield (
@@ -331,7 +334,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
             ],
         },
         "gate": c.gate and {
-            **pick(c.gate, "limit low high slower gpu per_sample"),
+            **pick(c.gate, "limit low high slower gpu per_sample without_recorder_s"),
             "rows": [_row(r) for r in c.gate.rows],
         },
         "warnings": c.warnings,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -171,10 +172,13 @@ def picture(found: Sequence[History]) -> Axes:
                 mine = [shift for shift in one.shifts if shift.kind == kind]
                 at = [0, *(shift.change.at for shift in mine), len(one.commits)]
                 seconds = one.series[kind, kind]
-                curves[kind] = seconds, [
-                    Level(a, b - 1, float(np.nanmedian(seconds[a:b])))
-                    for a, b in zip(at[:-1], at[1:], strict=True)
-                ]
+                curves[kind] = (
+                    seconds,
+                    [
+                        Level(a, b - 1, float(np.nanmedian(seconds[a:b])))
+                        for a, b in itertools.pairwise(at)
+                    ],
+                )
         marks = {s.change.at: _short(s.commit) for s in one.shifts if s.kind in HEADS}
         over_commits(curves, marks, ax=ax, title=one.benchmark)
     return axes[0]

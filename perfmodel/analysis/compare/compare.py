@@ -45,6 +45,7 @@ from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import AsyncBatches, time_async
 from perfmodel.timing.collectives import NCCL
+from perfmodel.timing.recorder import Recorder
 from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.samples import tabulate
 from perfmodel.timing.spans import Level
@@ -53,6 +54,9 @@ Verdict = Literal["faster", "slower", "within noise", "only before", "only after
 
 
 ALPHA: Final = 0.05
+_NINE_IN_TEN: Final = 1.645
+"""Standard deviations on either side that hold nine in ten, as the recorder's intervals do."""
+_LEAST_STEP_S: Final = 1e-9
 KERNEL_NOISE: Final = 0.0075
 """Relative standard deviation of the time in kernels between runs of one configuration: less in
 three of four of profiles/launches, fresh, hosts and scale, 0.24 % in the median."""
@@ -146,6 +150,9 @@ class Gate:
         Whether times are per sample, for the sides have different batch sizes.
     rows : tuple of Row
         Ranges, links and kernels that certainly gained time, the largest first.
+    without_recorder_s : (float, float) or None
+        The steps before and after without the profiler, which are judged; None where it costs
+        nothing that matters, or where its cost in a launch is unknown.
     """
 
     limit: float
@@ -155,6 +162,7 @@ class Gate:
     rows: tuple[Row, ...]
     gpu: tuple[float, float, bool | None] | None = None
     per_sample: bool = False
+    without_recorder_s: tuple[float, float] | None = None
 
 
 def judged(found: Effect, limit: float) -> tuple[float, float, bool | None]:
@@ -174,7 +182,7 @@ def judged(found: Effect, limit: float) -> tuple[float, float, bool | None]:
 
 def gate_of(
     batch: Effect, rows: Sequence[Row], limit: float, kernels: Effect | None = None,
-    samples: float = 1.0,
+    samples: float = 1.0, without_recorder_s: tuple[float, float] | None = None,
 ) -> Gate:  # fmt: skip
     """Judge the batch, and apart from it its kernels, per sample.
 
@@ -189,7 +197,58 @@ def gate_of(
     slower = True if gpu is not None and gpu[2] else slower
     gained = [r for r in rows[1:] if r.verdict in ("slower", "only after") and r.difference_s > 0]
     gained.sort(key=lambda row: -row.difference_s)
-    return Gate(limit, low, high, slower, tuple(gained), gpu, samples != 1.0)
+    return Gate(limit, low, high, slower, tuple(gained), gpu, samples != 1.0, without_recorder_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unrecorded:
+    """Median batches of the launches of both sides without the profiler.
+
+    `error` is what the recorder's cost leaves unknown of the logarithm of after over before.
+    """
+
+    sides: tuple[list[Median], list[Median]]
+    error: float
+
+
+def _unrecorded(
+    before: Launches, after: Launches, medians: tuple[list[Median], list[Median]]
+) -> _Unrecorded | None:
+    """Take the recorder's cost out of the batch; None where it is unknown, or does not matter.
+
+    Estimates of both sides are wrong in the same direction, since the same costs are assumed: the
+    limits of one side count over the same limits of the other. Steps that the programs timed are
+    independent.
+    """
+    recorders = [[launch.recorder for launch in side] for side in (before, after)]
+    known = [[r for r in side if r is not None and r.without_s] for side in recorders]
+    if any(len(a) < len(b) for a, b in zip(known, recorders, strict=True)):
+        return None
+    if not any(r.matters for side in known for r in side):
+        return None
+    sides = tuple(
+        [
+            replace(m, seconds=m.seconds * share, log=m.log + math.log(share))
+            for m, r in zip(side, one, strict=True)
+            for share in [_share(r, r.without_s)]
+        ]
+        for side, one in zip(medians, known, strict=True)
+    )
+    off = np.array([
+        [
+            float(np.mean([math.log(_share(r, s) / _share(r, r.without_s)) for r, s in limits]))
+            for limits in ([(r, r.low_s) for r in side], [(r, r.high_s) for r in side])
+        ]
+        for side in known
+    ])  # fmt: skip
+    alike = all(r.source == "estimated" for side in known for r in side)
+    both = np.abs(off[1] - off[0]).max() if alike else float(np.hypot(*np.abs(off).max(axis=1)))
+    return _Unrecorded((sides[0], sides[1]), float(both) / _NINE_IN_TEN)
+
+
+def _share(recorder: Recorder, seconds: float | None) -> float:
+    """Return a step's time over the one that was recorded."""
+    return max(seconds or recorder.step_s, _LEAST_STEP_S) / max(recorder.step_s, _LEAST_STEP_S)
 
 
 def _gate_scale(before: Launches, after: Launches, batch: Key) -> float:
@@ -528,9 +587,7 @@ def compare_reports(
         return measure_report(path, path, chosen, kernels=True)
 
     sides = [[measured(path) for path in side] for side in (before, after)]
-    found = compare_timed(
-        sides[0], sides[1], options, lambda label: progress(f"measuring {label}")
-    )
+    found = compare_timed(sides[0], sides[1], options, lambda label: progress(f"measuring {label}"))
     if not other_kernels(found) or any(is_large(path) for path in (before[0], after[0])):
         return found
     del sides
@@ -570,7 +627,9 @@ def compare_timed(
     done = any(batches.queues for side in measured for _, batches in side)
     sides, warnings = [], []
     for name, runs in zip(("before", "after"), measured, strict=True):
-        side, said = _side(name, runs, options.warmup, done=done)
+        side, said = _side(
+            name, runs, options.warmup, done=done, unrecorded=options.limit is not None
+        )
         sides.append(side)
         warnings += said
     traces = [[one.trace for one in timed] for timed in (before, after)]
@@ -619,19 +678,28 @@ def compare_sides(
         detectable=effects[first].detectable(tests[first][2], options.least),
         addressed=_addressed(rows, before, after),
         idle=_idle(before.launches, after.launches, batch_s),
-        gate=None
-        if options.limit is None
-        else gate_of(
-            effect(
-                *medians[first], options.noise * _gate_scale(old, new, first), machines=machines
-            ),
-            rows,
-            options.limit,
-            _kernels(medians, machines=machines),
-            _samples(before, after),
-        ),
+        gate=_gate(old, new, medians, first, rows, options, machines, _samples(before, after)),
         warnings=tuple(dict.fromkeys([*warnings, *_warnings(before, after, machines, options)])),
     )
+
+
+def _gate(
+    old: Launches, new: Launches, medians: Mapping[Key, tuple[list[Median], list[Median]]],
+    first: Key, rows: Sequence[Row], options: CompareOptions, machines: bool, samples: float,
+) -> Gate | None:  # fmt: skip
+    """Judge the batch without its recorder, where that is known; None where no limit was named."""
+    if options.limit is None:
+        return None
+    sides, noise = medians[first], options.noise * _gate_scale(old, new, first)
+    without = _unrecorded(old, new, sides)
+    found = effect(*(without.sides if without else sides), noise, machines=machines)
+    steps = None
+    if without:
+        found = replace(found, error=math.hypot(found.error, without.error))
+        seconds = [_central(side) or 0.0 for side in without.sides]
+        steps = seconds[0], seconds[1]
+    kernels = _kernels(medians, machines=machines)
+    return gate_of(found, rows, options.limit, kernels, samples, steps)
 
 
 def _kernels(
@@ -680,13 +748,20 @@ def _runs(
 
 
 def _side(
-    name: str, runs: Sequence[tuple[Run, AsyncBatches]], warmup: int | None, *, done: bool
+    name: str,
+    runs: Sequence[tuple[Run, AsyncBatches]],
+    warmup: int | None,
+    *,
+    done: bool,
+    unrecorded: bool,
 ) -> tuple[Side, list[str]]:
-    """Take the series of one side's launches; `done` as of `launch_of`."""
+    """Take the series of one side's launches; `done` and `unrecorded` as of `launch_of`."""
     warnings, launches, given = [], [], []
     for run, async_batches in runs:
         identity, said = program_of_run(run, Options()).identify(run, {})
-        launches.append(launch_of(run, warmup, async_batches=async_batches, done=done))
+        launches.append(
+            launch_of(run, warmup, async_batches=async_batches, done=done, unrecorded=unrecorded)
+        )
         given.append(settings(identity, run.traces))
         warnings += said
     for text in mixed(given):

@@ -17,7 +17,6 @@ from typing import Final, Literal
 
 import numpy as np
 
-from perfmodel.base.arrays import Floats
 from perfmodel.programs import program_of
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.names import parse
@@ -132,11 +131,14 @@ def pairs_of(before: Trace, after: Trace, options: Options | None = None) -> Pai
         return None
     found: list[tuple[str, By, list[int], list[int]]] = []
     alone = _align(old.root, new.root, found.append)
-    rows: dict[tuple[str, By, tuple[str, ...], tuple[str, ...]], list[Floats]] = {}
+    rows: dict[tuple[str, By, tuple[str, ...], tuple[str, ...]], list[tuple[float, float]]] = {}
     for operator, by, first, second in found:
         key = operator, by, old.text(first), new.text(second)
-        rows.setdefault(key, []).append(np.array([old.sum(first), new.sum(second)]))
-    made = [Pair(*key, len(times), *map(float, sum(times))) for key, times in rows.items()]
+        rows.setdefault(key, []).append((old.sum(first), new.sum(second)))
+    made = [
+        Pair(*key, len(times), float(sum(t[0] for t in times)), float(sum(t[1] for t in times)))
+        for key, times in rows.items()
+    ]
     made.sort(key=lambda row: -max(row.before_s, row.after_s))
     sums = sum(old.seconds.values()), sum(new.seconds.values())
     return Pairs(tuple(made), *sums, old.sum(alone[0]), new.sum(alone[1]))
@@ -154,7 +156,8 @@ def _align(
         left[0].extend(old.ops)
         left[1].extend(new.ops)
     names = [[call.name for call in side.calls] for side in (old, new)]
-    for tag, a, b, c, d in SequenceMatcher(None, *names, autojunk=False).get_opcodes():
+    matcher = SequenceMatcher(None, names[0], names[1], autojunk=False)
+    for tag, a, b, c, d in matcher.get_opcodes():
         if tag == "equal":
             for first, second in zip(old.calls[a:b], new.calls[c:d], strict=True):
                 rest = _align(first, second, pair, root=False)
