@@ -64,7 +64,7 @@ class Change:
 
 
 def noise_of(logs: Floats) -> float:
-    """Return the standard deviation that a mean of many commits has, times the root of their number.
+    """Return the standard deviation of a mean of n commits, times the root of n.
 
     By medians of absolute differences, which few changes do not move: those of neighbours give
     2 s^2 (1 - r), those of commits 4 apart nearly 2 s^2 where neighbours correlate by r > 0; the

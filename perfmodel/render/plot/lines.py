@@ -416,6 +416,9 @@ def over_commits(
             )  # fmt: skip
     ax = lines(series, Measure("Commit (number)"), Measure("Time per step (ms)"), ax=ax,
                title=title, size_in=(DOUBLE_IN, 2.8))  # fmt: skip
+    for line in ax.lines:
+        line.set_markevery(1)  # every commit is a measurement
+        line.set_markersize(3)
     for at, name in changes.items():
         ax.axvline(at - 0.5, color=GREY, lw=0.9, ls=DASHED, zorder=1.8)
         ax.annotate(
