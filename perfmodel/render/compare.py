@@ -226,7 +226,7 @@ def _gate(gate: Gate) -> Iterator[str]:
     yield f"Gate: a step is {said} {allowed} ({limits})"
     if gate.without_recorder_s is not None:
         before, after = (si(s, "s") for s in gate.without_recorder_s)
-        yield f"    judged without the profiler: about {before} before, {after} after"
+        yield f"    judged without the profiler: {before} before, {after} after"
     if gate.gpu is not None:
         kernels = {True: "more than", False: "not more than", None: "perhaps"}[gate.gpu[2]]
         yield (

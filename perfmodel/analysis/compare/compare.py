@@ -204,7 +204,7 @@ def gate_of(
 class _Unrecorded:
     """Median batches of the launches of both sides without the profiler.
 
-    `error` is what the recorder's cost leaves unknown of the logarithm of after over before.
+    `error` is what the timed steps leave unknown of the logarithm of after over before.
     """
 
     sides: tuple[list[Median], list[Median]]
@@ -216,34 +216,25 @@ def _unrecorded(
 ) -> _Unrecorded | None:
     """Take the recorder's cost out of the batch; None where it is unknown, or does not matter.
 
-    Estimates of both sides are wrong in the same direction, since the same costs are assumed: the
-    limits of one side count over the same limits of the other. Steps that the programs timed are
-    independent.
+    It is known where every program timed steps before it was recorded. Estimates are not enough:
+    of eager launches over NCCL (profiles/ladder) they are wrong by a factor of two.
     """
     recorders = [[launch.recorder for launch in side] for side in (before, after)]
-    known = [[r for r in side if r is not None and r.without_s] for side in recorders]
+    known = [[r for r in side if r and r.source == "measured"] for side in recorders]
     if any(len(a) < len(b) for a, b in zip(known, recorders, strict=True)):
         return None
     if not any(r.matters for side in known for r in side):
         return None
-    sides = tuple(
-        [
+    sides, variance = [], 0.0
+    for side, one in zip(medians, known, strict=True):
+        shares = [_share(r, r.without_s) for r in one]
+        sides.append([
             replace(m, seconds=m.seconds * share, log=m.log + math.log(share))
-            for m, r in zip(side, one, strict=True)
-            for share in [_share(r, r.without_s)]
-        ]
-        for side, one in zip(medians, known, strict=True)
-    )
-    off = np.array([
-        [
-            float(np.mean([math.log(_share(r, s) / _share(r, r.without_s)) for r, s in limits]))
-            for limits in ([(r, r.low_s) for r in side], [(r, r.high_s) for r in side])
-        ]
-        for side in known
-    ])  # fmt: skip
-    alike = all(r.source == "estimated" for side in known for r in side)
-    both = np.abs(off[1] - off[0]).max() if alike else float(np.hypot(*np.abs(off).max(axis=1)))
-    return _Unrecorded((sides[0], sides[1]), float(both) / _NINE_IN_TEN)
+            for m, share in zip(side, shares, strict=True)
+        ])  # fmt: skip
+        widths = [math.log(_share(r, r.high_s) / _share(r, r.low_s)) / 2 for r in one]
+        variance += sum(width**2 for width in widths) / len(widths) ** 2
+    return _Unrecorded((sides[0], sides[1]), math.sqrt(variance) / _NINE_IN_TEN)
 
 
 def _share(recorder: Recorder, seconds: float | None) -> float:
