@@ -17,7 +17,8 @@ FEWEST: Final = 10
 PENALTY: Final = 18.0
 """Cost of a change, in squared standard deviations. Two commits, however far
 off, cost 18 in the bounded loss, so that a change needs three. 16 raises alarms in 2 to 8 % of
-series of 100 independent commits that are looked at after every commit, 18 in 1 of 80 (`benchmarks.history`)."""
+series of 100 independent commits that are looked at after every commit, 18 in 1 of 80
+(`benchmarks.history`)."""
 _BOUND: Final = 3.0
 """A commit is never further from a level than so many standard deviations: K of the source."""
 _LAG: Final = 4
