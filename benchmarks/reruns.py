@@ -37,7 +37,8 @@ from perfmodel.programs.mlp.settings import BATCH_RANGE
 from perfmodel.readers import read
 from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.run import time_run
-from perfmodel.timing.samples import Clock, count_warmup, tabulate
+from perfmodel.timing.samples import Clock, tabulate
+from perfmodel.timing.step_times import count_warmup
 
 SETS: Final = ("launches", "fresh", "hosts", "scale")
 REPORTS: Final = ("campaign/*.xz", "ladder/*.xz", "ddp/ddp_p2*.xz", "launches/*.sqlite.xz")

@@ -16,7 +16,7 @@ from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.escape import printable, substitute_unencodable
 from perfmodel.base.files import OF_THE_PROCESS, advice
 from perfmodel.commands._options import COMPLETING
-from perfmodel.commands._output import drop, say_error
+from perfmodel.commands._output import drop, echo, say_error
 
 __all__ = ["COMMANDS", "GROUPS", "main"]
 
@@ -58,7 +58,7 @@ class _Main(click.Group):
             code = error.exit_code
             if not interrupted:
                 error.show(shown := io.StringIO())  # it quotes what was given
-                click.echo("\n".join(map(printable, shown.getvalue().splitlines())), err=True)
+                echo("\n".join(map(printable, shown.getvalue().splitlines())), err=True)
         except OSError as error:  # of help, which is printed before a command runs
             code = interrupted or _said(error)
         except BaseException:

@@ -52,10 +52,16 @@ def page(rows: list[dict[str, Any]]) -> str:
     return "\n\n".join([
         f"{first['device']}, torch {first['torch']}, {first['date']}: {', '.join(commands)}.",
         steps(rows, idle), answers(rows, idle),
-        "![GPU and memory utilization over 173 and 183 s, before and after]"
+        f"![GPU and memory utilization over {sampled_s(first)}, before and after]"
         "(images/utilization_resnet.png)",
         written("resnet idle"), causes(idle),
     ])  # fmt: skip
+
+
+def sampled_s(row: dict[str, Any]) -> str:
+    """Return for how long a step was sampled, in whole seconds with the unit."""
+    start, end = row["window_s"]
+    return f"{end - start:.0f} s"
 
 
 def steps(rows: list[dict[str, Any]], idle: dict[str, Idle]) -> str:

@@ -260,6 +260,8 @@ JSON: Final = Input(".json")
 TOML: Final = Input(".toml")
 COUNTERS: Final = Input(".csv", ".csv.xz", ".ncu-rep")
 SERIES: Final = Input(".csv")
+TEXT: Final = Input(".txt")
+DATABASE: Final = Input(".db", ".sqlite")
 FILE: Final = click.Path(path_type=Path)
 
 
@@ -353,6 +355,7 @@ def machine_of(word: str | Path | None) -> tuple[Any, Any]:
 
 
 reports = click.argument("reports", nargs=-1, required=True, type=REPORT)
+some_reports = click.argument("reports", nargs=-1, type=REPORT)
 MODEL = click.option(
     "--model", "path", type=JSON,
     help="A model of perfmodel calibrate; without it, savings are bounds by the report alone.",

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from perfmodel.base.parallel import Engine
 
 _SHOWN = 10
+_COMMITS = ("PERFMODEL_COMMIT", "GITHUB_SHA", "CI_COMMIT_SHA", "GIT_COMMIT")
+"""Variables that hold the commit of a job: the user's, GitHub's, GitLab's and Jenkins's."""
 
 
 @click.command(
@@ -31,6 +33,14 @@ _SHOWN = 10
 @_options.CACHE
 @_options.HOST_NAMES
 @click.option("--db", type=_options.FILE, help="Results database to add to.")
+@click.option(
+    "--commit", envvar=_COMMITS, metavar="COMMIT",
+    help="Commit that was recorded, for --db; by default that of the CI job.",
+)  # fmt: skip
+@click.option(
+    "--benchmark", metavar="NAME",
+    help="What was recorded, for --db: programs of one name are compared over commits.",
+)  # fmt: skip
 @click.option(
     "--section", type=click.Choice(["levels"]),
     help="Print one section: the steps' levels, layers and other candidates.",
@@ -52,17 +62,18 @@ def analyze(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: An
     from perfmodel.render import summary
 
     db, plots = options["db"], not options["no_plots"]
+    source = options["commit"], options["benchmark"]
     analysis = analyzed(reports, options, _options.engine_of(options), whole=False)
 
     def write(folder: Path) -> list[Path]:
         from perfmodel.render import outputs
 
-        return outputs.write(analysis, folder, plots=plots, db=db)
+        return outputs.write(analysis, folder, plots=plots, db=db, source=outputs.Source(*source))
 
     if db and (out is None or _options.kind_of(out) in _options.RESULTS):
         from perfmodel.render import outputs
 
-        outputs.append(analysis, db)
+        outputs.append(analysis, db, outputs.Source(*source))
     if options["stacks"] is not None:
         from perfmodel.base.files import write_text
         from perfmodel.render.stacks import folded_stacks

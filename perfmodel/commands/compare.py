@@ -30,7 +30,7 @@ class _Percent(click.FloatRange):
 
 
 @click.command(cls=_options.taking_all("--to"))
-@_options.reports
+@_options.some_reports
 @click.option(
     "--to", "after", multiple=True, metavar="REPORT...", type=_options.REPORT,
     help="All reports after the change, if there are several.",
@@ -51,6 +51,14 @@ class _Percent(click.FloatRange):
 @click.option(
     "--junit", type=_options.FILE, help="Write the result of --fail-if-slower as JUnit XML."
 )
+@click.option(
+    "--history", "database", metavar="DB", type=_options.DATABASE,
+    help="In place of REPORTS: find changes over the commits that analyze --db kept in DB.",
+)  # fmt: skip
+@click.option(
+    "--commits", type=_options.TEXT,
+    help="With --history: the commits to look at, a line each, from old to new.",
+)  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="List kernels within noise, too.")
 @_options.output(*_options.PICTURES)
 def compare(
@@ -59,6 +67,8 @@ def compare(
     limit: float | None,
     junit: Path | None,
     every: bool,
+    database: Path | None,
+    commits: Path | None,
     fmt: str,
     out: Path | None,
     **options: Any,
@@ -71,14 +81,24 @@ def compare(
     and after --to all reports after it. Reports of the ranks of one run become one run; every other
     report is a launch of its own. Give three launches of each or more, so that their differences
     show the noise.
+
+    With --history, the change points of a step, its ranges and its kernels over commits; exit code
+    7 of --fail-if-slower is then for a slowdown that the newest commit reveals.
     """
+    if database is not None:
+        if reports or after or junit:
+            raise click.UsageError("--history: expected no reports and no --junit; got some")
+        _follow(database, commits, options["least"] / 100, limit, fmt, out)
+        return
+    if commits is not None:
+        raise click.UsageError("--commits: expected --history DB, too; got none")
     from perfmodel.analysis.compare.compare import CompareOptions, compare_reports
     from perfmodel.render import compare as render
 
     if junit and limit is None:
         raise click.UsageError("--junit: expected --fail-if-slower PERCENT, too; got none")
     before = reports
-    if not after:
+    if not after or not reports:
         if len(reports) != 2:
             raise click.UsageError(
                 f"expected the report before and the one after; got {len(reports)}; give several "
@@ -101,3 +121,21 @@ def compare(
         write(junit, render.junit(found))
     if found.gate is not None:
         click.get_current_context().exit(_EXIT_CODES[found.gate.slower])
+
+
+def _follow(
+    database: Path, commits: Path | None, least: float, limit: float | None, fmt: str,
+    out: Path | None,
+) -> None:  # fmt: skip
+    """Print the changes over commits; exit with 7 if the newest one reveals a slowdown."""
+    from perfmodel.analysis.history import histories
+    from perfmodel.readers.results import read_results
+    from perfmodel.render import history as render
+
+    order = commits.read_text(encoding="utf-8").split() if commits else []
+    found = histories(read_results(database), order, least)
+    allowed = None if limit is None else limit / 100
+    emit(render.result(found, allowed), fmt, out, picture=lambda: render.picture(found))
+    if allowed is not None:
+        slower = any(one.alarms(allowed) for one in found)
+        click.get_current_context().exit(_EXIT_CODES[slower])

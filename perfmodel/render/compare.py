@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import perfmodel
 from perfmodel.analysis.compare.compare import Comparison, Gate, Row, Side
+from perfmodel.analysis.compare.pairs import Pairs
 from perfmodel.analysis.compare.series import GPU_IDLE, GROUPS, Group
 from perfmodel.base.document import pick, plain
 from perfmodel.base.escape import printable
+from perfmodel.base.kernels import kernel
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.render.result import Block, Result
@@ -58,6 +60,7 @@ ROWS_TEXT: Final = (
 )
 
 
+_MOST_PAIRS: Final = 16
 _MOST_IDLE: Final = 12
 """Causes of idle time that the terminal lists, those that changed most."""
 _MOST_GAINED: Final = 5
@@ -84,7 +87,10 @@ def result(found: Comparison, *, every: bool = False) -> Result:
 def _blocks(found: Comparison, every: bool) -> Iterator[Block]:
     yield list(_what(found))
     yield list(_answer(found))
-    yield from filter(None, (group_table(found, group, every=every) for group in GROUPS))
+    groups = [g for g in GROUPS if every or g != "kernel" or not found.pairs]
+    yield from filter(None, (group_table(found, group, every=every) for group in groups))
+    if found.pairs:
+        yield pairs_table(found.pairs, every=every)
     if found.idle:
         yield idle_table(found)
     yield [f"note: {note}" for note in notes(found)]
@@ -130,6 +136,30 @@ def group_table(comparison: Comparison, group: Group, *, every: bool = False) ->
     return Table.of(title, shown, columns, hidden, [r.depth for r in shown])
 
 
+def pairs_table(pairs: Pairs, *, every: bool = False) -> Table:
+    """What replaced what: kernels matched by the operator that launched them, for the terminal."""
+    shown = pairs.rows if every else pairs.rows[:_MOST_PAIRS]
+    left = len(pairs.rows) - len(shown)
+    hidden = [f"{left} more pairs, which take less time; --all shows them"] if left else []
+    before, after = (percent(share, 1) for share in pairs.shares)
+    title = f"Kernels by operator (middle step; {before} of the GPU's time before is paired, "
+    return Table.of(f"{title}{after} after)", shown, PAIRS, hidden)
+
+
+def _kernels(names: Sequence[str]) -> str:
+    """Name the kernels of one operator as short as the report's tables do."""
+    return " + ".join(dict.fromkeys(kernel(name).short for name in names))
+
+
+PAIRS: Final = (
+    Column("operator", "Operator", wrap=False),
+    Column("calls", "Calls", "int"),
+    Column("before", "Kernels before", of=lambda p: _kernels(p.before)),
+    Column("after", "Kernels after", of=lambda p: _kernels(p.after)),
+    *_TIMES,
+)
+
+
 def idle_table(comparison: Comparison) -> Table:
     """Which causes of idle time came and went, by rank, for the terminal."""
     shown = comparison.idle[:_MOST_IDLE]
@@ -165,8 +195,8 @@ def _what(c: Comparison) -> Iterator[str]:
     for name, side in (("before", c.before), ("after ", c.after)):
         for launch in side.launches:
             yield (
-                f"{name}   {launch.label}: {launch.batches} steps after "
-                f"{launch.warmup} of warm-up, {launch.ranks} rank{'s' * (launch.ranks != 1)}"
+                f"{name}   {launch.label}: {launch.batches} step{'s' * (launch.batches != 1)} "
+                f"after {launch.warmup} of warm-up, {launch.ranks} rank{'s' * (launch.ranks != 1)}"
             )
     changed = [str(d) for d in c.differences]
     yield f"changed  {'; '.join(changed) or 'nothing that the reports show'}"
@@ -214,6 +244,9 @@ def _gate(gate: Gate) -> Iterator[str]:
         return
     said = "more than" if gate.slower else "not more than"
     yield f"Gate: a step is {said} {allowed} ({limits})"
+    if gate.without_recorder_s is not None:
+        before, after = (si(s, "s") for s in gate.without_recorder_s)
+        yield f"    judged without the profiler: {before} before, {after} after"
     if gate.gpu is not None:
         kernels = {True: "more than", False: "not more than", None: "perhaps"}[gate.gpu[2]]
         yield (
@@ -314,8 +347,14 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "addressed": [_row(r) for r in c.addressed],
         "rows": [_row(r) for r in c.rows],
         "idle": [_row(r) for r in c.idle],
+        "pairs": c.pairs and {
+            **pick(c.pairs, "before_s after_s alone_before_s alone_after_s"),
+            "rows": [
+                pick(p, "operator by before after calls before_s after_s") for p in c.pairs.rows
+            ],
+        },
         "gate": c.gate and {
-            **pick(c.gate, "limit low high slower gpu per_sample"),
+            **pick(c.gate, "limit low high slower gpu per_sample without_recorder_s"),
             "rows": [_row(r) for r in c.gate.rows],
         },
         "warnings": c.warnings,

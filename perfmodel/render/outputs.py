@@ -6,11 +6,13 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import perfmodel
+from perfmodel.analysis.history import times_of
 from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.analysis.rows import comparable, machine_roof, own_roof
 from perfmodel.base.document import to_json
@@ -35,7 +37,12 @@ _CROWD: Final = 8
 
 
 def write(
-    analysis: Analysis, out: Path, *, plots: bool = True, db: Path | None = None
+    analysis: Analysis,
+    out: Path,
+    *,
+    plots: bool = True,
+    db: Path | None = None,
+    source: Source | None = None,
 ) -> list[Path]:
     """Write all outputs and return their paths.
 
@@ -57,7 +64,7 @@ def write(
             _draw(analysis, stage)
         names = sorted(p.name for p in stage.iterdir())
         if db is not None:
-            append(analysis, db)
+            append(analysis, db, source)
     for stale in _PICTURES - set(names):  # of an earlier analysis into the same folder
         (out / stale).unlink(missing_ok=True)
     return [out / name for name in names]
@@ -225,6 +232,9 @@ def _is_sweep(points: Sequence[Point]) -> bool:
 
 
 _BUSY_SECONDS = 60
+_TIMES: Final = (
+    Column("kind", "Kind"), Column("name", "Name"), Column("seconds", "Per step", "si", "s"),
+)  # fmt: skip
 _PARTS: Mapping[str, Callable[[RunAnalysis], Table]] = {
     "ranges": tables.ranges,
     "rates": tables.rates,
@@ -233,11 +243,20 @@ _PARTS: Mapping[str, Callable[[RunAnalysis], Table]] = {
     "ranks": tables.ranks,
     "findings": tables.findings,
     "points": lambda run: tables.points(Analysis((run,))),
+    "times": lambda run: Table("Times by commit", _TIMES, [*times_of(run)]),
 }
 _OURS = {"runs", *_PARTS}
 
 
-def append(analysis: Analysis, path: Path) -> int:
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What was recorded: its commit, and the benchmark's name; None where nobody says it."""
+
+    commit: str | None = None
+    benchmark: str | None = None
+
+
+def append(analysis: Analysis, path: Path, source: Source | None = None) -> int:
     """Add every run's rows to the results database; a run that is there already is replaced.
 
     Runs are known by the SHA-256 of their reports, so analyzing a report again, with whatever
@@ -281,7 +300,7 @@ def append(analysis: Analysis, path: Path) -> int:
                 f"place; name another file with --db"
             )
         for key, run in zip(keys, analysis.runs, strict=True):
-            _store(database, run, key)
+            _store(database, run, key, source or Source())
         connection.commit()
     except sqlite3.Error as error:
         raise _failed(path, error) from error
@@ -309,10 +328,13 @@ def _failed(path: Path, error: sqlite3.Error) -> PerfmodelError:
     )
 
 
-def _store(database: Any, run: RunAnalysis, key: str) -> None:
+def _store(database: Any, run: RunAnalysis, key: str, source: Source) -> None:
     row = {
         "run_hash": key,
         "label": run.label,
+        "commit_id": source.commit,
+        "benchmark": source.benchmark,
+        "recorded_utc": _began_utc(run),
         "analyzed_utc": datetime.now(UTC).isoformat(timespec="seconds"),
         "perfmodel_version": perfmodel.__version__,
         "reports": json.dumps([str(t.source.resolve()) for t in run.traces]),
@@ -342,6 +364,14 @@ def _store(database: Any, run: RunAnalysis, key: str) -> None:
         ]
         if records:
             database[name].insert_all(records, pk=("run_hash", "row"), alter=True)
+
+
+def _began_utc(run: RunAnalysis) -> str | None:
+    """When the first of the run's recordings began; None where no report says it."""
+    began_ns = min((t.utc_start_ns for t in run.traces if t.utc_start_ns), default=None)
+    if began_ns is None:
+        return None
+    return datetime.fromtimestamp(began_ns // 10**9, UTC).isoformat(timespec="seconds")
 
 
 def _storable(value: Any) -> Any:

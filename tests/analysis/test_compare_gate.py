@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
+from dataclasses import replace
 from functools import cache
 from itertools import permutations
 from xml.etree import ElementTree
@@ -15,8 +16,12 @@ import pytest
 from benchmarks.common import results
 from benchmarks.common.folders import PROFILES
 from perfmodel.analysis.compare.compare import KERNEL_NOISE, gate_of, judged
+from perfmodel.analysis.compare.series import Launch
 from perfmodel.models.launches import GATE_SCALES, LAUNCH_NOISE, SCALES, Effect, Median, effect
+from perfmodel.timing.recorder import Recorder
+from support import launches_made
 from support.cli import perfmodel
+from support.launches_made import compared
 
 LADDER = PROFILES / "ladder"
 NOISE = {"replayed": SCALES["kernel"], **GATE_SCALES}
@@ -191,3 +196,44 @@ def test_junit_needs_a_limit(tmp_path) -> None:
     result = perfmodel("compare", *side("graph", 2), "--junit", tmp_path / "x.xml")
     assert result.exit_code == 2
     assert "expected --fail-if-slower" in result.stderr
+
+
+def recorded_by(share: float, source: str = "measured") -> Recorder:
+    """A recorder that leaves `share` of the step, known to 1 %."""
+    step_s = 1e-3
+    limits = share * step_s * 0.99, share * step_s * 1.01
+    return Recorder("nsys", step_s, share * step_s, *limits, source)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("source", "slower"),
+    [("measured", False), ("estimated", True)],
+)
+def test_the_recorder_s_cost_is_taken_out_where_it_was_timed(source: str, slower: bool) -> None:
+    """20 % more as recorded, all of it the recorder's: it left 0.9 of a step before, 0.75 after."""
+    made = np.random.default_rng(0)
+
+    def side(speed: float, share: float) -> list[Launch]:
+        how = {"between": 0.002, "within": 0.002, "speedup": dict.fromkeys(range(12), speed)}
+        return [
+            replace(launches_made.launch(made, **how), recorder=recorded_by(share, source))
+            for _ in range(3)
+        ]
+
+    found = compared(side(1.0, 0.9), side(1 / 1.2, 0.75), limit=0.05).gate
+    assert found is not None
+    assert found.slower is slower
+    if source == "measured":
+        assert found.without_recorder_s == pytest.approx((0.9e-3, 0.9e-3), rel=0.01)
+        assert found.low < 1 < found.high
+    else:
+        assert found.without_recorder_s is None
+
+
+def test_one_launch_whose_recorder_is_unknown_leaves_all_as_recorded() -> None:
+    made = np.random.default_rng(0)
+    sides = [[launches_made.launch(made, between=0.002) for _ in range(3)] for _ in range(2)]
+    sides[0] = [replace(one, recorder=recorded_by(0.9)) for one in sides[0]]
+    found = compared(*sides, limit=0.05).gate
+    assert found is not None
+    assert found.without_recorder_s is None

@@ -85,7 +85,7 @@ def test_exit_codes_are_as_elsewhere(reports: dict[str, Path], tmp_path: Path) -
     assert "missing.sqlite" in fails(3, "compare", reports["b1"], tmp_path / "missing.sqlite")
     said = fails(4, "compare", reports["b1"], reports["a1"], "--batch-range", "nosuch")
     assert "expected ranges called 'nosuch'" in said
-    fails(4, "compare", reports["b1"], reports["a1"], "--warmup", 8)
+    fails(4, "compare", reports["b1"], reports["a1"], "--warmup", 9)
 
 
 def test_options_reach_the_verdicts(reports: dict[str, Path]) -> None:

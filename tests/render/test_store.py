@@ -20,7 +20,7 @@ from support.build_training import Training, analyzed, training_report
 
 SMALL = Training(D=9, H=6, C=2, B=20, pace=(3, 1, 1))
 VALUES = {"D": 9, "H": 6, "C": 2, "B": 20}
-TABLES = ("ranges", "rates", "copies", "collectives", "ranks", "findings", "points")
+TABLES = ("ranges", "rates", "copies", "collectives", "ranks", "findings", "points", "times")
 
 
 @pytest.fixture

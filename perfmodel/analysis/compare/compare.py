@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from perfmodel.analysis.compare.pairs import Pairs, pairs_of
 from perfmodel.analysis.compare.series import (
     COLLECTIVES,
     GPU_BUSY,
@@ -24,7 +25,7 @@ from perfmodel.analysis.compare.series import (
     Launch,
     launch_of,
 )
-from perfmodel.analysis.runs import measure_report, runs_of, time_one
+from perfmodel.analysis.runs import is_large, measure_report, runs_of, time_one
 from perfmodel.base.errors import ReportError, WorkloadError
 from perfmodel.models.launches import (
     ENOUGH,
@@ -40,9 +41,11 @@ from perfmodel.models.launches import (
 from perfmodel.programs import MARK_SYMBOLS, program_of_run
 from perfmodel.programs.identify import MARK_KEY, Identity, from_mark
 from perfmodel.programs.program import Options
+from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import AsyncBatches, time_async
 from perfmodel.timing.collectives import NCCL
+from perfmodel.timing.recorder import Recorder
 from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.samples import tabulate
 from perfmodel.timing.spans import Level
@@ -51,6 +54,9 @@ Verdict = Literal["faster", "slower", "within noise", "only before", "only after
 
 
 ALPHA: Final = 0.05
+_NINE_IN_TEN: Final = 1.645
+"""Standard deviations on either side that hold nine in ten, as the recorder's intervals do."""
+_LEAST_STEP_S: Final = 1e-9
 KERNEL_NOISE: Final = 0.0075
 """Relative standard deviation of the time in kernels between runs of one configuration: less in
 three of four of profiles/launches, fresh, hosts and scale, 0.24 % in the median."""
@@ -144,6 +150,9 @@ class Gate:
         Whether times are per sample, for the sides have different batch sizes.
     rows : tuple of Row
         Ranges, links and kernels that certainly gained time, the largest first.
+    without_recorder_s : (float, float) or None
+        The steps before and after without the profiler, which are judged; None where it costs
+        nothing that matters, or where its cost in a launch is unknown.
     """
 
     limit: float
@@ -153,6 +162,7 @@ class Gate:
     rows: tuple[Row, ...]
     gpu: tuple[float, float, bool | None] | None = None
     per_sample: bool = False
+    without_recorder_s: tuple[float, float] | None = None
 
 
 def judged(found: Effect, limit: float) -> tuple[float, float, bool | None]:
@@ -172,7 +182,7 @@ def judged(found: Effect, limit: float) -> tuple[float, float, bool | None]:
 
 def gate_of(
     batch: Effect, rows: Sequence[Row], limit: float, kernels: Effect | None = None,
-    samples: float = 1.0,
+    samples: float = 1.0, without_recorder_s: tuple[float, float] | None = None,
 ) -> Gate:  # fmt: skip
     """Judge the batch, and apart from it its kernels, per sample.
 
@@ -187,7 +197,50 @@ def gate_of(
     slower = True if gpu is not None and gpu[2] else slower
     gained = [r for r in rows[1:] if r.verdict in ("slower", "only after") and r.difference_s > 0]
     gained.sort(key=lambda row: -row.difference_s)
-    return Gate(limit, low, high, slower, tuple(gained), gpu, samples != 1.0)
+    return Gate(limit, low, high, slower, tuple(gained), gpu, samples != 1.0, without_recorder_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unrecorded:
+    """Median batches of the launches of both sides without the profiler.
+
+    `error` is what the timed steps leave unknown of the logarithm of after over before.
+    """
+
+    sides: tuple[list[Median], list[Median]]
+    error: float
+
+
+def _unrecorded(
+    before: Launches, after: Launches, medians: tuple[list[Median], list[Median]]
+) -> _Unrecorded | None:
+    """Take the recorder's cost out of the batch; None where it is unknown, or does not matter.
+
+    It is known where every program timed steps before it was recorded. Estimates are not enough:
+    three launches over NCCL (profiles/ladder/nccl) differ by 4.2 % as recorded and by 7.7 % with
+    them, and the gate then cannot decide between these launches and those of a CUDA graph.
+    """
+    recorders = [[launch.recorder for launch in side] for side in (before, after)]
+    known = [[r for r in side if r and r.source == "measured"] for side in recorders]
+    if any(len(a) < len(b) for a, b in zip(known, recorders, strict=True)):
+        return None
+    if not any(r.matters for side in known for r in side):
+        return None
+    sides, variance = [], 0.0
+    for side, one in zip(medians, known, strict=True):
+        shares = [_share(r, r.without_s) for r in one]
+        sides.append([
+            replace(m, seconds=m.seconds * share, log=m.log + math.log(share))
+            for m, share in zip(side, shares, strict=True)
+        ])  # fmt: skip
+        widths = [math.log(_share(r, r.high_s) / _share(r, r.low_s)) / 2 for r in one]
+        variance += sum(width**2 for width in widths) / len(widths) ** 2
+    return _Unrecorded((sides[0], sides[1]), math.sqrt(variance) / _NINE_IN_TEN)
+
+
+def _share(recorder: Recorder, seconds: float | None) -> float:
+    """Return a step's time over the one that was recorded."""
+    return max(seconds or recorder.step_s, _LEAST_STEP_S) / max(recorder.step_s, _LEAST_STEP_S)
 
 
 def _gate_scale(before: Launches, after: Launches, batch: Key) -> float:
@@ -224,6 +277,8 @@ class Comparison:
         over launches, not tested.
     gate : Gate or None
         Where a slowdown that is allowed was named.
+    pairs : Pairs or None
+        Kernels matched by operator and place, where many have other names on the two sides.
     """
 
     before: Side
@@ -240,6 +295,7 @@ class Comparison:
     idle: tuple[Row, ...]
     gate: Gate | None
     warnings: tuple[str, ...]
+    pairs: Pairs | None = None
 
     def __repr__(self) -> str:
         return f"<Comparison of {len(self.rows)} rows, {len(self.warnings)} warnings>"
@@ -436,6 +492,8 @@ def content(trace: Trace) -> tuple[Any, ...]:
 
 
 LEAST: Final = 0.01
+_OTHERS: Final = 0.1
+"""Of the time in kernels: from here on their names do not tell what replaced what."""
 _SOURCES: Final = {
     "gpu": (
         "no GPU operations were recorded {}, so that they are left out on both sides",
@@ -497,7 +555,10 @@ def compare_traces(
     options = options or CompareOptions()
     chosen = options.measured_by()
     sides = [[time_one(trace, chosen) for trace in side] for side in (before, after)]
-    return compare_timed(sides[0], sides[1], options, lambda _: None)
+    found = compare_timed(sides[0], sides[1], options, lambda _: None)
+    if not other_kernels(found):
+        return found
+    return replace(found, pairs=pairs_of(before[0], after[0], chosen))
 
 
 def compare_reports(
@@ -518,7 +579,25 @@ def compare_reports(
         return measure_report(path, path, chosen, kernels=True)
 
     sides = [[measured(path) for path in side] for side in (before, after)]
-    return compare_timed(sides[0], sides[1], options, lambda label: progress(f"measuring {label}"))
+    found = compare_timed(sides[0], sides[1], options, lambda label: progress(f"measuring {label}"))
+    if not other_kernels(found) or any(is_large(path) for path in (before[0], after[0])):
+        return found
+    del sides
+    return replace(found, pairs=pairs_of(read(before[0]), read(after[0]), options.measured_by()))
+
+
+def other_kernels(found: Comparison) -> bool:
+    """Whether a tenth of the time in kernels or more has no kernel of its name on the other side.
+
+    Another vendor or version calls kernels by other names; a change of one operator does not.
+    """
+    kernels = [r for r in found.group("kernel") if len(r.path) > 1]
+    for side, alone in (("before_s", "only before"), ("after_s", "only after")):
+        total = sum(getattr(r, side) or 0.0 for r in kernels)
+        single = sum(getattr(r, side) or 0.0 for r in kernels if r.verdict == alone)
+        if single < _OTHERS * total or not total:
+            return False
+    return True
 
 
 def compare_timed(
@@ -540,7 +619,9 @@ def compare_timed(
     done = any(batches.queues for side in measured for _, batches in side)
     sides, warnings = [], []
     for name, runs in zip(("before", "after"), measured, strict=True):
-        side, said = _side(name, runs, options.warmup, done=done)
+        side, said = _side(
+            name, runs, options.warmup, done=done, unrecorded=options.limit is not None
+        )
         sides.append(side)
         warnings += said
     traces = [[one.trace for one in timed] for timed in (before, after)]
@@ -589,19 +670,28 @@ def compare_sides(
         detectable=effects[first].detectable(tests[first][2], options.least),
         addressed=_addressed(rows, before, after),
         idle=_idle(before.launches, after.launches, batch_s),
-        gate=None
-        if options.limit is None
-        else gate_of(
-            effect(
-                *medians[first], options.noise * _gate_scale(old, new, first), machines=machines
-            ),
-            rows,
-            options.limit,
-            _kernels(medians, machines=machines),
-            _samples(before, after),
-        ),
+        gate=_gate(old, new, medians, first, rows, options, machines, _samples(before, after)),
         warnings=tuple(dict.fromkeys([*warnings, *_warnings(before, after, machines, options)])),
     )
+
+
+def _gate(
+    old: Launches, new: Launches, medians: Mapping[Key, tuple[list[Median], list[Median]]],
+    first: Key, rows: Sequence[Row], options: CompareOptions, machines: bool, samples: float,
+) -> Gate | None:  # fmt: skip
+    """Judge the batch without its recorder, where that is known; None where no limit was named."""
+    if options.limit is None:
+        return None
+    sides, noise = medians[first], options.noise * _gate_scale(old, new, first)
+    without = _unrecorded(old, new, sides)
+    found = effect(*(without.sides if without else sides), noise, machines=machines)
+    steps = None
+    if without:
+        found = replace(found, error=math.hypot(found.error, without.error))
+        seconds = [_central(side) or 0.0 for side in without.sides]
+        steps = seconds[0], seconds[1]
+    kernels = _kernels(medians, machines=machines)
+    return gate_of(found, rows, options.limit, kernels, samples, steps)
 
 
 def _kernels(
@@ -650,13 +740,20 @@ def _runs(
 
 
 def _side(
-    name: str, runs: Sequence[tuple[Run, AsyncBatches]], warmup: int | None, *, done: bool
+    name: str,
+    runs: Sequence[tuple[Run, AsyncBatches]],
+    warmup: int | None,
+    *,
+    done: bool,
+    unrecorded: bool,
 ) -> tuple[Side, list[str]]:
-    """Take the series of one side's launches; `done` as of `launch_of`."""
+    """Take the series of one side's launches; `done` and `unrecorded` as of `launch_of`."""
     warnings, launches, given = [], [], []
     for run, async_batches in runs:
         identity, said = program_of_run(run, Options()).identify(run, {})
-        launches.append(launch_of(run, warmup, async_batches=async_batches, done=done))
+        launches.append(
+            launch_of(run, warmup, async_batches=async_batches, done=done, unrecorded=unrecorded)
+        )
         given.append(settings(identity, run.traces))
         warnings += said
     for text in mixed(given):
@@ -805,6 +902,12 @@ def _warnings(before: Side, after: Side, machines: bool, options: CompareOptions
             f"how much launches differ, so {noise} is assumed (kernels a fifth of it); launch "
             f"each side {ENOUGH} times or more and give all reports: perfmodel compare b1 b2 b3 "
             f"--to a1 a2 a3"
+        )
+    single = [x.label for side in (before, after) for x in side.launches if x.batches == 1]
+    if single:
+        said.append(
+            f"one finished step in {' and '.join(single)}: how much steps differ is unknown; "
+            f"profile more steps"
         )
     for source, (problem, advice) in _SOURCES.items():
         has = [all(source in one.recorded for one in s.launches) for s in (before, after)]

@@ -21,6 +21,7 @@ from perfmodel.timing.cuda_graphs import first_replay
 from perfmodel.timing.exchanges import COLLECTIVE, Exchanges
 from perfmodel.timing.kernels import COMMUNICATION
 from perfmodel.timing.range_times import Path
+from perfmodel.timing.recorder import Recorder, Timed
 from perfmodel.timing.run import Run
 from perfmodel.timing.run_exchanges import exchanges_of
 from perfmodel.timing.samples import PathTimes, tabulate
@@ -169,7 +170,8 @@ class Launch:
     traced whole) and 'mpi'; `queues` says that the host leaves batches before they are done, so
     that the host times of ranges are those of queueing. `idle` has the seconds that the GPU of a
     rank idles in a median step, by rank and cause; empty where the report does not say. `work` has
-    what a median batch of a rank does, whatever time it takes: GPU operations, bytes.
+    what a median batch of a rank does, whatever time it takes: GPU operations, bytes. `recorder` is
+    the step with and without its profiler, where it was asked for and is known.
     """
 
     label: str
@@ -181,6 +183,7 @@ class Launch:
     queues: bool = False
     idle: Mapping[tuple[int, str], float] = field(default_factory=dict)
     work: Mapping[str, float] = field(default_factory=dict)
+    recorder: Recorder | None = None
 
     @property
     def batches(self) -> int:
@@ -194,6 +197,7 @@ def launch_of(
     *,
     async_batches: AsyncBatches | None = None,
     done: bool | None = None,
+    unrecorded: bool = False,
 ) -> Launch:
     """Take the series of one measured run.
 
@@ -208,18 +212,23 @@ def launch_of(
     done : bool, optional
         Whether batches are timed until the GPU is done with them, too; by default only where the
         host queues them.
+    unrecorded : bool
+        Whether `Launch.recorder` is wanted, which replays the steps.
 
     Raises
     ------
     SchemaError
-        If fewer than two finished batches are left.
+        If no finished batch is left.
     """
     measured, exchanges = tabulate(run.range_times, run.ranks, run.batch_label), exchanges_of(run)
     async_batches = async_batches or time_async(run, measured)
     program = program_of_run(run, Options())
     by_gpu = program.step_clock == "gpu" and bool(run.steps)
-    if by_gpu:
-        steps = break_down(run.steps, exchanges, warmup=warmup)
+    recorder, steps = None, None
+    if run.steps and (by_gpu or unrecorded):
+        steps = break_down(run.steps, exchanges, warmup=warmup, timed=Timed.of(run.traces))
+        recorder = steps.facts.recorder
+    if by_gpu and steps:
         measured, first = on_step_clock(measured, run, steps), steps.warmup
     else:
         if async_batches.queues if done is None else done:
@@ -231,9 +240,9 @@ def launch_of(
     head = head_of(run, measured)
     whole = head.seconds["host"]
     left = int(np.isfinite(_slowest(whole[:, first:])).sum())
-    if left < 2:
+    if left < 1:
         raise SchemaError(
-            f"{run.label}: expected at least 2 finished steps to compare; got {left} of "
+            f"{run.label}: expected a finished step to compare; got {left} of "
             f"{whole.shape[1]} after {first} of warm-up; profile more steps or lower --warmup"
         )
     found: dict[Key, Series] = {}
@@ -262,7 +271,9 @@ def launch_of(
         for name, table in counted.items()
         if np.isfinite(table[:, first:]).any()
     }
-    return Launch(run.label, first, len(run.ranks), gpus, recorded, kept, queues, idle, work)
+    return Launch(
+        run.label, first, len(run.ranks), gpus, recorded, kept, queues, idle, work, recorder
+    )  # fmt: skip
 
 
 def _noise(key: Key, async_batches: AsyncBatches) -> Noise:

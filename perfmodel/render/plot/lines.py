@@ -378,3 +378,51 @@ def utilization(
         ax.axvspan(*window_s, color=GRID, alpha=0.6, lw=0, zorder=0)
     ax.set_ylim(-2, 108)
     return ax
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A time that stays equal from one commit to another, both counted from 0 and included."""
+
+    first: int
+    last: int
+    seconds: float
+
+
+def over_commits(
+    curves: Mapping[str, tuple[Floats, Sequence[Level]]],
+    changes: Mapping[int, str],
+    *,
+    ax: Axes | None = None,
+    title: str | None = None,
+) -> Axes:
+    """Draw times over commits with the levels between their changes.
+
+    Parameters
+    ----------
+    curves : mapping of str to (array, sequence of Level)
+        Seconds of every commit, NaN where unknown, and their levels.
+    changes : mapping of int to str
+        Names of the commits at which something changed.
+    """
+    series = {}
+    for label, (seconds, levels) in curves.items():
+        known = np.flatnonzero(np.isfinite(seconds))
+        series[label] = Series(known, 1e3 * seconds[known], dash="", marked=True)
+        for i, one in enumerate(levels):
+            series[f"{label}, level {i}"] = Series(
+                [one.first - 0.5, one.last + 0.5], 2 * [1e3 * one.seconds], like=label, dash="-",
+                marked=False, listed=False,
+            )  # fmt: skip
+    ax = lines(series, Measure("Commit (number)"), Measure("Time per step (ms)"), ax=ax,
+               title=title, size_in=(DOUBLE_IN, 2.8))  # fmt: skip
+    for line in ax.lines:
+        line.set_markevery(1)  # every commit is a measurement
+        line.set_markersize(3)
+    for at, name in changes.items():
+        ax.axvline(at - 0.5, color=GREY, lw=0.9, ls=DASHED, zorder=1.8)
+        ax.annotate(
+            plain(name), (at - 0.5, 1.0), (2, -2), xycoords=("data", "axes fraction"),
+            textcoords="offset points", va="top", fontsize=VALUE_PT, color=INK, rotation=90,
+        )  # fmt: skip
+    return ax

@@ -1,0 +1,237 @@
+"""Times over commits: where a step, its ranges and its kernels became faster or slower."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from perfmodel.analysis.result import RunAnalysis
+from perfmodel.base.arrays import Floats, Int64
+from perfmodel.base.errors import SchemaError
+from perfmodel.models.history import FEWEST, Change, change_points, newly_found
+from perfmodel.readers.results import Recorded
+
+STEP: Final = "step"
+GPU_BUSY: Final = "GPU busy"
+HEADS: Final = (STEP, GPU_BUSY)
+"""Kinds of time that are of the whole step."""
+LEAST: Final = 0.01
+NEAR: Final = 3
+"""Commits by which two times may seem to change apart, and the delay of an alarm."""
+_SHARE: Final = 0.1
+"""Of the step's change: parts that changed by less are not its reason."""
+Key = tuple[str, str]
+"""Kind and name of a time."""
+
+
+def times_of(run: RunAnalysis) -> Iterator[tuple[str, str, float]]:
+    """Yield kind, name and seconds per step of what is followed over commits.
+
+    The step and ranges are medians on the host's clock; kernels are means per step and rank.
+    """
+    yield STEP, STEP, run.batch.median.value
+    busy = [rank.gpu_busy_s for rank in run.ranks if rank.gpu_busy_s]
+    if busy:
+        yield GPU_BUSY, GPU_BUSY, max(busy)
+    head, *inside = run.ranges
+    for row in inside:
+        if row.host_s:
+            yield "range", "/".join(row.path[len(head.path) :]), row.host_s
+    for kernel in run.steps.kernels if run.steps else ():
+        yield "kernel", kernel.name, kernel.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A range or kernel whose time changed together with a step.
+
+    `before_s` and `after_s` are medians over the same commits as the step's; 0 where it was not.
+    """
+
+    kind: str
+    name: str
+    before_s: float
+    after_s: float
+
+    @property
+    def difference_s(self) -> float:
+        """After less before, per step."""
+        return self.after_s - self.before_s
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """A change of one time between two commits.
+
+    Attributes
+    ----------
+    kind, name : str
+    change : Change
+        Counted in commits of the history.
+    commit : str
+        The first with the new time.
+    first, last : str
+        Between which commits, both included, the true one lies with 95 %.
+    new : bool
+        Whether the newest commit reveals it.
+    parts : tuple of Part
+        Ranges and kernels that changed with it, the largest first.
+    """
+
+    kind: str
+    name: str
+    change: Change
+    commit: str
+    first: str
+    last: str
+    new: bool
+    parts: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """One configuration over commits.
+
+    Attributes
+    ----------
+    benchmark : str
+    commits : tuple of str
+        In their order.
+    runs : tuple of int
+        Of each commit.
+    series : mapping of Key to array, shape (commits,)
+        Seconds per step, the median of a commit's runs; NaN where a commit lacks it.
+    shifts : tuple of Shift
+        In the order of commits.
+    """
+
+    benchmark: str
+    commits: tuple[str, ...]
+    runs: tuple[int, ...]
+    series: Mapping[Key, Floats]
+    shifts: tuple[Shift, ...]
+
+    def alarms(self, limit: float) -> tuple[Shift, ...]:
+        """Return what the newest commit shows to be slower by more than a limit."""
+        return tuple(s for s in self.shifts if s.new and s.change.ratio > 1 + limit)
+
+
+def histories(
+    runs: Sequence[Recorded], order: Sequence[str] = (), least: float = LEAST
+) -> tuple[History, ...]:
+    """Find the changes of every configuration.
+
+    Parameters
+    ----------
+    runs : sequence of Recorded
+        By the time when they were recorded.
+    order : sequence of str
+        Commits from old to new, or the first letters of them; others are left out. By default the
+        order in which commits were first recorded.
+    least : float
+        Smaller relative changes do not count.
+
+    Raises
+    ------
+    SchemaError
+        If no run is of a commit in `order`.
+    """
+    chosen = _ordered(runs, order) if order else list(runs)
+    if not chosen:
+        raise SchemaError(
+            "expected recorded commits among those given; got none; record them, or give those of "
+            "another branch"
+        )
+    groups: dict[str, list[Recorded]] = {}
+    for run in chosen:
+        groups.setdefault(run.benchmark, []).append(run)
+    return tuple(history_of(name, group, least) for name, group in groups.items())
+
+
+def _ordered(runs: Sequence[Recorded], order: Sequence[str]) -> list[Recorded]:
+    """Return the runs of the commits given, in that order."""
+    found = []
+    for commit in order:
+        found += [
+            r for r in runs if r.commit.startswith(commit) or commit.startswith(r.commit)
+        ]  # fmt: skip
+    return found
+
+
+def history_of(benchmark: str, runs: Sequence[Recorded], least: float = LEAST) -> History:
+    """Find the changes of one configuration, whose runs come in the order of commits."""
+    commits = tuple(dict.fromkeys(run.commit for run in runs))
+    by_commit = [[run for run in runs if run.commit == commit] for commit in commits]
+    keys = dict.fromkeys(key for run in runs for key in run.seconds)
+    series = {key: np.array([_median(group, key) for group in by_commit]) for key in keys}
+    found = [
+        shift for key in keys if key[0] in HEADS for shift in _shifts(key, series, commits, least)
+    ]
+    step = float(np.nanmedian(series[STEP, STEP]))
+    for key in keys:  # what changed alone, in steps that did not
+        if key[0] not in HEADS:
+            found += [
+                shift
+                for shift in _shifts(key, series, commits, least)
+                if abs(shift.change.after - shift.change.before) > least * step
+                and all(abs(shift.change.at - other.change.at) > NEAR for other in found)
+            ]
+    found.sort(key=lambda shift: shift.change.at)
+    return History(benchmark, commits, tuple(map(len, by_commit)), series, tuple(found))
+
+
+def _median(runs: Sequence[Recorded], key: Key) -> float:
+    known = [run.seconds[key] for run in runs if key in run.seconds]
+    return float(np.median(known)) if known else math.nan
+
+
+def _shifts(
+    key: Key, series: Mapping[Key, Floats], commits: Sequence[str], least: float
+) -> Iterator[Shift]:
+    """Yield the changes of one time, over the commits that have it."""
+    at = np.flatnonzero(np.isfinite(series[key]))
+    seconds = series[key][at].tolist()
+    found = change_points(seconds, least)
+    if not found:
+        return
+    newest = at[-1] == len(commits) - 1
+    new = {one.at for one in newly_found(seconds, least, NEAR)} if newest else set()
+    places = [0, *(one.at for one in found), len(at)]
+    for i, one in enumerate(found):
+        here, first, last = int(at[one.at]), int(at[one.first]), int(at[one.last])
+        old, now = at[places[i] : one.at], at[one.at : places[i + 2]]
+        yield Shift(
+            *key,
+            Change(here, first, last, one.before, one.after),
+            commits[here], commits[first], commits[last], one.at in new,
+            tuple(_parts(series, old, now, one)) if key[0] in HEADS else (),
+        )  # fmt: skip
+
+
+def _parts(series: Mapping[Key, Floats], old: Int64, now: Int64, change: Change) -> Iterator[Part]:
+    """Yield ranges and kernels whose medians moved as the step did, by a tenth of it or more.
+
+    The noise of a part must not explain it: the medians differ by more than twice what commits of
+    either side differ from theirs.
+    """
+    found = []
+    moved = change.after - change.before
+    for (kind, name), values in series.items():
+        if kind in HEADS:
+            continue
+        sides = [np.nan_to_num(values[place]) for place in (old, now)]
+        before, after = (float(np.median(side)) for side in sides)
+        spread = max(float(np.median(np.abs(side - np.median(side)))) for side in sides)
+        part = Part(kind, name, before, after)
+        if part.difference_s / moved >= _SHARE and abs(part.difference_s) > 2 * spread:
+            found.append(part)
+    yield from sorted(found, key=lambda part: -abs(part.difference_s))
+
+
+def too_few(found: History) -> bool:
+    """Whether the history is too short to say anything."""
+    return len(found.commits) < FEWEST
