@@ -10,13 +10,21 @@ import click
 
 from perfmodel.base.errors import ReportError
 from perfmodel.commands import _options
-from perfmodel.commands._output import Progress, emit, say_error, warn
+from perfmodel.commands._output import Progress, echo, emit, say_error, warn
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import Analysis
     from perfmodel.base.parallel import Engine
 
 _SHOWN = 10
+
+
+def _print_schema(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        from perfmodel.render.analysis_json import analysis_schema
+
+        echo(analysis_schema(), nl=False)
+        context.exit()
 
 
 @click.command(
@@ -34,6 +42,10 @@ _SHOWN = 10
 @click.option(
     "--section", type=click.Choice(["levels"]),
     help="Print one section: the steps' levels, layers and other candidates.",
+)  # fmt: skip
+@click.option(
+    "--json-schema", is_flag=True, is_eager=True, expose_value=False, callback=_print_schema,
+    help="Print the JSON Schema of what --json prints.",
 )  # fmt: skip
 @click.option(
     "--stacks", type=_options.FILE,
