@@ -252,7 +252,8 @@ def _spans(analysis: RunAnalysis) -> dict[str, Column]:
 
 def _operations(analysis: RunAnalysis) -> dict[str, Column]:
     run = analysis.measured
-    return _joined([_report_operations(run, number) for number in range(len(run.parts))])
+    found = _joined([_report_operations(run, number) for number in range(len(run.parts))])
+    return {**found, "counted": _inside(found["step"], _window(analysis))}
 
 
 def _report_operations(run: Run, number: int) -> dict[str, Column]:
@@ -295,6 +296,7 @@ def _exchanges(analysis: RunAnalysis) -> dict[str, Column]:
         "name": _texts(found.names, found.name),
         "way": _texts(("collective", "send", "receive"), way),
         **{name: getattr(found, name) for name in columns}, "step": _code(found.step),
+        "counted": _inside(found.step, _window(analysis)),
         "instance": _code(found.instance), "start_ns": found.post_ns - found.shift_ns,
         "end_ns": found.end_ns - found.shift_ns, "seconds": found.spent_ns * 1e-9,
         "waiting_s": _seconds(found.wait_ns), "transfer_s": _seconds(found.transfer_ns),

@@ -44,6 +44,11 @@ def _print_schema(context: click.Context, _: click.Parameter, asked: bool) -> No
     help="Print one section: the steps' levels, layers and other candidates.",
 )  # fmt: skip
 @click.option(
+    "--evidence", metavar="KEY",
+    help="Print what is behind a finding (its kind) or a number (its path in analysis.json, such "
+    "as ranks[rank=0].idle_s): formula, inputs, events.",
+)  # fmt: skip
+@click.option(
     "--json-schema", is_flag=True, is_eager=True, expose_value=False, callback=_print_schema,
     help="Print the JSON Schema of what --json prints.",
 )  # fmt: skip
@@ -64,7 +69,16 @@ def analyze(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: An
     from perfmodel.render import summary
 
     db, plots = options["db"], not options["no_plots"]
-    analysis = analyzed(reports, options, _options.engine_of(options), whole=False)
+    key = options["evidence"]
+    analysis = analyzed(reports, options, _options.engine_of(options), whole=key is not None)
+    if key is not None:
+        from perfmodel.render import evidence
+        from perfmodel.render.analysis_json import analysis_document
+
+        document = analysis_document(analysis)
+        emit(evidence.result(evidence.evidence(analysis.fitted, document, key)), fmt, out)
+        exit_of(analysis)
+        return
 
     def write(folder: Path) -> list[Path]:
         from perfmodel.render import outputs

@@ -16,6 +16,8 @@ from perfmodel.analysis import sweeps
 from perfmodel.analysis.rows import own_roof
 from perfmodel.base.document import LEFT_OUT, pick, plain
 from perfmodel.models.roofline import Point
+from perfmodel.programs.findings import Finding
+from perfmodel.render.evidence import finding_keys
 from perfmodel.render.operators import WorkDocument, work_document
 from perfmodel.timing.range_times import ranks_of
 
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from perfmodel.analysis.steps import CategoryTime
     from perfmodel.base.gpu import Gpu
     from perfmodel.machines.machine import Basis, Chip, Figure, Machine
-    from perfmodel.programs.findings import Finding
     from perfmodel.readers.trace import Diagnostic
     from perfmodel.timing.collectives import CollectiveGroup
     from perfmodel.timing.copies import CopyGroup
@@ -160,6 +161,13 @@ class RooflineDocument:
     fitted_on: str | None = field(default=None, metadata=LEFT_OUT)
 
 
+@dataclass(frozen=True, slots=True)
+class KeyedFinding(Finding):
+    """A finding with the key that `analyze --evidence` takes: its kind, `-2` behind the second."""
+
+    key: str = ""
+
+
 @dataclass(frozen=True)
 class RankWaiting:
     """Per step: how long a rank waits, how long others wait for it, and the one that waits most."""
@@ -253,7 +261,7 @@ class RunDocument(WorkDocument):
     collectives: tuple[CollectiveGroup, ...]
     skew: Skew | None
     unattributed: Mapping[str, int]
-    findings: tuple[Finding, ...]
+    findings: list[KeyedFinding]
     warnings: tuple[str, ...]
 
 
@@ -339,9 +347,18 @@ def _run(run: RunAnalysis) -> RunDocument:
         **pick(
             run,
             "ranges model ranges_by_rank outliers hosts gpus precision rates rates_by_clock ranks "
-            "copies collectives skew unattributed findings warnings",
+            "copies collectives skew unattributed warnings",
         ),
+        findings=_keyed(run.findings),
     )
+
+
+def _keyed(findings: Sequence[Finding]) -> list[KeyedFinding]:
+    keys = finding_keys([one.kind for one in findings])
+    return [
+        KeyedFinding(**{f.name: getattr(one, f.name) for f in fields(one)}, key=key)
+        for one, key in zip(findings, keys, strict=True)
+    ]
 
 
 def _batch(run: RunAnalysis) -> BatchDocument:
