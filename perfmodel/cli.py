@@ -23,6 +23,7 @@ __all__ = ["COMMANDS", "GROUPS", "main"]
 GROUPS: Final = {
     "Explain a run": (
         "analyze", "report", "timeline", "stats", "counters", "memory", "utilization", "share",
+        "mcp",
     ),
     "Compare runs": ("compare", "scaling", "tta"),
     "Model and predict": ("calibrate", "predict", "whatif", "formulas"),
