@@ -1,4 +1,4 @@
-"""Score what `perfmodel analyze` finds in recordings whose fault is known, by the rule of README.md.
+"""Score what `perfmodel analyze` finds in recordings of known faults, by the rule of README.md.
 
     python -m benchmarks.diagnosis [--cases FILE] [--reports FOLDER] [--out FILE]
 
