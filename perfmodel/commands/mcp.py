@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfmodel.base.errors import PerfmodelError
+from perfmodel.commands import _options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,7 @@ behind each. Then whatif says what changes would save. Times are in seconds, sav
 @click.argument(
     "folders", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False)
 )
+@_options.QUIET
 def mcp(folders: tuple[Path, ...]) -> None:
     """Answer agents' questions about the reports in FOLDERS.
 
