@@ -26,7 +26,7 @@ root_doc = "docs/index"
 include_patterns = [
     "*.md", "docs/*.md", "profiles/*.md", "notebooks/*.md", "notebooks/*.ipynb",
     "notebooks/data/*.md",
-    "benchmarks/fresh_campaign.md",
+    "benchmarks/diagnosis/README.md", "benchmarks/fresh_campaign.md",
 ]  # fmt: skip
 exclude_patterns = [".*", "out", "dist", "build", "tests", "**/__pycache__"]
 

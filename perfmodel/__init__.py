@@ -13,14 +13,14 @@ __version__ = "0.2.0"  # the only place: docs/release.md
 
 __all__ = [
     "Compared", "RecordSteps", "Report", "Results", "__version__", "analyze", "annotate", "compare",
-    "read",
+    "on_trace_ready", "read",
 ]  # fmt: skip
 
 TYPE_CHECKING = False  # type checkers take it for true; importing typing takes 9 ms
 if TYPE_CHECKING:
     from typing import Any
 
-    from perfmodel.api import Compared, Report, Results, analyze, compare, read
+    from perfmodel.api import Compared, Report, Results, analyze, compare, on_trace_ready, read
     from perfmodel.programs.pytorch.annotate import annotate
     from perfmodel.programs.pytorch.record import RecordSteps
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
-from collections.abc import Sequence
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Protocol
 
 from perfmodel.analysis.analyze import analyze as analyze_traces
 from perfmodel.analysis.compare.compare import LEAST, CompareOptions, Comparison, compare_traces
+from perfmodel.analysis.events import documented, events
 from perfmodel.analysis.result import Analysis, RunAnalysis
-from perfmodel.base.errors import WorkloadError
+from perfmodel.base.errors import PerfmodelError, WorkloadError
 from perfmodel.base.files import write_text
 from perfmodel.base.table import to_frame
 from perfmodel.machines.machine import Machine
@@ -20,7 +27,7 @@ from perfmodel.models.launches import LAUNCH_NOISE
 from perfmodel.programs import Counting
 from perfmodel.programs.program import Options
 from perfmodel.readers import read as read_trace
-from perfmodel.readers.trace import Trace
+from perfmodel.readers.trace import NULL, Trace
 from perfmodel.render import compare as comparisons
 from perfmodel.render import operators, outputs, summary, tables
 from perfmodel.render.analysis_json import analysis_document
@@ -44,6 +51,46 @@ class Report:
     """One report that has been read."""
 
     trace: Trace
+
+    @cached_property
+    def results(self) -> Results:
+        """The analysis of the report with default options, made when it is first asked for."""
+        return analyze(self)
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """A row per rank and step; see `Results.steps`."""
+        return self.results.steps
+
+    @property
+    def spans(self) -> pd.DataFrame:
+        """A row per span; see `Results.spans`."""
+        return self.results.spans
+
+    @property
+    def operations(self) -> pd.DataFrame:
+        """A row per GPU operation; see `Results.operations`."""
+        return self.results.operations
+
+    @property
+    def exchanges(self) -> pd.DataFrame:
+        """A row per collective or message and rank; see `Results.exchanges`."""
+        return self.results.exchanges
+
+    @property
+    def gaps(self) -> pd.DataFrame:
+        """A row per time in which a GPU idles; see `Results.gaps`."""
+        return self.results.gaps
+
+    @property
+    def operators(self) -> pd.DataFrame:
+        """A row per operator of PyTorch; see `Results.operators`."""
+        return self.results.operators
+
+    @property
+    def findings(self) -> pd.DataFrame:
+        """A row per finding; see `Results.findings`."""
+        return self.results.findings
 
     def stats(self, name: str) -> pd.DataFrame:
         """Return one of the summaries of `nsys stats`, with its column names.
@@ -220,6 +267,57 @@ def compare(
     return Compared(compare_traces(sides[0], sides[1], options))
 
 
+class _Profiler(Protocol):
+    """What is used of `torch.profiler.profile`."""
+
+    def export_chrome_trace(self, path: str) -> object: ...
+
+
+def on_trace_ready(
+    folder: str | Path | None = None, *, show: Callable[[str], object] = print
+) -> Callable[[_Profiler], None]:
+    """Return a handler for `torch.profiler.profile(on_trace_ready=...)` that explains the trace.
+
+    When the profiler has recorded its steps, every rank writes its trace, and the first one shows
+    what `perfmodel analyze` prints of all. Training goes on whatever happens: what fails is a
+    warning.
+
+    Parameters
+    ----------
+    folder : str or Path, optional
+        Where the traces stay, `rank0_0.json.gz` and so on; by default those of one rank are
+        temporary. Traces of several ranks are read together where all ranks see the folder.
+    show : callable, optional
+        Is given the text, as a logger's `info`.
+    """
+    made = itertools.count()
+
+    def ready(profiler: _Profiler) -> None:
+        rank, ranks = (int(os.environ.get(name, n)) for name, n in (("RANK", 0), ("WORLD_SIZE", 1)))
+        number = next(made)
+        try:
+            with TemporaryDirectory(prefix="perfmodel-") as temporary:
+                place = Path(temporary if folder is None else folder)
+                place.mkdir(parents=True, exist_ok=True)
+                profiler.export_chrome_trace(str(place / f"rank{rank}_{number}.json.gz"))
+                if folder is not None:
+                    _meet()
+                if rank == 0:
+                    written = [place / f"rank{one}_{number}.json.gz" for one in range(ranks)]
+                    show(str(analyze(*(path for path in written if path.exists()))))
+        except (PerfmodelError, OSError) as error:
+            warnings.warn(f"perfmodel: the trace is not explained: {error}", stacklevel=2)
+
+    return ready
+
+
+def _meet() -> None:
+    """Wait for the other ranks of a program that has initialized torch.distributed."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed and distributed.is_available() and distributed.is_initialized():
+        distributed.barrier()
+
+
 def _check(attribute: str, warmup: int | None) -> None:
     if attribute not in ("thread", "time"):
         raise WorkloadError(f"expected attribute='thread' or 'time'; got {attribute!r}; take one")
@@ -326,6 +424,49 @@ class Results:
     def ranks(self) -> pd.DataFrame:
         """A row per rank."""
         return to_frame(tables.ranks(self.run))
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """A row per rank and step, warm-up included: its length and parts."""
+        return self._events("steps")
+
+    @property
+    def spans(self) -> pd.DataFrame:
+        """A row per span: steps, the levels around and inside them, and all NVTX ranges."""
+        return self._events("spans")
+
+    @property
+    def operations(self) -> pd.DataFrame:
+        """A row per GPU operation, with its step, its launch and what it does."""
+        return self._events("operations")
+
+    @property
+    def exchanges(self) -> pd.DataFrame:
+        """A row per rank of every collective or message, with its waiting."""
+        return self._events("exchanges")
+
+    @property
+    def gaps(self) -> pd.DataFrame:
+        """A row per time in which a GPU idles in a step, by cause."""
+        return self._events("gaps")
+
+    def _events(self, name: str) -> pd.DataFrame:
+        """Return a table of `perfmodel.analysis.events`; `attrs["columns"]` explains its columns.
+
+        Missing numbers are `pd.NA` or NaN.
+        """
+        import pandas as pd
+
+        table = events(self.run, name)
+        columns = {
+            key: pd.Series(pd.arrays.IntegerArray(column, column == NULL))
+            if column.dtype == "int64"
+            else column
+            for key, column in table.columns.items()
+        }
+        frame = pd.DataFrame(columns)
+        frame.attrs |= {"title": name, "columns": documented()[name], "complete": table.complete}
+        return frame
 
     @property
     def operators(self) -> pd.DataFrame:

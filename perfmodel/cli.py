@@ -16,13 +16,14 @@ from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.escape import printable, substitute_unencodable
 from perfmodel.base.files import OF_THE_PROCESS, advice
 from perfmodel.commands._options import COMPLETING
-from perfmodel.commands._output import drop, echo, say_error
+from perfmodel.commands._output import asks_for_json, drop, echo, print_error, say_error
 
 __all__ = ["COMMANDS", "GROUPS", "main"]
 
 GROUPS: Final = {
     "Explain a run": (
         "analyze", "report", "timeline", "stats", "counters", "memory", "utilization", "share",
+        "mcp",
     ),
     "Compare runs": ("compare", "scaling", "tta"),
     "Model and predict": ("calibrate", "predict", "whatif", "formulas"),
@@ -46,21 +47,27 @@ something else instead."""
 
 
 class _Main(click.Group):
-    """Turns perfmodel's errors into one line on stderr and their exit code."""
+    """Turns perfmodel's errors into one line on stderr, or JSON, and their exit code."""
+
+    _as_json = False
 
     def main(self, *arguments: Any, **options: Any) -> NoReturn:
         """Run a command and exit, as click does, but for signals: their code and no word."""
+        given = arguments[0] if arguments else options.get("args")
+        self._as_json = asks_for_json(sys.argv[1:] if given is None else given)
         try:
             code = super().main(*arguments, **{**options, "standalone_mode": False})
         except click.exceptions.Abort:
             code = _INTERRUPTED
         except click.ClickException as error:
             code = error.exit_code
-            if not interrupted:
+            if self._as_json and not interrupted:
+                print_error("UsageError", error.format_message(), code)
+            elif not interrupted:
                 error.show(shown := io.StringIO())  # it quotes what was given
                 echo("\n".join(map(printable, shown.getvalue().splitlines())), err=True)
         except OSError as error:  # of help, which is printed before a command runs
-            code = interrupted or _said(error)
+            code = interrupted or _said(error, as_json=self._as_json)
         except BaseException:
             if not interrupted:
                 raise
@@ -73,7 +80,7 @@ class _Main(click.Group):
         except Exception as error:
             if interrupted:
                 raise KeyboardInterrupt from error
-            code = _said(error)
+            code = _said(error, as_json=self._as_json)
             if code is None:
                 raise
             context.exit(code)
@@ -111,14 +118,20 @@ class _Main(click.Group):
                 formatter.write_dl([(n, c.get_short_help_str(200)) for n, c in commands if c])
 
 
-def _said(error: Exception) -> int | None:
+def _said(error: Exception, *, as_json: bool) -> int | None:
     """Say what went wrong, in one line; return the exit code, or None where it is our fault."""
+
+    def say(message: object, code: int = 1) -> int:
+        if as_json:
+            print_error(type(error).__name__, message, code)
+        else:
+            say_error(message)
+        return code
+
     if isinstance(error, PerfmodelError):
-        say_error(error)
-        return error.exit_code
+        return say(error, error.exit_code)
     if isinstance(error, MemoryError):
-        say_error("there is not enough memory; free some, or give fewer reports")
-        return 1
+        return say("there is not enough memory; free some, or give fewer reports")
     if not isinstance(error, OSError):
         return None
     if not error.filename and error.errno not in OF_THE_PROCESS:
@@ -128,8 +141,7 @@ def _said(error: Exception) -> int | None:
     where = f"{error.filename}: " if error.filename else "standard output: "
     if error.errno in OF_THE_PROCESS:
         where = ""
-    say_error(f"{where}{error.strerror or error}; {advice(error)}")
-    return 1
+    return say(f"{where}{error.strerror or error}; {advice(error)}")
 
 
 @click.group(

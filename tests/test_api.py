@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import lzma
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import perfmodel
-from benchmarks.common.folders import BASE, ROOT
+from benchmarks.common.folders import BASE, PROFILES, ROOT
 from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError, WorkloadError
 from perfmodel.commands.stats import REPORTS
 from perfmodel.workloads.spec import load
@@ -192,3 +194,45 @@ def test_an_analysis_does_not_change_what_was_read(report: perfmodel.Report) -> 
     assert first == second
     assert np.array_equal(before[0], report.trace.ranges.start_ns)
     assert np.array_equal(before[1], report.trace.ops.bytes)
+
+
+class RecordedProfiler:
+    """Writes a recorded trace where torch.profiler would write its own."""
+
+    def __init__(self, rank: int) -> None:
+        self.trace = PROFILES / "programs" / f"ddp_both_rank{rank}.json.xz"
+
+    def export_chrome_trace(self, path: str) -> None:
+        Path(path).write_bytes(gzip.compress(lzma.decompress(self.trace.read_bytes()), 1))
+
+
+def test_a_trace_is_explained_when_it_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    perfmodel.on_trace_ready(show=shown.append)(RecordedProfiler(0))
+    alone = perfmodel.analyze(PROFILES / "programs" / "ddp_both_rank0.json.xz")
+    assert len(shown) == 1
+    assert f"{alone.run.batch.count} steps" in repr(alone)
+    assert len(shown[0].splitlines()) == len(str(alone).splitlines())
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in (1, 0):  # the first rank is the last to write here
+        monkeypatch.setenv("RANK", str(rank))
+        perfmodel.on_trace_ready(tmp_path / "traces", show=shown.append)(RecordedProfiler(rank))
+    assert len(shown) == 2
+    assert "2 ranks" in shown[1]
+    assert {p.name for p in (tmp_path / "traces").iterdir()} == {
+        "rank0_0.json.gz", "rank1_0.json.gz",
+    }  # fmt: skip
+
+
+def test_training_goes_on_where_a_trace_cannot_be_explained(tmp_path: Path) -> None:
+    class Broken:
+        def export_chrome_trace(self, path: str) -> None:
+            Path(path).write_text("no trace")
+
+    file = tmp_path / "file"
+    file.write_text("")
+    for folder in (None, file):
+        with pytest.warns(UserWarning, match="the trace is not explained"):
+            perfmodel.on_trace_ready(folder)(Broken())

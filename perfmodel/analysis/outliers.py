@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 
@@ -43,6 +43,8 @@ class Outlier:
         Its own median, and the median of the others of its kind; per step.
     ranks : tuple of int
     """
+
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {"excess": "excess"}
 
     kind: Kind
     name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.units import si
@@ -43,6 +43,8 @@ class RangeRow:
     in which the range occurs, of `of_batches` that were measured: the medians are over these.
     """
 
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {"joined": "path"}
+
     path: Path
     count: int
     per_batch: float
@@ -68,6 +70,11 @@ class RangeRow:
     def label(self) -> str:
         """The innermost range's label."""
         return self.path[-1]
+
+    @property
+    def joined(self) -> str:
+        """The labels of the path with slashes between them."""
+        return "/".join(self.path)
 
     @property
     def occurs(self) -> str | None:
@@ -119,6 +126,8 @@ class RankRow:
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
     """The assignment's three-parameter model against the measurement: F/P_flops + sum n_k/P_k."""
+
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {"relative_error": "relative_error"}
 
     label: str
     predicted_s: float

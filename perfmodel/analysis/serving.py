@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -47,6 +47,8 @@ class ServingRow:
         Sequences from which decoding is bound by computing, with as many tokens each; None where
         it is not a decode, or where the KV cache of each takes longer than its computing.
     """
+
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {"host_s": "host_s", "tokens_per_s": "tokens_per_s"}
 
     engine: str
     phase: Stage

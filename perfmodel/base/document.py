@@ -22,6 +22,8 @@ from perfmodel.base.files import read_whole
 if TYPE_CHECKING:
     from perfmodel.base.arrays import Floats
 
+LEFT_OUT: Final = {"left out where None": True}
+"""Metadata of a field that JSON does not have where it is None."""
 _MOST_BYTES: Final = 20_000_000
 _MOST_PARTS: Final = 64
 _LONGEST_WHOLE: Final = 20  # digits of 2**63, and a sign
@@ -50,7 +52,11 @@ def to_json_parts(value: Any, indent: int | None = 1) -> Iterator[str]:
 
 
 def plain(value: Any) -> Any:
-    """Return plain Python data: data classes as dictionaries, infinity and NaN as None."""
+    """Return plain Python data: data classes as dictionaries, infinity and NaN as None.
+
+    `JSON_KEYS` of a data class maps attributes to keys: fields with another key, and properties
+    that are written, too. A field with `LEFT_OUT` is left out where it is None.
+    """
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
@@ -58,10 +64,17 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if is_dataclass(value):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        members = ((key, getattr(value, name)) for name, key in json_keys(type(value)).items())
+        absent = {f.name for f in fields(value) if f.metadata == LEFT_OUT}
+        return {key: plain(v) for key, v in members if v is not None or key not in absent}
     if isinstance(value, Iterable):
         return [plain(v) for v in value]
     return plain(value.item()) if hasattr(value, "item") else str(value)
+
+
+def json_keys(kind: type[Any]) -> dict[str, str]:
+    """Return the keys of a data class in JSON by the attributes that they hold."""
+    return {f.name: f.name for f in fields(kind)} | dict(getattr(kind, "JSON_KEYS", {}))
 
 
 def pick(item: object, names: str, **renamed: str) -> dict[str, Any]:

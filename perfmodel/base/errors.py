@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 
 class PerfmodelError(Exception):
     """Base of all errors a user can act on: says what was expected, what it got, and what to do."""
@@ -31,3 +33,19 @@ class ModelError(PerfmodelError):
     """A rate, roofline or model cannot be fitted from what was measured."""
 
     exit_code = 6
+
+
+@dataclass(frozen=True)
+class ErrorText:
+    """What went wrong: the kind of error, one line for a reader, the exit code of the command."""
+
+    kind: str
+    message: str
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class ErrorDocument:
+    """What commands print in place of their result with `--json`, where there is none."""
+
+    error: ErrorText

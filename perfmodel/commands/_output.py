@@ -177,6 +177,23 @@ def say_error(message: object) -> None:
     echo(f"perfmodel: error: {one_line(message)}", err=True)
 
 
+def asks_for_json(words: Sequence[str]) -> bool:
+    """Whether a command line asks for JSON, so that its errors are JSON, too."""
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    return any(
+        word in ("--json", "--format=json") or (word, after) == ("--format", "json")
+        for word, after in pairs
+    )
+
+
+def print_error(kind: str, message: object, exit_code: int) -> None:
+    """Print an error on standard output as JSON, in place of the result."""
+    from perfmodel.base.document import to_json
+    from perfmodel.base.errors import ErrorDocument, ErrorText
+
+    echo(to_json(ErrorDocument(ErrorText(kind, one_line(message), exit_code))))
+
+
 def report_written(paths: Path | Sequence[Path], *, err: bool = True) -> None:
     """Say which files were written."""
     several = [paths] if isinstance(paths, Path) else paths

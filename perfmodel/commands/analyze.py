@@ -10,7 +10,7 @@ import click
 
 from perfmodel.base.errors import ReportError
 from perfmodel.commands import _options
-from perfmodel.commands._output import Progress, emit, say_error, warn
+from perfmodel.commands._output import Progress, echo, emit, say_error, warn
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import Analysis
@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 _SHOWN = 10
 _COMMITS = ("PERFMODEL_COMMIT", "GITHUB_SHA", "CI_COMMIT_SHA", "GIT_COMMIT")
 """Variables that hold the commit of a job: the user's, GitHub's, GitLab's and Jenkins's."""
+
+
+def _print_schema(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        from perfmodel.render.analysis_json import analysis_schema
+
+        echo(analysis_schema(), nl=False)
+        context.exit()
 
 
 @click.command(
@@ -46,6 +54,15 @@ _COMMITS = ("PERFMODEL_COMMIT", "GITHUB_SHA", "CI_COMMIT_SHA", "GIT_COMMIT")
     help="Print one section: the steps' levels, layers and other candidates.",
 )  # fmt: skip
 @click.option(
+    "--evidence", metavar="KEY",
+    help="Print what is behind a finding (its kind) or a number (its path in analysis.json, such "
+    "as ranks[rank=0].idle_s): formula, inputs, events.",
+)  # fmt: skip
+@click.option(
+    "--json-schema", is_flag=True, is_eager=True, expose_value=False, callback=_print_schema,
+    help="Print the JSON Schema of what --json prints.",
+)  # fmt: skip
+@click.option(
     "--stacks", type=_options.FILE,
     help="File to write the stacks of the GPU's time to, folded, in µs, as flame graphs read them.",
 )  # fmt: skip
@@ -63,7 +80,16 @@ def analyze(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: An
 
     db, plots = options["db"], not options["no_plots"]
     source = options["commit"], options["benchmark"]
-    analysis = analyzed(reports, options, _options.engine_of(options), whole=False)
+    key = options["evidence"]
+    analysis = analyzed(reports, options, _options.engine_of(options), whole=key is not None)
+    if key is not None:
+        from perfmodel.render import evidence
+        from perfmodel.render.analysis_json import analysis_document
+
+        document = analysis_document(analysis)
+        emit(evidence.result(evidence.evidence(analysis.fitted, document, key)), fmt, out)
+        exit_of(analysis)
+        return
 
     def write(folder: Path) -> list[Path]:
         from perfmodel.render import outputs

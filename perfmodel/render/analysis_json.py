@@ -1,27 +1,286 @@
-"""The JSON document of an analysis: `analysis.json`, versioned, base units, None as null."""
+"""The JSON document of an analysis: `analysis.json`, versioned, base units, None as null.
+
+The types here are the document: `python docs/json_schema.py` makes its JSON Schema of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import perfmodel
 from perfmodel.analysis import sweeps
-from perfmodel.analysis.result import RangeRow
 from perfmodel.analysis.rows import own_roof
-from perfmodel.base.document import pick, plain
-from perfmodel.render.operators import work_document
-from perfmodel.render.serving import serving_document
+from perfmodel.base.document import LEFT_OUT, pick, plain
+from perfmodel.models.roofline import Point
+from perfmodel.programs.findings import Finding
+from perfmodel.render.evidence import finding_keys
+from perfmodel.render.operators import WorkDocument, work_document
+from perfmodel.render.serving import ServingDocument, serving_document
 from perfmodel.timing.range_times import ranks_of
 
 if TYPE_CHECKING:
-    from perfmodel.analysis.result import Analysis, RunAnalysis
-    from perfmodel.models.roofline import Point
-    from perfmodel.timing.point_to_point import PointToPoint
+    from perfmodel.analysis.outliers import Outlier
+    from perfmodel.analysis.rates import Rate
+    from perfmodel.analysis.result import Analysis, ModelCheck, RangeRow, RankRow, RunAnalysis
+    from perfmodel.analysis.steps import CategoryTime
+    from perfmodel.base.gpu import Gpu
+    from perfmodel.machines.machine import Basis, Chip, Figure, Machine
+    from perfmodel.readers.trace import Diagnostic
+    from perfmodel.timing.collectives import CollectiveGroup
+    from perfmodel.timing.copies import CopyGroup
+    from perfmodel.timing.late_ranks import Chain, LateRank
+    from perfmodel.timing.levels import LayerTime, LevelRow
+    from perfmodel.timing.point_to_point import Pair, PointToPoint, RangeOfRank
+    from perfmodel.timing.recorder import Recorder
+    from perfmodel.timing.skew import Skew
+    from perfmodel.timing.spans import Candidate, FoundBy
+    from perfmodel.timing.step_facts import IdleCause, KernelTime, PathPart
+    from perfmodel.workloads.work import Counts
 
 SCHEMA_VERSION: Final = 2
 """Grows by one when a key changes its meaning or goes away; new keys do not change it."""
+
+
+@dataclass(frozen=True)
+class SourceReport:
+    """A report that was read: its file, what wrote it, and the ranks that it holds."""
+
+    path: Path
+    nsys_version: str
+    schema: str
+    ranks: list[int]
+
+
+@dataclass(frozen=True)
+class MachineDocument:
+    """The ceilings that were taken; figures by section and key, with their sources."""
+
+    name: str
+    source: str
+    peak_flops_per_s: Mapping[str, float]
+    bandwidth_bytes_per_s: Mapping[str, float]
+    gemm_flops_per_s: Mapping[str, float]
+    capacity_bytes: Mapping[str, float]
+    latency_s: Mapping[str, float]
+    note: str
+    url: str
+    chip: Chip | None
+    basis: Basis
+    sheet: str | None
+    figures: Mapping[str, Figure]
+
+
+@dataclass(frozen=True)
+class WorkloadDocument:
+    """The formulas that counted, the values of their symbols, and the work of a rank and step."""
+
+    name: str
+    counting: str
+    symbols: Mapping[str, int]
+    symbols_from: str
+    config: Mapping[str, Any]
+    totals: Counts
+
+
+@dataclass(frozen=True)
+class BatchDocument:
+    """The median step with its 95 % intervals, for this run and for a rerun.
+
+    Attributes
+    ----------
+    count, warmup : int
+        Steps that count, and leading ones left out, which took `warmup_s`.
+    queued_s : float or None
+        The host's own time where it only queues steps.
+    range : str
+        Name of the ranges that are one step each.
+    instances : int
+        Measurements behind the median; those of a rerun's interval are `launches`.
+    found_by, confidence
+        How steps were found, and the share of the GPU's work inside them; left out where no GPU
+        operations time the steps.
+    """
+
+    count: int
+    warmup: int
+    warmup_s: float
+    mean_s: float
+    queued_s: float | None
+    range: str
+    median_s: float
+    low_s: float
+    high_s: float
+    instances: int
+    launch_low_s: float | None
+    launch_high_s: float | None
+    launches: int
+    found_by: FoundBy | None = field(default=None, metadata=LEFT_OUT)
+    confidence: float | None = field(default=None, metadata=LEFT_OUT)
+
+
+@dataclass(frozen=True)
+class KernelsDocument:
+    """GPU time of a step by category, the largest kernels, and the share that no step holds."""
+
+    categories: tuple[CategoryTime, ...]
+    largest: tuple[KernelTime, ...]
+    unattributed_share: float
+
+
+@dataclass(frozen=True)
+class GemmDocument:
+    """FLOPs of a range's products per rank and step, and the rate that they reach."""
+
+    range: str
+    flops: float
+    rate: Rate
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPoint(Point):
+    """A measured point, and the height of the roof above it for its run's own mix of bytes.
+
+    `roof_flops_per_s` is None if the run's links or math are not those of the roof.
+    """
+
+    roof_flops_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class RooflineDocument:
+    """The fitted roofline, left out but for `rates` where there is none, and measured points."""
+
+    rates: Mapping[str, float] | None
+    points: list[PlacedPoint]
+    shares: Mapping[str, float] | None = field(default=None, metadata=LEFT_OUT)
+    bandwidth_bytes_per_s: float | None = field(default=None, metadata=LEFT_OUT)
+    ridge_flops_per_byte: float | None = field(default=None, metadata=LEFT_OUT)
+    fitted_on: str | None = field(default=None, metadata=LEFT_OUT)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedFinding(Finding):
+    """A finding with the key that `analyze --evidence` takes: its kind, `-2` behind the second."""
+
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class RankWaiting:
+    """Per step: how long a rank waits, how long others wait for it, and the one that waits most."""
+
+    rank: int
+    waiting_s: float
+    caused_s: float
+    most_s: float
+
+
+@dataclass(frozen=True)
+class MessagesDocument:
+    """Messages by pair of ranks, and the ranks that others wait for."""
+
+    pairs: tuple[Pair, ...]
+    ranks: list[RankWaiting]
+    chains: tuple[Chain, ...]
+    unmatched: int
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Head:
+    """Versions of the document and of perfmodel, and the run that the roofline is fitted on."""
+
+    schema_version: int
+    perfmodel_version: str
+    fit: str
+
+
+@dataclass(frozen=True)
+class RunDocument(WorkDocument):
+    """Everything that is said of one run.
+
+    Attributes
+    ----------
+    label : str
+        Name of the run.
+    program : str
+        Kind of program that it was recognized as.
+    levels, layers, candidates
+        The steps and the levels around and inside them, layers one by one, and what else may be
+        the step; empty where no GPU operations time the steps.
+    ranges
+        Ranges of a median step, parents before children.
+    model
+        The three-parameter model against the measurement.
+    idle
+        Why each rank's GPU idles in a median step.
+    critical_path
+        Kinds of work on the critical path of a step, and what a step takes where each is free.
+    recorder
+        The step without the profiler that recorded it.
+    serving
+        Engine steps of the phase with most time; None where nothing serves.
+    rates, rates_by_clock
+        Effective throughputs, those of each clock apart.
+    findings
+        What a step loses, largest saving first.
+    warnings : tuple of str
+        What the report lacks, and how to record it.
+    """
+
+    label: str
+    reports: list[SourceReport]
+    machine: MachineDocument | None
+    workload: WorkloadDocument
+    program: str
+    batch: BatchDocument
+    levels: tuple[LevelRow, ...]
+    layers: tuple[LayerTime, ...]
+    candidates: tuple[Candidate, ...]
+    kernels: KernelsDocument | None
+    gemms: list[GemmDocument]
+    ranges: tuple[RangeRow, ...]
+    roofline: RooflineDocument
+    model: tuple[ModelCheck, ...]
+    idle: tuple[IdleCause, ...]
+    critical_path: tuple[PathPart, ...]
+    recorder: Recorder | None
+    serving: ServingDocument | None
+    point_to_point: MessagesDocument | None
+    ranges_by_rank: tuple[RangeOfRank, ...]
+    outliers: tuple[Outlier, ...]
+    hosts: Mapping[int, str]
+    stragglers: tuple[LateRank, ...]
+    diagnostics: list[Diagnostic]
+    gpus: tuple[Gpu, ...]
+    precision: str
+    rates: Mapping[str, Rate | None]
+    rates_by_clock: Mapping[str, Mapping[str, Rate | None]]
+    ranks: tuple[RankRow, ...]
+    copies: tuple[CopyGroup, ...]
+    collectives: tuple[CollectiveGroup, ...]
+    skew: Skew | None
+    unattributed: Mapping[str, int]
+    findings: list[KeyedFinding]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AnalysisDocument(RunDocument, Head):
+    """What `perfmodel analyze` says: the run that the roofline is fitted on, at the top level.
+
+    Attributes
+    ----------
+    runs, trends
+        With several runs, the same keys for every one of them, and what changes over them.
+    """
+
+    runs: list[RunDocument] | None = field(default=None, metadata=LEFT_OUT)
+    trends: list[str] | None = field(default=None, metadata=LEFT_OUT)
 
 
 def analysis_document(analysis: Analysis) -> dict[str, Any]:
@@ -30,127 +289,127 @@ def analysis_document(analysis: Analysis) -> dict[str, Any]:
     With several runs, `runs` holds the same keys for every one of them, and `roofline.points`
     the points of all.
     """
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "perfmodel_version": perfmodel.__version__,
-        "fit": analysis.fitted.label,
-        **_run(analysis.fitted),
-        "roofline": _roofline(analysis.fitted, analysis.runs),
-    }
+    run = _run(analysis.fitted)
+    members = {f.name: getattr(run, f.name) for f in fields(run)}
+    members["roofline"] = _roofline(analysis.fitted, analysis.runs)
+    document = AnalysisDocument(SCHEMA_VERSION, perfmodel.__version__, run.label, **members)
     if len(analysis.runs) > 1:
-        document["runs"] = [_run(run) for run in analysis.runs]
-        document["trends"] = list(sweeps.trends(analysis.runs))
-        document["warnings"] = list(dict.fromkeys(w for r in analysis.runs for w in r.warnings))
+        document = replace(
+            document,
+            runs=[_run(one) for one in analysis.runs],
+            trends=list(sweeps.trends(analysis.runs)),
+            warnings=tuple(dict.fromkeys(w for r in analysis.runs for w in r.warnings)),
+        )
     found: dict[str, Any] = plain(document)
     return found
 
 
-def _run(run: RunAnalysis) -> dict[str, Any]:
-    batch = pick(
-        run.batch, "count warmup warmup_s mean_s queued_s", range="label", median_s="median.value",
-        low_s="median.low", high_s="median.high", instances="median.instances",
-        launch_low_s="median.launch_low", launch_high_s="median.launch_high",
-        launches="median.launches",
-    )  # fmt: skip
+def analysis_schema() -> str:
+    """Return the JSON Schema of `analysis.json`, and of an error in its place."""
+    path = files("perfmodel.render").joinpath("analysis.schema.json")
+    return path.read_text(encoding="utf-8")
+
+
+def _run(run: RunAnalysis) -> RunDocument:
     steps = run.steps
-    if steps is not None:
-        batch |= {"found_by": steps.found_by, "confidence": steps.confidence}
-    return {
-        "label": run.label,
-        "reports": [
-            {
-                **pick(t, "", path="source", nsys_version="product_version"),
-                "schema": t.schema_version,
-                "ranks": sorted(ranks_of(t).values()),
-            }
+    return RunDocument(
+        **work_document(run),
+        label=run.label,
+        reports=[
+            SourceReport(
+                t.source, t.product_version, t.schema_version, sorted(ranks_of(t).values())
+            )
             for t in run.traces
         ],
-        "machine": None if run.machine is None else {
-            **pick(
-                run.machine,
-                "name source peak_flops_per_s bandwidth_bytes_per_s gemm_flops_per_s "
-                "capacity_bytes latency_s note url chip basis",
-                sheet="sheet.name" if run.machine.sheet else "sheet",
-            ),
-            "figures": {".".join(where): figure for where, figure in run.machine.figures.items()},
-        },
-        "workload": {
-            **pick(run.workload, "name counting"),
-            "symbols": run.identity.values,
-            "symbols_from": run.identity.source,
-            "config": run.identity.config,
-            "totals": run.totals,
-        },
-        "program": run.program.name,
-        "batch": batch,
-        "levels": [] if steps is None else steps.levels,
-        "layers": [] if steps is None else steps.layers,
-        "candidates": [] if steps is None else steps.candidates,
-        "kernels": None if steps is None else {
-            "categories": steps.categories, "largest": steps.kernels,
-            "unattributed_share": steps.unattributed,
-        },
-        **work_document(run),
-        "serving": serving_document(run.serving),
-        "gemms": [
-            {"range": label, "flops": flops, "rate": rate} for label, flops, rate in run.products
-        ],
-        "ranges": [
-            {name: getattr(row, name) for name in RangeRow.__slots__}
-            | {"path": "/".join(row.path)}
-            for row in run.ranges
-        ],
-        "roofline": _roofline(run, (run,)),
-        "model": [{**asdict(c), "relative_error": c.relative_error} for c in run.model],
-        "idle": run.steps.idle if run.steps else [],
-        "critical_path": run.steps.facts.path if run.steps else [],
-        "recorder": run.steps.facts.recorder if run.steps else None,
-        "point_to_point": run.messages and _messages(run.messages),
-        "ranges_by_rank": run.ranges_by_rank,
-        "outliers": [{**asdict(one), "excess": one.excess} for one in run.outliers],
-        "hosts": run.hosts,
-        "stragglers": [{**asdict(one), "persistent": one.persistent} for one in run.late],
-        "diagnostics": [d for t in run.traces for d in t.diagnostics if d.severity != "info"],
-        **pick(
-            run, "gpus precision rates rates_by_clock ranks copies collectives skew unattributed "
-            "findings warnings",
+        machine=None if run.machine is None else _machine(run.machine),
+        workload=WorkloadDocument(
+            run.workload.name,
+            run.workload.counting,
+            run.identity.values,
+            run.identity.source,
+            run.identity.config,
+            run.totals,
         ),
-    }  # fmt: skip
+        program=run.program.name,
+        batch=_batch(run),
+        levels=() if steps is None else steps.levels,
+        layers=() if steps is None else steps.layers,
+        candidates=() if steps is None else steps.candidates,
+        kernels=(
+            None
+            if steps is None
+            else KernelsDocument(steps.categories, steps.kernels, steps.unattributed)
+        ),
+        gemms=[GemmDocument(*product) for product in run.products],
+        roofline=_roofline(run, (run,)),
+        idle=steps.idle if steps else (),
+        critical_path=steps.facts.path if steps else (),
+        recorder=steps.facts.recorder if steps else None,
+        serving=serving_document(run.serving),
+        point_to_point=None if run.messages is None else _messages(run.messages),
+        stragglers=run.late,
+        diagnostics=[d for t in run.traces for d in t.diagnostics if d.severity != "info"],
+        **pick(
+            run,
+            "ranges model ranges_by_rank outliers hosts gpus precision rates rates_by_clock ranks "
+            "copies collectives skew unattributed warnings",
+        ),
+        findings=_keyed(run.findings),
+    )
 
 
-def _messages(messages: PointToPoint) -> dict[str, Any]:
-    """Pairs with the key names `from` and `to`, and the ranks that others wait for."""
-    return {
-        "pairs": [
-            {"from": p.sender, "to": p.receiver, **pick(p, "messages bytes waiting_s")}
-            for p in messages.pairs
-        ],
-        "ranks": [pick(r, "rank waiting_s caused_s most_s") for r in messages.ranks],
-        **pick(messages, "chains unmatched warnings"),
-    }
+def _keyed(findings: Sequence[Finding]) -> list[KeyedFinding]:
+    keys = finding_keys([one.kind for one in findings])
+    return [
+        KeyedFinding(**{f.name: getattr(one, f.name) for f in fields(one)}, key=key)
+        for one, key in zip(findings, keys, strict=True)
+    ]
 
 
-def _roofline(fitted: RunAnalysis, runs: Sequence[RunAnalysis]) -> dict[str, Any]:
+def _batch(run: RunAnalysis) -> BatchDocument:
+    return BatchDocument(
+        **pick(
+            run.batch, "count warmup warmup_s mean_s queued_s", range="label",
+            median_s="median.value", low_s="median.low", high_s="median.high",
+            instances="median.instances", launch_low_s="median.launch_low",
+            launch_high_s="median.launch_high", launches="median.launches",
+        ),
+        **(pick(run.steps, "found_by confidence") if run.steps else {}),
+    )  # fmt: skip
+
+
+def _machine(machine: Machine) -> MachineDocument:
+    return MachineDocument(
+        sheet=machine.sheet.name if machine.sheet else None,
+        figures={".".join(where): figure for where, figure in machine.figures.items()},
+        **pick(
+            machine,
+            "name source peak_flops_per_s bandwidth_bytes_per_s gemm_flops_per_s capacity_bytes "
+            "latency_s note url chip basis",
+        ),
+    )
+
+
+def _messages(messages: PointToPoint) -> MessagesDocument:
+    ranks = [RankWaiting(**pick(r, "rank waiting_s caused_s most_s")) for r in messages.ranks]
+    return MessagesDocument(ranks=ranks, **pick(messages, "pairs chains unmatched warnings"))
+
+
+def _roofline(fitted: RunAnalysis, runs: Sequence[RunAnalysis]) -> RooflineDocument:
     roof = fitted.roofline
     points = [_point(p, fitted, run) for run in runs for p in run.points]
     if roof is None:
-        return {"rates": None, "points": points}
+        return RooflineDocument(None, points)
     links = {f"P_{link}": rate for link, rate in roof.links_bytes_per_s.items()}
-    return {
-        "rates": {"P_flops": roof.flops_per_s, **links},
+    return RooflineDocument(
+        {"P_flops": roof.flops_per_s, **links},
+        points,
         **pick(roof, "shares bandwidth_bytes_per_s ridge_flops_per_byte", fitted_on="label"),
-        "points": points,
-    }
+    )
 
 
-def _point(point: Point, fitted: RunAnalysis, run: RunAnalysis) -> dict[str, Any]:
-    """One point, with the height of the roof above it for its run's own mix of bytes.
-
-    None if the run's links or math are not those of the roof.
-    """
-    shown = {**asdict(point), "symbols": point.symbols or {}}
-    if fitted.roofline is None:
-        return shown
-    own = own_roof(fitted, run)
+def _point(point: Point, fitted: RunAnalysis, run: RunAnalysis) -> PlacedPoint:
+    own = own_roof(fitted, run) if fitted.roofline else None
     height = float(own.smooth(point.intensity_flops_per_byte)) if own else None
-    return {**shown, "roof_flops_per_s": height}
+    members = {f.name: getattr(point, f.name) for f in fields(point)}
+    return PlacedPoint(**{**members, "symbols": point.symbols or {}}, roof_flops_per_s=height)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.machines.machine import TYPES
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from perfmodel.analysis.operators import PhaseRow, StepWork, Utilization
     from perfmodel.analysis.result import RunAnalysis
     from perfmodel.programs.facts import OperatorRow
+
+_Row = TypeVar("_Row", "OperatorRow", "ModuleRow", "PhaseRow")
 
 SHOWN: Final = 15
 """Operators that the terminal lists; files and JSON have them all."""
@@ -262,37 +264,69 @@ def _flops(work: StepWork) -> int | None:
     return _whole(work.flops) if work.flops or work.modelled >= _MOSTLY else None
 
 
+@dataclass(frozen=True)
+class StepWorkDocument:
+    """Work of a step of a rank, by formula; `flops_per_step` is None where too little is known.
+
+    `from` is what counted it, and `modelled_share` the share of the computing time with a formula.
+    """
+
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {"source": "from"}
+
+    flops_per_step: float | None
+    bytes_per_step: float
+    source: str
+    attention: str
+    modelled_share: float
+
+
+@dataclass(frozen=True)
+class WorkDocument:
+    """Keys of `analysis.json` that say what a framework's operators do in a median step.
+
+    Attributes
+    ----------
+    work
+        Work of a step; None where nothing counts any.
+    operators, operators_by_size
+        By name, phase, type and unit; and by sizes, too.
+    phases, modules
+        The same by phase, and by module.
+    mfu
+        Model FLOPs utilization.
+    """
+
+    work: StepWorkDocument | None
+    operators: list[OperatorRow]
+    operators_by_size: list[OperatorRow]
+    phases: list[PhaseRow]
+    modules: list[ModuleRow]
+    mfu: Utilization | None
+
+
 def work_document(run: RunAnalysis) -> dict[str, Any]:
-    """Keys of `analysis.json`: `work`, `operators` (and by size), `phases`, `modules`, `mfu`."""
+    """Return the values of `WorkDocument` by name."""
     work = run.work
     if work is None:
-        return {
-            "work": None, "operators": [], "operators_by_size": [], "phases": [], "modules": [],
-            "mfu": None,
-        }  # fmt: skip
-    return {
-        "work": None if not work.modelled else {
-            "flops_per_step": _flops(work),
-            "bytes_per_step": _whole(work.bytes),
-            "from": work.source,
-            "attention": work.attention,
-            "modelled_share": work.modelled,
-        },
-        "operators": [_row(row) for row in work.operators],
-        "operators_by_size": [_row(row) for row in work.by_sizes],
-        "phases": [_row(row) for row in work.phases] if work.modelled else [],
-        "modules": [_row(row) for row in work.modules],
-        "mfu": None if work.mfu is None else pick(
+        return vars(WorkDocument(None, [], [], [], [], None))
+    of_step = StepWorkDocument(
+        _flops(work), _whole(work.bytes), work.source, work.attention, work.modelled
+    )
+    return vars(
+        WorkDocument(
+            of_step if work.modelled else None,
+            [_row(row) for row in work.operators],
+            [_row(row) for row in work.by_sizes],
+            [_row(row) for row in work.phases] if work.modelled else [],
+            [_row(row) for row in work.modules],
             work.mfu,
-            "of_step without_exposed_communication of_busy unit peak_flops_per_s basis ran_unit "
-            "ran_peak_flops_per_s",
-        ),
-    }  # fmt: skip
+        )
+    )
 
 
-def _row(row: OperatorRow | ModuleRow | PhaseRow) -> dict[str, Any]:
-    keys = " ".join(type(row).__slots__)
-    return {k: _whole(v) for k, v in pick(row, keys).items()}
+def _row(row: _Row) -> _Row:
+    """Return a row with whole numbers as such: FLOPs are exact."""
+    return replace(row, **{f.name: _whole(getattr(row, f.name)) for f in fields(row)})
 
 
 def _whole(value: Any) -> Any:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Final
 
+from perfmodel.analysis.serving import ServingRow
 from perfmodel.base.table import Column, Table
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import RunAnalysis
-    from perfmodel.analysis.serving import ServingRow
 
 _NOTE: Final = (
     "Floor: weights and KV cache moved once at the memory's bandwidth, FLOPs at the peaks of their "
@@ -65,11 +65,21 @@ def serving_table(run: RunAnalysis) -> Table:
     return Table.of("Serving", run.serving, columns)
 
 
-def serving_document(rows: Sequence[ServingRow]) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class ServingDocument(ServingRow):
+    """Engine steps of the phase with most time.
+
+    Attributes
+    ----------
+    phases : sequence of ServingRow
+        All of them, the one with most time first.
+    """
+
+    phases: Sequence[ServingRow]
+
+
+def serving_document(rows: Sequence[ServingRow]) -> ServingDocument | None:
     """Return the phase with most time, and all of them as `phases`; None if nothing serves."""
     if not rows:
         return None
-    every = [
-        {**asdict(row), "host_s": row.host_s, "tokens_per_s": row.tokens_per_s} for row in rows
-    ]
-    return {**every[0], "phases": every}
+    return ServingDocument(*(getattr(rows[0], f.name) for f in fields(rows[0])), phases=rows)

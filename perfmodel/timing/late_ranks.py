@@ -8,9 +8,9 @@ applications", ICPP 2010).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -60,6 +60,8 @@ class LateRank:
     doing : str
         What it does more of than the other ranks; '' where it is not late, or does no more.
     """
+
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {"persistent": "persistent"}
 
     rank: int
     share_last: float

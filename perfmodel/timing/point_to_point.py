@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,6 +20,8 @@ class Pair:
 
     `waiting_s` is the time that either of them waited for the other.
     """
+
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {"sender": "from", "receiver": "to"}
 
     sender: int
     receiver: int

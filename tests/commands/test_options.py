@@ -41,7 +41,7 @@ def having(flag: str) -> dict[str, click.Option]:
     }
 
 
-WITHOUT_RESULT: Final = {"report", "share", "completion"}
+WITHOUT_RESULT: Final = {"report", "share", "mcp", "completion"}
 """They write a page, a report and a script."""
 
 READS_REPORTS: Final = {

@@ -1,0 +1,1 @@
+"""Scores the diagnosis of perfmodel on recordings whose fault is known."""

@@ -1,0 +1,254 @@
+"""What `perfmodel mcp` answers: questions about reports in folders that the user names.
+
+Nothing here runs another program or writes a file, and nothing outside the folders is read. Answers
+are plain data of at most `MOST_LETTERS` as JSON, so that an agent can read them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.analysis.compare.compare import CompareOptions, compare_traces
+from perfmodel.analysis.events import documented, events
+from perfmodel.analysis.result import Analysis, RunAnalysis
+from perfmodel.analysis.whatif import changes_of
+from perfmodel.base.document import plain, to_json
+from perfmodel.base.errors import ReportError, WorkloadError
+from perfmodel.base.escape import printable
+from perfmodel.programs.program import Options
+from perfmodel.readers import RAW, read
+from perfmodel.render import compare as comparisons
+from perfmodel.render.analysis_json import analysis_document
+from perfmodel.render.evidence import evidence, find
+
+MOST_LETTERS: Final = 24_000
+"""Letters of an answer, about 6,000 tokens."""
+MOST_ROWS: Final = 100
+_MOST_FILES: Final = 500
+_MOST_REPORTS: Final = 256
+_MOST_DEPTH: Final = 6
+_KEPT: Final = 4
+"""Analyses that stay in memory."""
+_LONGEST: Final = 1000
+_SUFFIXES: Final = (
+    ".sqlite", ".sqlite.gz", ".sqlite.xz", ".sqlite.zst", ".json", ".json.gz", ".json.xz",
+    ".json.zst", ".xplane.pb", ".db",
+)  # fmt: skip
+"""Files that are read as reports. Those of `RAW` are not: reading them runs nsys."""
+
+Opened = tuple[Analysis, dict[str, Any]]
+
+
+class Served:
+    """Answers questions about the reports in some folders.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        What may be read; nothing outside, links followed.
+
+    Raises
+    ------
+    ReportError
+        If one is no folder.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        for folder in folders:
+            if not folder.is_dir():
+                raise ReportError(f"{folder}: expected a folder of reports; got none; name one")
+        self._folders = [folder.resolve() for folder in folders]
+        self._opened: OrderedDict[tuple[Any, ...], Opened] = OrderedDict()
+
+    def reports(self) -> dict[str, Any]:
+        """Return the files that may be reports, with their sizes."""
+        found: list[dict[str, Any]] = []
+        for folder in self._folders:
+            for path in _files(folder):
+                if len(found) == _MOST_FILES:
+                    break
+                if _is_report(path) and path.is_file() and self._inside(path.resolve()):
+                    found.append({"report": str(path), "bytes": path.stat().st_size})
+        return {"reports": found, "more": len(found) == _MOST_FILES}
+
+    def path_of(self, name: str) -> Path:
+        """Return the report that a client names.
+
+        Raises
+        ------
+        ReportError
+            If it is outside the folders, or no report.
+        """
+        shown = printable(name[:200])
+        if not name or len(name) > _LONGEST or "\0" in name:
+            raise ReportError(f"expected a report's name; got {shown!r}; list the reports")
+        for folder in self._folders:
+            try:
+                path = (folder / name).resolve(strict=True)
+            except (OSError, RuntimeError):
+                continue
+            if self._inside(path) and path.is_file():
+                if _is_report(path):
+                    return path
+                raise ReportError(
+                    f"{shown}: expected a report ({', '.join(_SUFFIXES)}); got another file"
+                    + ("; export it by nsys first" if path.suffix in RAW else "; list the reports")
+                )
+        raise ReportError(f"{shown}: expected a report in the folders; got none; list the reports")
+
+    def _inside(self, path: Path) -> bool:
+        return any(path.is_relative_to(folder) for folder in self._folders)
+
+    def open(self, names: Sequence[str]) -> Opened:
+        """Return the analysis of reports and its document, kept where they have not changed."""
+        if not 0 < len(names) <= _MOST_REPORTS:
+            raise ReportError(f"expected 1 to {_MOST_REPORTS} reports; got {len(names)}")
+        paths = [self.path_of(name) for name in names]
+        key = tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths)
+        if key not in self._opened:
+            analysis = analyze_reports(paths, Options(), whole=True)
+            self._opened[key] = analysis, analysis_document(analysis)
+            while len(self._opened) > _KEPT:
+                self._opened.popitem(last=False)
+        self._opened.move_to_end(key)
+        return self._opened[key]
+
+    def _run(self, names: Sequence[str]) -> RunAnalysis:
+        return self.open(names)[0].fitted
+
+    def summary(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return what matters most: the step, its parts on every rank, findings, warnings."""
+        _, document = self.open(names)
+        ranks = document["ranks"]
+        parts = (
+            "rank", "batch_s", "compute_s", "exposed_communication_s", "waiting_s", "copy_s",
+            "idle_s",
+        )  # fmt: skip
+        slowest = sorted(ranks, key=lambda row: -(row["batch_s"] or 0.0))[:8]
+        keys = ("key", "title", "saving_s", "saving_without_recorder_s", "share", "action", "line")
+        step = ("range", "count", "warmup", "median_s", "low_s", "high_s", "found_by", "confidence")
+        found = {key: document[key] for key in ("verdict", "summary") if key in document}
+        return found | {
+            "label": document["label"],
+            "program": document["program"],
+            "gpus": sorted({gpu["name"] for gpu in document["gpus"]}),
+            "ranks": len(ranks),
+            "step": {key: document["batch"].get(key) for key in step},
+            "recorder": document["recorder"],
+            "slowest_ranks": [{key: row[key] for key in parts} for row in slowest],
+            "findings": [{key: one[key] for key in keys} for one in document["findings"][:5]],
+            "warnings": document["warnings"][:5],
+            "more": {"findings": len(document["findings"]), "sections": [*document]},
+        }
+
+    def section(self, names: Sequence[str], path: str) -> dict[str, Any]:
+        """Return the values at a path of analysis.json, as many as fit."""
+        _, document = self.open(names)
+        found = [{"path": where, "value": value} for where, value, _ in find(document, path)]
+        return bounded("values", found)
+
+    def evidence(self, names: Sequence[str], key: str, rows: int = 10) -> dict[str, Any]:
+        """Return what is behind a finding or a number."""
+        analysis, document = self.open(names)
+        found = plain(evidence(analysis.fitted, document, key, _rows(rows)))
+        return bounded("rows", found.pop("rows"), found)
+
+    def rows(
+        self,
+        names: Sequence[str],
+        table: str,
+        where: Mapping[str, Any] | None = None,
+        by: str | None = None,
+        columns: Sequence[str] | None = None,
+        first: int = 0,
+        count: int = 20,
+        *,
+        descending: bool = True,
+    ) -> dict[str, Any]:
+        """Return rows of a table of events: those with some values, by a column."""
+        for value in (where or {}).values():
+            several = value if isinstance(value, list) else [value]
+            if not all(one is None or isinstance(one, (str, int, float)) for one in several):
+                raise WorkloadError("expected texts and numbers in where; got something else")
+        whole = events(self._run(names), table)
+        found = whole.where(where or {})
+        ordered = found if by is None else found.sorted_by(by, descending=descending)
+        for name in columns or ():
+            ordered.column(name)
+        shown = ordered.records(max(first, 0), _rows(count))
+        kept = [{k: row[k] for k in columns} if columns else row for row in shown]
+        said = {"table": table, "matching": len(found), "of": len(whole), "first": max(first, 0)}
+        return bounded("rows", kept, said | {"complete": whole.complete})
+
+    def compare(self, before: Sequence[str], after: Sequence[str]) -> dict[str, Any]:
+        """Return what differs between two sides, the significant rows first."""
+        one, other = ([read(self.path_of(name)) for name in names] for names in (before, after))
+        document = plain(comparisons.document(compare_traces(one, other, CompareOptions())))
+        rows = document.pop("rows", [])
+        return bounded("rows", rows, document)
+
+    def whatif(self, names: Sequence[str], together: Sequence[str] = ()) -> dict[str, Any]:
+        """Return what changes of the steps would save, and several of them at once."""
+        found: dict[str, Any] = plain(changes_of(self._run(names), together))
+        return found
+
+
+def columns() -> dict[str, dict[str, str]]:
+    """Return what the columns of all tables of events hold."""
+    return documented()
+
+
+def bounded(
+    name: str, rows: Sequence[Any], others: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return rows beside other keys, as many as fit into an answer.
+
+    Raises
+    ------
+    WorkloadError
+        If not even one fits.
+    """
+    rest = dict(others or {})
+    room = MOST_LETTERS - len(to_json(rest, None))
+    kept: list[Any] = []
+    for row in rows:
+        room -= len(to_json(row, None)) + 2
+        if room < 0:
+            break
+        kept.append(plain(row))
+    if rows and not kept:
+        raise WorkloadError(
+            f"expected an answer of at most {MOST_LETTERS} letters; got a longer one; ask for a "
+            f"narrower path, such as ranks[rank=0]"
+        )
+    return {**rest, name: kept, "left_out": len(rows) - len(kept)}
+
+
+def _rows(count: int) -> int:
+    return min(max(count, 0), MOST_ROWS)
+
+
+def _is_report(path: Path) -> bool:
+    return path.name.endswith(_SUFFIXES)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return files in a folder and those in it, sorted, without following links to folders."""
+    found: list[Path] = []
+    left = [(folder, 0)]
+    while left and len(found) < _MOST_FILES * 20:
+        at, depth = left.pop()
+        try:
+            inside = sorted(at.iterdir())
+        except OSError:
+            continue
+        for path in inside:
+            if path.is_dir() and not path.is_symlink():
+                left += [(path, depth + 1)] if depth < _MOST_DEPTH else []
+            else:
+                found.append(path)
+    return sorted(found)

@@ -1,0 +1,297 @@
+"""Evidence: the formula, the inputs and the events behind a finding or a number of analysis.json.
+
+A finding's key is its kind, with `-2` behind the second one of a kind. A number's key is its path
+in the document, such as `ranks[rank=0].idle_s` or `collectives[2].seconds`. What is behind which is
+data: `evidence.toml`.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from perfmodel.analysis.events import EventTable, events
+from perfmodel.base.errors import ModelError
+from perfmodel.base.table import Column, Table
+from perfmodel.base.units import si
+from perfmodel.render.result import Result
+
+if TYPE_CHECKING:
+    from perfmodel.analysis.result import RunAnalysis
+
+SHOWN: Final = 10
+"""Events behind a number that are listed, unless more are asked for."""
+_PART: Final = re.compile(r"(?P<name>[^.\[\]]+)?(?:\[(?P<chosen>[^\]]*)\])?(?:\.|$)")
+_LONGEST_KEY: Final = 500
+_MOST_PARTS: Final = 20
+_UNITS: Final = {"_bytes_per_s": "B/s", "_flops_per_s": "FLOP/s", "_bytes": "B", "_s": "s"}
+_SECONDS: Final = ("seconds",)
+
+Found = tuple[str, Any, Mapping[str, Any]]
+"""Path of a value with positions in lists, the value, and the item of a list that holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A number of the document by its path."""
+
+    path: str
+    value: float | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a finding or a number is made of.
+
+    Attributes
+    ----------
+    key : str
+    said : str
+        The sentence, or the path of the number with its place in lists.
+    value : float or None
+        The number; of a finding its saving in seconds.
+    formula : str
+        In words, docs/findings.md and docs/analysis.md have it in full; '' where no rule says.
+    inputs : tuple of Input
+    table : str
+        Table of events that the rows are of; '' without any.
+    where : mapping
+        Values of the rows' columns.
+    count : int
+        Rows that have them.
+    again : float or None
+        The number made again of all of these rows, where that is a sum or a median.
+    complete : bool
+        Whether the table has all events of the reports.
+    rows : tuple of mapping
+        The first rows.
+    """
+
+    key: str
+    said: str
+    value: float | None
+    formula: str
+    inputs: tuple[Input, ...]
+    table: str
+    where: Mapping[str, Any]
+    count: int
+    again: float | None
+    complete: bool
+    rows: tuple[Mapping[str, Any], ...]
+
+
+@cache
+def _rules() -> dict[str, dict[str, Any]]:
+    text = files("perfmodel.render").joinpath("evidence.toml").read_text(encoding="utf-8")
+    return {rule["of"]: rule for rule in tomllib.loads(text)["rule"]}
+
+
+def finding_keys(kinds: Sequence[str]) -> list[str]:
+    """Return the keys of findings of these kinds.
+
+    >>> finding_keys(["straggler", "launch_bound", "straggler"])
+    ['straggler', 'launch_bound', 'straggler-2']
+    """
+    before = [kinds[:i].count(kind) for i, kind in enumerate(kinds)]
+    return [f"{kind}-{n + 1}" if n else kind for kind, n in zip(kinds, before, strict=True)]
+
+
+def evidence(
+    analysis: RunAnalysis, document: Mapping[str, Any], key: str, most: int = SHOWN
+) -> Evidence:
+    """Return what is behind a finding or a number.
+
+    Parameters
+    ----------
+    analysis : RunAnalysis
+        The run at the top level of the document.
+    document : mapping
+        As `analysis_document` returns it.
+    key : str
+        A finding's key, or a path.
+    most : int
+        Rows at most.
+
+    Raises
+    ------
+    ModelError
+        If there is no such finding, path or single number.
+    """
+    findings = {one["key"]: one for one in document["findings"]}
+    if key in findings:
+        one = findings[key]
+        said, value, item = f"{one['title']}: {one['evidence']}", one["saving_s"], one
+        rule = _rules().get(f"finding:{one['kind']}", {})
+    else:
+        said, value, item = _number(document, key, [*findings])
+        rule = _rules().get(re.sub(r"\[[^\]]*\]", "[]", said), {})
+    inputs = [
+        Input(path, given)
+        for wanted in rule.get("inputs", ())
+        for path, given, _ in find(document, _filled(wanted, item))
+        if given is None or isinstance(given, (int, float, str))
+    ]
+    if "table" not in rule:
+        return Evidence(
+            key, said, value, rule.get("formula", ""), tuple(inputs), "", {}, 0, None, True, ()
+        )
+    where = {name: _value(document, item, v) for name, v in rule["where"].items()}
+    table = events(analysis, rule["table"])
+    found = table.where(where)
+    ordered = found.sorted_by(rule["by"], descending=not rule.get("least"))
+    return Evidence(
+        key=key,
+        said=said,
+        value=value,
+        formula=rule["formula"],
+        inputs=tuple(inputs),
+        table=table.name,
+        where=where,
+        count=len(found),
+        again=_again(rule.get("again", ""), found, analysis, where) if table.complete else None,
+        complete=table.complete,
+        rows=tuple(ordered.records(0, most)),
+    )
+
+
+def find(document: Any, path: str) -> Iterator[Found]:
+    """Yield the values at a path, `[]` for every item of a list, `[key=value]` for some.
+
+    Raises
+    ------
+    ModelError
+        If it is no path.
+    """
+    parts = [match for match in _PART.finditer(path) if match[0]]
+    whole = "".join(match[0] for match in parts) == path and not path.endswith(".")
+    empty = any(match["name"] is None and match["chosen"] is None for match in parts)
+    if not whole or empty or not 0 < len(parts) <= _MOST_PARTS:
+        raise ModelError(
+            f"expected a path such as batch.median_s or ranks[rank=0].idle_s; got {path[:80]!r}; "
+            f"see the keys of analysis.json"
+        )
+    found: list[Found] = [("", document, {})]
+    for part in parts:
+        found = [one for held in found for one in _inside(held, part["name"], part["chosen"])]
+    yield from found
+
+
+def _inside(held: Found, name: str | None, chosen: str | None) -> Iterator[Found]:
+    """Yield the values of one part of a path."""
+    path, value, item = held
+    if name is not None:
+        if not isinstance(value, Mapping) or name not in value:
+            return
+        path, value = f"{path}.{name}" if path else name, value[name]
+    if chosen is None:
+        yield path, value, item
+        return
+    for i, one in enumerate(value if isinstance(value, list) else ()):
+        if _is_chosen(i, one, chosen):
+            yield f"{path}[{i}]", one, one if isinstance(one, Mapping) else item
+
+
+def _is_chosen(number: int, item: Any, chosen: str) -> bool:
+    if chosen == "" or chosen == str(number):
+        return True
+    pairs = [pair.partition("=") for pair in chosen.split(",")]
+    return isinstance(item, Mapping) and all(
+        equals and str(item.get(key.strip())) == value.strip() for key, equals, value in pairs
+    )
+
+
+def _number(document: Mapping[str, Any], key: str, findings: Sequence[str]) -> Found:
+    """Return the one number at a path."""
+    found = [*find(document, key[:_LONGEST_KEY])]
+    numbers = [one for one in found if isinstance(one[1], (int, float))]
+    if len(numbers) == 1:
+        return numbers[0]
+    several = ", ".join(path for path, _, _ in numbers[:5])
+    raise ModelError(
+        f"expected a finding ({', '.join(findings) or 'there is none'}) or the path of one number "
+        f"of analysis.json; got {key[:80]!r}"
+        + (f", which are several: {several}, ..." if numbers else ", which is none")
+        + "; take one"
+    )
+
+
+def _filled(path: str, item: Mapping[str, Any]) -> str:
+    """Return a path with the item's values in the place of `$.KEY`."""
+    return re.sub(r"\$\.(\w+)", lambda match: str(item.get(match[1])), path)
+
+
+def _value(document: Mapping[str, Any], item: Mapping[str, Any], said: Any) -> Any:
+    """Return a value of `where`: as it stands, a key of the item, or what is at a path."""
+    if not isinstance(said, str) or not said.startswith("$"):
+        return said
+    if said.startswith("$."):
+        return item.get(said[2:])
+    return next((value for _, value, _ in find(document, said[1:])), None)
+
+
+def _again(
+    how: str, found: EventTable, analysis: RunAnalysis, where: Mapping[str, Any]
+) -> float | None:
+    """Make a number of rows again: their median, or their sum per rank and step that counts."""
+    if not how or not len(found):
+        return None
+    kind, name = how.split()
+    values = found.column(name)
+    if kind == "median":
+        return float(np.nanmedian(values))
+    steps = events(analysis, "steps").where({"counted": True})
+    steps = steps.where({"rank": where["rank"]}) if "rank" in where else steps
+    return float(np.nansum(values)) / max(len(steps), 1)
+
+
+def result(found: Evidence) -> Result:
+    """Return evidence in every format."""
+    return Result(text=_blocks(found), document=lambda: found)
+
+
+def _blocks(found: Evidence) -> Iterator[str | Table | list[str]]:
+    value = "" if found.value is None else f" = {_shown(found.key, found.value)}"
+    yield [f"{found.key}{value}", found.said]
+    if found.formula:
+        yield f"Formula: {found.formula}"
+    columns = (Column("path", "Input", wrap=False), Column("value", "Value", align="right"))
+    rows = [(one.path, _shown(one.path, one.value)) for one in found.inputs]
+    if rows:
+        yield Table("Inputs", columns, rows)
+    if not found.table:
+        return
+    said = ", ".join(f"{name} = {value}" for name, value in found.where.items())
+    yield f"Events: {found.count} of {found.table} where {said}"
+    if found.again is not None:
+        yield f"Made again of these events: {_shown(found.key, found.again)}"
+    if not found.complete:
+        yield "Not all events of the report are kept: it is large."
+    names = [*found.rows[0]] if found.rows else []
+    filled = [name for name in names if any(row[name] is not None for row in found.rows)]
+    if filled:
+        shown = [tuple(_cell(row[name]) for name in filled) for row in found.rows]
+        yield Table(
+            "Events, the largest first", tuple(Column(n, n, wrap=False) for n in filled), shown
+        )
+
+
+def _shown(path: str, value: Any) -> str:
+    """Return a number with its unit, which its name ends in; a finding's is seconds."""
+    if not isinstance(value, (int, float)):
+        return "unknown" if value is None else str(value)
+    name = path.rpartition(".")[2]
+    for suffix, unit in _UNITS.items():
+        if name.endswith(suffix):
+            return si(float(value), unit)
+    return si(float(value), "s") if name in _SECONDS or "." not in path else f"{value:.6g}"
+
+
+def _cell(value: Any) -> str | None:
+    return None if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

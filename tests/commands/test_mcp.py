@@ -1,0 +1,191 @@
+"""The server for agents: a fixed strategy finds the fault, and hostile requests get nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.common.folders import PROFILES, ROOT
+from perfmodel.base.errors import ModelError, PerfmodelError, ReportError, WorkloadError
+from perfmodel.commands import _served
+from perfmodel.commands._served import MOST_LETTERS, MOST_ROWS, Served, bounded
+from support.cli import fails
+
+PROGRAMS = PROFILES / "programs"
+LATE = "straggler_p2_b32.sqlite.xz"
+TOKEN = 4
+"""Letters of a token of English and JSON, about."""
+
+
+@pytest.fixture(scope="module")
+def served() -> Served:
+    return Served([PROGRAMS])
+
+
+def letters(answer: Any) -> int:
+    return len(json.dumps(answer))
+
+
+@pytest.mark.parametrize(
+    ("report", "kind"),
+    [
+        (LATE, "straggler"), ("dataloader_b32.sqlite.xz", "host_compute"),
+        ("item_b32.sqlite.xz", "blocking_sync"), ("empty_cache_b32.sqlite.xz", "allocation"),
+    ],
+)  # fmt: skip
+def test_a_fixed_strategy_finds_the_fault_in_few_tokens(
+    report: str, kind: str, served: Served
+) -> None:
+    summary = served.summary([report])
+    keys = [one["key"] for one in summary["findings"]]
+    assert kind in keys
+    found = served.evidence([report], kind)
+    assert found["count"] >= len(found["rows"]) > 0
+    changes = served.whatif([report])
+    assert kind in [one["name"] for one in changes["changes"]]
+    assert letters(summary) / TOKEN < 2000
+    assert (letters(summary) + letters(found) + letters(changes)) / TOKEN < 10_000
+
+
+def test_questions_and_answers(served: Served) -> None:
+    names = [one["report"] for one in served.reports()["reports"]]
+    assert str(PROGRAMS / LATE) in names
+    assert not [name for name in names if name.endswith((".py", ".csv.xz"))]
+    (value,) = served.section([LATE], "ranks[rank=1].idle_s")["values"]
+    assert value["path"] == "ranks[1].idle_s"
+    rows = served.rows([LATE], "exchanges", {"cause_rank": 1}, "waiting_s", ["rank", "waiting_s"])
+    assert rows["matching"] <= rows["of"]
+    assert {row["rank"] for row in rows["rows"]} == {0}
+    compared = served.compare(["healthy_b32.sqlite.xz"], ["item_b32.sqlite.xz"])
+    assert letters(compared) < MOST_LETTERS * 1.2
+    assert served.open([LATE]) is served.open([LATE])
+
+
+def test_answers_are_bounded(served: Served) -> None:
+    rows = served.rows([LATE], "operations", count=10**9)
+    assert len(rows["rows"]) <= MOST_ROWS
+    assert letters(rows) <= MOST_LETTERS * 1.2
+    whole = served.section([LATE], "collectives[]")
+    assert letters(whole) <= MOST_LETTERS * 1.2
+    with pytest.raises(WorkloadError, match="narrower path"):
+        bounded("rows", ["x" * MOST_LETTERS])
+    assert served.rows([LATE], "steps", first=-5, count=-1)["rows"] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "/etc/passwd", "no.truth.json.xz", "../../pyproject.toml",
+     "../h200x2_2ranks_base_nsys2025.3.1.sqlite", ".",
+     "train.py", "nosuch.sqlite", "a\0b.sqlite", "x" * 100_000, "~/x.sqlite", "\x1b[31mx.sqlite",
+     "file:///etc/passwd", "//etc/passwd"],
+)  # fmt: skip
+def test_nothing_else_is_read(name: str, served: Served) -> None:
+    with pytest.raises(ReportError) as error:
+        served.path_of(name)
+    assert "\x1b" not in str(error.value)
+    assert len(str(error.value)) < 500
+
+
+def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    shutil.copy(PROGRAMS / LATE, outside / LATE)
+    (inside / "link.sqlite.xz").symlink_to(outside / LATE)
+    (inside / "folder").symlink_to(outside)
+    (inside / "loop.sqlite").symlink_to(inside / "loop.sqlite")
+    os.mkfifo(inside / "pipe.sqlite")
+    (inside / "raw.nsys-rep").write_bytes(b"NVIDIA Tegra Profiler Report")
+    served = Served([inside])
+    assert served.reports()["reports"] == []
+    for name in ("link.sqlite.xz", f"folder/{LATE}", "loop.sqlite", "pipe.sqlite", "raw.nsys-rep"):
+        with pytest.raises(ReportError):
+            served.path_of(name)
+    with pytest.raises(ReportError, match="export it by nsys first"):
+        served.path_of("raw.nsys-rep")
+    with pytest.raises(ReportError, match="expected a folder"):
+        Served([inside / "nosuch"])
+
+
+@pytest.mark.parametrize(
+    ("ask", "error"),
+    [
+        (lambda s: s.open([]), ReportError),
+        (lambda s: s.open([LATE] * 1000), ReportError),
+        (lambda s: s.rows([LATE], "nosuch"), ModelError),
+        (lambda s: s.rows([LATE], "__class__"), ModelError),
+        (lambda s: s.rows([LATE], "steps", {"nosuch": 1}), ModelError),
+        (lambda s: s.rows([LATE], "steps", {"rank": {"$gt": 0}}), WorkloadError),
+        (lambda s: s.rows([LATE], "steps", None, "nosuch"), ModelError),
+        (lambda s: s.rows([LATE], "steps", None, None, ["nosuch"]), ModelError),
+        (lambda s: s.section([LATE], "[" * 10_000), ModelError),
+        (lambda s: s.section([LATE], "__class__.__mro__["), ModelError),
+        (lambda s: s.evidence([LATE], "nosuch"), ModelError),
+        (lambda s: s.whatif([LATE], ["nosuch"]), ModelError),
+    ],
+)
+def test_wrong_questions_are_refused(ask: Any, error: type[PerfmodelError], served: Served) -> None:
+    with pytest.raises(error) as raised:
+        ask(served)
+    assert len(str(raised.value)) < 1000
+
+
+def test_a_damaged_report_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "r.sqlite").write_bytes(b"SQLite format 3\0" + b"x" * 100)
+    (tmp_path / "r.json").write_text("{" * 10_000)
+    for name in ("r.sqlite", "r.json"):
+        with pytest.raises(PerfmodelError):
+            Served([tmp_path]).summary([name])
+
+
+def test_few_analyses_stay_in_memory(served: Served) -> None:
+    names = [f"{name}_b32.sqlite.xz" for name in ("item", "dataloader", "empty_cache", "healthy")]
+    for name in (*names, LATE):
+        served.open([name])
+    assert len(served._opened) == _served._KEPT
+
+
+def test_the_extra_is_named_where_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    assert "install perfmodel[mcp]" in fails(1, "mcp", PROGRAMS)
+
+
+def test_the_client_of_the_sdk_gets_answers() -> None:
+    mcp = pytest.importorskip("mcp", reason="needs the extra perfmodel[mcp]")
+    from perfmodel.commands.mcp import server_of
+
+    async def asked() -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        async with mcp.Client(server_of((PROGRAMS,))) as client:
+            found["tools"] = {tool.name for tool in (await client.list_tools()).tools}
+            for name, arguments in {
+                "reports": {}, "summary": {"reports": [LATE]},
+                "section": {"reports": [LATE], "path": "batch"},
+                "evidence": {"reports": [LATE], "key": "straggler"},
+                "query": {"reports": [LATE], "table": "gaps", "by": "seconds", "count": 3},
+                "whatif": {"reports": [LATE], "together": ["straggler"]},
+                "compare": {"before": ["healthy_b32.sqlite.xz"], "after": ["item_b32.sqlite.xz"]},
+            }.items():  # fmt: skip
+                answer = await client.call_tool(name, arguments)
+                found[name] = json.loads(answer.content[0].text)
+            for arguments in ({"reports": ["/etc/passwd"]}, {"reports": "x"}, {}):
+                answer = await client.call_tool("summary", arguments)
+                assert answer.is_error or "error" in json.loads(answer.content[0].text)
+            schema = await client.read_resource("perfmodel://schema")
+            found["schema"] = json.loads(schema.contents[0].text)
+        return found
+
+    found = asyncio.run(asked())
+    assert found["tools"] == {*found} - {"tools", "schema"}
+    assert not [name for name in found["tools"] if "error" in found[name]]
+    assert found["summary"]["findings"][0]["key"] == "straggler"
+    assert len(found["query"]["rows"]) == 3
+    committed = ROOT / "perfmodel" / "render" / "analysis.schema.json"
+    assert found["schema"] == json.loads(committed.read_text(encoding="utf-8"))

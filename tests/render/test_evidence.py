@@ -1,0 +1,157 @@
+"""Evidence: every finding and number leads to its formula, its inputs and its events."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.common.folders import BASE, PROFILES, ROOT
+from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.analysis.events import documented
+from perfmodel.analysis.result import RunAnalysis
+from perfmodel.base.errors import ModelError
+from perfmodel.programs.findings import rules
+from perfmodel.programs.program import Options
+from perfmodel.render.analysis_json import analysis_document
+from perfmodel.render.evidence import evidence, find, finding_keys, result
+from support.cli import fails, succeeds
+
+PROGRAMS = PROFILES / "programs"
+LATE = PROGRAMS / "straggler_p2_b32.sqlite.xz"
+RULES = tomllib.loads((ROOT / "perfmodel" / "render" / "evidence.toml").read_text())["rule"]
+
+
+def read(path: Path) -> tuple[RunAnalysis, dict[str, Any]]:
+    analysis = analyze_reports([path], Options(), whole=True)
+    return analysis.fitted, analysis_document(analysis)
+
+
+@pytest.fixture(scope="module")
+def late() -> tuple[RunAnalysis, dict[str, Any]]:
+    return read(LATE)
+
+
+def test_every_kind_of_finding_has_a_rule_and_no_other() -> None:
+    kinds = {kind for rule in rules() for kind in rule.kinds}
+    of = [rule["of"] for rule in RULES]
+    assert len(set(of)) == len(of)
+    assert {one.removeprefix("finding:") for one in of if one.startswith("finding:")} == kinds
+
+
+def test_rules_name_tables_columns_and_keys_that_exist(late: tuple[Any, dict[str, Any]]) -> None:
+    schema = json.loads((ROOT / "perfmodel" / "render" / "analysis.schema.json").read_text())
+
+    def exists(path: str) -> bool:
+        node = schema["$defs"]["AnalysisDocument"]
+        for name in re.sub(r"\[[^\]]*\]", "", path).split("."):
+            while "properties" not in node:
+                if "anyOf" in node:
+                    node = node["anyOf"][0]
+                elif "items" in node:
+                    node = node["items"]
+                else:
+                    node = schema["$defs"][node["$ref"].rpartition("/")[2]]
+            if name not in node["properties"]:
+                return False
+            node = node["properties"][name]
+        return True
+
+    for rule in RULES:
+        columns = documented()[rule["table"]]
+        assert {*rule["where"], rule["by"]} <= {*columns}, rule["of"]
+        named = [v[1:] for v in rule["where"].values() if str(v).startswith("$") and v[1] != "."]
+        own = [] if rule["of"].startswith("finding:") else [rule["of"]]
+        for path in (*rule.get("inputs", ()), *named, *own):
+            assert exists(path), f"{rule['of']}: {path}"
+
+
+@pytest.mark.parametrize(
+    "path", [BASE, LATE, PROGRAMS / "halo.sqlite.xz", PROGRAMS / "convnext_shapes.sqlite.xz"],
+    ids=lambda p: p.name[:12],
+)  # fmt: skip
+def test_every_finding_has_events_and_inputs(path: Path) -> None:
+    run, document = read(path)
+    assert document["findings"]
+    for one in document["findings"]:
+        found = evidence(run, document, one["key"])
+        assert found.said == f"{one['title']}: {one['evidence']}"
+        assert found.value == one["saving_s"]
+        assert found.formula
+        assert found.inputs[0].path == "batch.median_s"
+        assert found.inputs[0].value == document["batch"]["median_s"]
+        assert found.count >= len(found.rows) > 0, one["key"]
+        assert json.loads(result(found).render("json"))["key"] == one["key"]
+        assert one["key"] in result(found).render()
+
+
+def test_the_events_of_a_late_rank(late: tuple[RunAnalysis, dict[str, Any]]) -> None:
+    run, document = late
+    found = evidence(run, document, "straggler", most=1000)
+    assert found.where == {"cause_rank": 1, "counted": True}
+    assert {row["rank"] for row in found.rows} == {0}
+    waited = sum(row["waiting_s"] for row in found.rows)
+    caused = next(s["caused_s"] for s in document["stragglers"] if s["rank"] == 1)
+    assert waited / document["batch"]["count"] == pytest.approx(caused, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("key", "tolerance"),
+    [
+        ("batch.median_s", 1e-9),
+        ("ranks[rank=0].batch_s", 1e-9),
+        ("ranks[rank=1].compute_s", 0.02),
+        ("ranks[rank=1].idle_s", 0.02),
+        ("idle[rank=1,cause=host_compute].seconds", 0.02),
+        ("kernels.categories[category=GEMM].kernel_s", 0.02),
+    ],
+)
+def test_numbers_are_made_again_of_their_events(
+    key: str, tolerance: float, late: tuple[RunAnalysis, dict[str, Any]]
+) -> None:
+    found = evidence(*late, key)
+    assert found.complete
+    assert found.again == pytest.approx(found.value, rel=tolerance)
+
+
+def test_paths(late: tuple[RunAnalysis, dict[str, Any]]) -> None:
+    document = late[1]
+    assert [value for _, value, _ in find(document, "ranks[].rank")] == [0, 1]
+    assert [path for path, _, _ in find(document, "ranks[rank=1].idle_s")] == ["ranks[1].idle_s"]
+    assert not [*find(document, "ranks[rank=7].idle_s")]
+    assert not [*find(document, "batch.nosuch")]
+    assert not [*find(document, "batch.median_s.deeper[0]")]
+    for wrong in ("", ".", "a[", "a..b", "]a", "a" + ".b" * 50, "ranks[0"):
+        with pytest.raises(ModelError, match="expected a path"):
+            [*find(document, wrong)]
+
+
+@pytest.mark.parametrize("key", ["nosuch", "ranks[].idle_s", "label", "batch", "a" * 10_000])
+def test_what_is_no_number_is_refused(key: str, late: tuple[RunAnalysis, dict[str, Any]]) -> None:
+    with pytest.raises(ModelError, match="expected a finding") as error:
+        evidence(*late, key)
+    assert len(str(error.value)) < 600
+
+
+def test_a_number_without_a_rule_is_said_as_it_is(late: tuple[Any, dict[str, Any]]) -> None:
+    found = evidence(*late, "batch.warmup")
+    assert (found.value, found.formula, found.rows) == (late[1]["batch"]["warmup"], "", ())
+
+
+def test_the_command(late: tuple[RunAnalysis, dict[str, Any]]) -> None:
+    text = succeeds("analyze", LATE, "--evidence", "straggler")
+    assert text.startswith("straggler = ")
+    assert "of exchanges where cause_rank = 1" in text
+    found = json.loads(succeeds("analyze", LATE, "--evidence", "batch.median_s", "--json"))
+    assert found["again"] == pytest.approx(late[1]["batch"]["median_s"])
+    assert np.isfinite([row["step_s"] for row in found["rows"]]).all()
+    assert "expected a finding (straggler, " in fails(6, "analyze", LATE, "--evidence", "nosuch")
+
+
+def test_keys_of_findings() -> None:
+    assert finding_keys(["a", "b", "a", "a"]) == ["a", "b", "a-2", "a-3"]

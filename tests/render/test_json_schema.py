@@ -1,0 +1,142 @@
+"""The JSON Schema: made of the types, and every document is valid by it; errors are JSON, too."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import json_schema
+import jsonschema
+import pytest
+
+from benchmarks.common.folders import BASE, PROFILES, ROOT
+from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.base.document import LEFT_OUT, plain
+from perfmodel.programs.program import Options
+from perfmodel.render.analysis_json import analysis_document
+from support.cli import perfmodel as invoke
+from support.cli import succeeds
+
+PROGRAMS = PROFILES / "programs"
+REPORTS = {
+    "trainer": (BASE,),
+    "two runs": tuple(
+        PROFILES / "campaign" / f"h200x4_p{p}_host_float32_H512_B3000.sqlite.xz" for p in (1, 2)
+    ),
+    "messages": (PROGRAMS / "halo.sqlite.xz",),
+    "operators": (PROGRAMS / "convnext_shapes.sqlite.xz",),
+    "modules": (PROGRAMS / "gpt_modules.sqlite.xz",),
+    "late rank": (PROGRAMS / "straggler_p2_b32.sqlite.xz",),
+    "no GPU": (ROOT / "tests" / "reports" / "cpu_2ranks_nsys2024.2.3.sqlite",),
+    "torch.profiler": tuple(PROGRAMS / f"ddp_both_rank{r}.json.xz" for r in (0, 1)),
+}
+
+
+@pytest.fixture(scope="module")
+def validator() -> Any:
+    document = json.loads(json_schema.SCHEMA.read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(document)
+    return jsonschema.Draft202012Validator(document)
+
+
+def test_the_schema_and_its_page_are_what_the_types_say() -> None:
+    again = "run: python docs/json_schema.py"
+    assert json_schema.SCHEMA.read_text(encoding="utf-8") == json_schema.schema_text(), again
+    assert json_schema.PAGE.read_text(encoding="utf-8") == json_schema.page(), again
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_every_document_is_valid(name: str, validator: Any) -> None:
+    document = analysis_document(analyze_reports(REPORTS[name], Options()))
+    wrong = [f"{e.json_path}: {e.message}"[:300] for e in validator.iter_errors(document)]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda d: d.pop("findings"),
+        lambda d: d.update(new=1),
+        lambda d: d["batch"].update(count="five"),
+        lambda d: d["ranges"][0].update(path=["a", "b"]),
+        lambda d: d.update(schema_version=None),
+    ],
+)
+def test_the_schema_refuses_other_documents(spoil: Any, validator: Any) -> None:
+    document = analysis_document(analyze_reports([BASE], Options()))
+    spoil(document)
+    assert not validator.is_valid(document)
+
+
+def test_the_command_prints_the_schema() -> None:
+    assert succeeds("analyze", "--json-schema") == json_schema.SCHEMA.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "code"),
+    [
+        (("analyze", "--json", "nosuch.sqlite"), "ReportError", 3),
+        (("analyze", "--format", "json", "nosuch.sqlite"), "ReportError", 3),
+        (("analyze", "--json"), "UsageError", 2),
+        (("analyze", BASE, "--json", "--nosuch"), "UsageError", 2),
+        (("analyze", BASE, "--json", "--fit", "nosuch"), "WorkloadError", 5),
+        (("nosuch", "--json"), "UsageError", 2),
+    ],
+)
+def test_errors_are_json_where_json_is_asked_for(
+    words: tuple[Any, ...], kind: str, code: int, validator: Any
+) -> None:
+    result = invoke(*words)
+    assert result.exit_code == code
+    document = json.loads(result.stdout)
+    assert document["error"]["kind"] == kind
+    assert document["error"]["exit_code"] == code
+    assert document["error"]["message"]
+    assert validator.is_valid(document)
+
+
+def test_errors_are_text_where_it_is_not() -> None:
+    result = invoke("analyze", "nosuch.sqlite")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr.startswith("perfmodel: error: ")
+
+
+@dataclass(frozen=True)
+class _Inner:
+    """One of them.
+
+    Attributes
+    ----------
+    shown, seconds : float
+        Two numbers.
+    """
+
+    JSON_KEYS = {"hidden": "shown", "twice": "twice"}  # noqa: RUF012
+
+    hidden: float
+    seconds: float | None
+    file: Path | None = field(default=None, metadata=LEFT_OUT)
+
+    @property
+    def twice(self) -> int:
+        return 2
+
+
+def test_keys_of_a_type(tmp_path: Path) -> None:
+    made = json_schema.Schemas()
+    assert made.of(tuple[_Inner, ...]) == {"type": "array", "items": {"$ref": "#/$defs/_Inner"}}
+    found = made.defs["_Inner"]
+    assert found["description"] == "One of them."
+    assert found["required"] == ["shown", "seconds", "twice"]
+    assert found["properties"]["seconds"]["type"] == ["number", "null"]
+    assert found["properties"]["seconds"]["description"] == "Two numbers."
+    assert found["properties"]["twice"] == {"type": "integer"}
+    assert plain(_Inner(1.0, float("nan"))) == {"shown": 1.0, "seconds": None, "twice": 2}
+    assert plain(_Inner(1.0, 2.0, tmp_path))["file"] == str(tmp_path)
+
+
+def test_a_type_that_json_lacks_is_refused() -> None:
+    with pytest.raises(TypeError, match="got <class 'complex'>"):
+        json_schema.Schemas().of(complex)
