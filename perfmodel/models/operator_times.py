@@ -125,7 +125,13 @@ class Baseline:
                 return grid.at(call.shape)
             peak = self._peak(call.dtype)
             return call.flops / (_ATTENTION_SHARE * peak) + 4e-6, 0.0
+        if call.flops and call.dtype:  # a convolution
+            return max(self.memory_s(call.bytes), self._rate_s(call)), 0.0
         return self.memory_s(call.bytes), 0.0
+
+    def _rate_s(self, call: RecordedCall) -> float:
+        """Seconds at the share of the peak that GEMMs reach."""
+        return (call.flops + _HALF_AT_FLOPS) / (_SHARE * self._peak(call.dtype)) + _KERNEL_S
 
     def _gemm(self, call: RecordedCall) -> tuple[float, float]:
         assert call.shape is not None
@@ -133,8 +139,7 @@ class Baseline:
         grid = self.gemms.get((call.dtype, layout))
         if grid:
             return grid.at(call.shape)
-        peak = self._peak(call.dtype)
-        return (call.flops + _HALF_AT_FLOPS) / (_SHARE * peak) + _KERNEL_S, 0.0
+        return self._rate_s(call), 0.0
 
     def _peak(self, dtype: str) -> float:
         peaks = self.machine.peak_flops_per_s
