@@ -343,7 +343,7 @@ class PredictedStep:
         if found is None:
             one = replace(call, arguments=self.structure.arguments_at(call, sizes))
             found = self.call_at(one, sizes)
-            seconds, beyond = self.timer.seconds(found)
+            seconds, beyond = self.timer.seconds(found, call)
             if self.sharded and call.phase == "optimizer":
                 seconds *= self.structure.step.ranks / self.values["p"]
             seconds *= self.model.scale
