@@ -66,15 +66,7 @@ def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) 
     from perfmodel.programs import program_named
     from perfmodel.render.operator_prediction import prediction
 
-    for name in ("sweep", "scaling", "anchors", "workload"):
-        if options.get(name):
-            word = name.removesuffix("s")
-            raise click.UsageError(f"--{word} is of models of batches; got one of operators")
-    if settings := _options.trainer_settings(options):
-        flags = ", ".join(map(_options.flag, settings))
-        raise click.UsageError(f"{flags}: of the trainer's models; got one of operators")
-    if out is not None and _options.kind_of(out) in _options.PICTURES:
-        raise click.UsageError(f"{out.suffix} is of curves; a model of operators has none yet")
+    _only_of_operators(out, options)
     model = load(path)
     given = {name: values[0] for name, values in values_of(options["given"], 1).items()}
     sizes = {**given, "p": options.get("ranks") or given.get("p", 1)}
@@ -84,6 +76,96 @@ def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) 
         scale = host_ratio(model.baseline.machine, other.machine)
     call_at = _operators_of(program_named(model.program)).call_at
     emit(prediction(predict_operators(model, sizes, call_at, other, scale)), fmt, out)
+
+
+def _only_of_operators(out: Path | None, options: Mapping[str, Any]) -> None:
+    """Refuse options of models of batches."""
+    for name in ("sweep", "scaling", "anchors", "workload"):
+        if options.get(name):
+            word = name.removesuffix("s")
+            raise click.UsageError(f"--{word} is of models of batches; got operators")
+    if settings := _options.trainer_settings(options):
+        flags = ", ".join(map(_options.flag, settings))
+        raise click.UsageError(f"{flags}: of the trainer's models; got operators")
+    if out is not None and _options.kind_of(out) in _options.PICTURES:
+        raise click.UsageError(f"{out.suffix} is of curves; predictions of operators have none")
+
+
+def predict_report(
+    path: Path,
+    fmt: str,
+    out: Path | None,
+    options: Mapping[str, Any],
+    names: Sequence[str],
+    gpu: str | None,
+    graphs: bool,
+) -> None:
+    """Predict a step of other sizes from one report."""
+    from perfmodel.commands._output import Progress, read_reports
+    from perfmodel.models.one_report import Changes, predict_report
+    from perfmodel.programs import program_of
+    from perfmodel.render.operator_prediction import report_prediction
+
+    _only_of_operators(out, options)
+    if options.get("machine") and gpu:
+        raise click.UsageError("expected --machine or --gpu; got both; leave one out")
+    chosen = _options.chosen({**options, "machine": None, "given": (), "dtype": None})
+    with Progress(1) as advance:
+        (trace,) = read_reports([path], advance)
+    operators = _operators_of(program_of([trace], chosen))
+    step = operators.recorded_step(trace, chosen, {})
+    roles = operators.roles(step, _roles_of(names))
+    given = {name: values[0] for name, values in values_of(options["given"], 1).items()}
+    given |= {"p": options["ranks"]} if options.get("ranks") else {}
+    other = _baseline(gpu, options.get("machine"))
+    changes = Changes(other, options.get("dtype"), graphs)
+    found = predict_report(step, roles, given, _baseline_of(step.gpu, trace.gpus),
+                           operators.call_at, changes)  # fmt: skip
+    emit(report_prediction(found), fmt, out)
+
+
+def _baseline_of(name: str, gpus: Sequence[Any]) -> Any:
+    """Times of GEMMs and attention of a report's GPU: its shipped grid, else another's, scaled."""
+    from perfmodel.machines.devices import find
+    from perfmodel.machines.grids import grid_of, grids
+    from perfmodel.models.operator_times import Baseline
+
+    measured = grid_of(name)
+    if measured is not None:
+        return Baseline.of(measured.machine, measured)
+    if not gpus:
+        raise click.UsageError("the report names no GPU: record with nsys profile -t cuda,nvtx")
+    return Baseline.like(find(gpus[0]), grids()[-1])
+
+
+def _baseline(gpu: str | None, file: str | None) -> Any:
+    """Times of another GPU, by its name or the file of a machine; None for neither."""
+    from perfmodel.machines.devices import named
+    from perfmodel.machines.grids import grids
+    from perfmodel.models.operator_times import Baseline
+
+    if file is not None:
+        machine, measured = _options.machine_of(file)
+        whole = measured is not None and measured.products
+        return Baseline.of(machine, measured) if whole else Baseline.like(machine, grids()[-1])
+    if gpu is None:
+        return None
+    sheet = named(gpu)
+    for measured in grids():
+        if measured.machine.sheet is not None and measured.machine.sheet.name == sheet.name:
+            return Baseline.of(measured.machine, measured)
+    return Baseline.like(sheet, grids()[-1])
+
+
+def _roles_of(names: Sequence[str]) -> dict[str, int]:
+    """Read N=ROLE."""
+    found: dict[str, int] = {}
+    for text in names:
+        number, _, role = text.partition("=")
+        if not role.isidentifier() or not (number.isascii() and number.isdigit()):
+            raise click.BadParameter(f"--name: expected N=ROLE, such as 32=batch; got {text!r}")
+        found[role] = int(number)
+    return found
 
 
 def _operators_of(program: Any) -> Any:

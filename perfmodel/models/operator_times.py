@@ -121,6 +121,27 @@ class Baseline:
             attention[a.dtype, a.phase] = Grid.of(shapes, a.median_s)
         return cls(machine, gemms, attention)
 
+    @classmethod
+    def like(cls, machine: Machine, measured: MachineMeasurement) -> Baseline:
+        """Scale another GPU's grids by the peaks of both machines, for a GPU without a grid.
+
+        What a shape's share of the peak is carries over between GPUs of one kind (S. Lee et al.,
+        NeuSight, ASPLOS 2025, section 4).
+        """
+        other = cls.of(measured.machine, measured)
+        sheet = measured.machine.sheet if machine.basis == "data sheet" else measured.machine
+        there = cls(sheet or measured.machine, {}, {})
+        here = cls(machine, {}, {})
+        gemms, attention = (
+            {
+                key: Grid(grid.sizes, grid.seconds + math.log(there._peak(key[0])
+                                                              / here._peak(key[0])))
+                for key, grid in grids.items()
+            }
+            for grids in (other.gemms, other.attention)
+        )  # fmt: skip
+        return cls(machine, gemms, attention)
+
     def seconds(self, call: RecordedCall) -> tuple[float, float]:
         """Seconds of a call, and how far outside what was measured."""
         if call.kind == "gemm" and call.shape:
