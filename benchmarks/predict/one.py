@@ -3,8 +3,8 @@
     python -m benchmarks.predict.one --predict benchmarks/results/one/predictions.json
     python -m benchmarks.predict.one
 
-The first writes what every report predicts of `one_runs.CASES` (frozen by a commit before these were
-timed), the second scores it, and predicts the GPTs of `gpt_sizes` and the programs of
+The first writes what every report predicts of `one_runs.CASES` (frozen by a commit before these
+were timed), the second scores it, and predicts the GPTs of `gpt_sizes` and the programs of
 profiles/programs anew. Their truths are split: `tuned` was looked at while the model was made.
 """
 

@@ -70,7 +70,7 @@ def timed(report: str, changed: dict[str, int], folder: Path) -> dict[str, Any]:
     import torch
 
     sys.path.insert(0, str(folder))
-    import train
+    import train  # type: ignore[import-not-found]
 
     words = arguments(report, changed, folder)
     sys.argv = ["train.py", *words]

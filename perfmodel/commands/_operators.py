@@ -18,7 +18,6 @@ def calibrate(
     options: Mapping[str, Any],
 ) -> None:  # fmt: skip
     """Fit a model of operators to reports, and write it."""
-    from perfmodel.models.operator_times import Baseline
     from perfmodel.models.operators_calibrate import calibrate_operators
     from perfmodel.models.operators_file import as_text
     from perfmodel.programs import program_of
@@ -42,10 +41,9 @@ def calibrate(
     given_files = {path.name for path in reports}
     steps += [_timed(row, steps[0]) for name, row in rows.items()
               if name not in given_files and "sizes" in row]  # fmt: skip
-    machine, measured = _machine(options["machine"], traces)
-    model = calibrate_operators(
-        program.name, steps, Baseline.of(machine, measured), operators.call_at, options["take"]
-    )
+    gpus = [gpu for trace in traces for gpu in trace.gpus]
+    baseline = _baseline(None, options["machine"]) or _baseline_of(steps[0].gpu, gpus)
+    model = calibrate_operators(program.name, steps, baseline, operators.call_at, options["take"])
 
     left = list(dict.fromkeys(each for s in model.structures for each in s.unresolved))
     if left:
@@ -60,7 +58,6 @@ def calibrate(
 
 def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) -> None:
     """Predict a step of a program by a model of operators."""
-    from perfmodel.models.operator_times import Baseline
     from perfmodel.models.operators import host_ratio, predict_operators
     from perfmodel.models.operators_file import load
     from perfmodel.programs import program_named
@@ -72,7 +69,7 @@ def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) 
     sizes = {**given, "p": options.get("ranks") or given.get("p", 1)}
     other, scale = None, None
     if options.get("machine"):
-        other = Baseline.of(*_machine(options["machine"], ()))
+        other = _baseline(None, options["machine"])
         scale = host_ratio(model.baseline.machine, other.machine)
     call_at = _operators_of(program_named(model.program)).call_at
     emit(prediction(predict_operators(model, sizes, call_at, other, scale)), fmt, out)
@@ -83,10 +80,10 @@ def _only_of_operators(out: Path | None, options: Mapping[str, Any]) -> None:
     for name in ("sweep", "scaling", "anchors", "workload"):
         if options.get(name):
             word = name.removesuffix("s")
-            raise click.UsageError(f"--{word} is of models of batches; got operators")
+            raise click.UsageError(f"--{word} is of models of batches; got one of operators")
     if settings := _options.trainer_settings(options):
         flags = ", ".join(map(_options.flag, settings))
-        raise click.UsageError(f"{flags}: of the trainer's models; got operators")
+        raise click.UsageError(f"{flags}: of the trainer's models; got one of operators")
     if out is not None and _options.kind_of(out) in _options.PICTURES:
         raise click.UsageError(f"{out.suffix} is of curves; predictions of operators have none")
 
@@ -179,18 +176,6 @@ def _operators_of(program: Any) -> Any:
             f"{program.name!r}; calibrate on its reports again"
         )
     return found
-
-
-def _machine(file: str | None, traces: Sequence[Any]) -> tuple[Any, Any]:
-    """The machine of a file, or the datasheet of the reports' GPU."""
-    from perfmodel.machines.devices import find
-
-    if file is not None:
-        return _options.machine_of(file)
-    gpus = [gpu for trace in traces for gpu in trace.gpus]
-    if not gpus:
-        raise click.UsageError("the reports name no GPU: give its ceilings by --machine")
-    return find(gpus[0]), None
 
 
 BARE: Final = "batch_median_s_without_nsys"

@@ -56,8 +56,8 @@ def predict(
     """Predict a step of other sizes from REPORT, or a batch of another configuration from a model.
 
     REPORT is of a PyTorch program whose operators' sizes were recorded. The roles of its numbers
-    (batch, seq, d_model, n_layer, ...) are inferred and printed; --set changes them, --name corrects
-    them, -p adds ranks by DistributedDataParallel.
+    (batch, seq, d_model, n_layer, ...) are inferred and printed; --set changes them, --name
+    corrects them, -p adds ranks by DistributedDataParallel.
 
     With --model:
     Time per batch and per phase, with 90 % intervals and what bounds each phase. Without --sweep
@@ -136,6 +136,11 @@ def _host(model: Any, options: dict[str, Any]) -> Any:
                 f"{file}: expected what perfmodel machine measure wrote on the host to predict, "
                 f"and a model that was calibrated with --machine; got {what}; measure, or give "
                 "--anchor REPORT of that host"
+            )
+        if model.machine and found.gpus and model.machine not in found.gpus:
+            raise ModelError(
+                f"{file}: expected the model's GPU, {model.machine}; got {', '.join(found.gpus)}; a "
+                "host is corrected, not another GPU: measure a host with that one"
             )
         host = hosts.by_calls(host, model.host_calls, hosts.calls_of(found), Path(file).name)
     for observation in _anchors(model, options):

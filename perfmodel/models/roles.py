@@ -35,6 +35,8 @@ class Role:
 
     def doubted(self) -> Role:
         """The same role, where another has the same value."""
+        if self.certainty == "given":
+            return self
         less = _LESS.get(self.certainty, self.certainty)
         return replace(self, certainty=less, why=f"{self.why}; another role has this number, too")
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Int64
+from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import ModelError
 from perfmodel.models.recorded import RecordedCall, RecordedStep
 from perfmodel.programs.pytorch.operator_times import Found, find
@@ -142,7 +142,10 @@ def _host_of(
     offsets = np.maximum.accumulate([place[start] for start in starts]) - firsts[-1]
     alike = [first for first, n in zip(firsts, counts, strict=True) if n == counts[-1]]
     drained = np.append(0, np.cumsum(graph.host_drains))
-    own, fast, slow, waits = [], [], [], []
+    own: list[Floats] = []
+    fast: list[Floats] = []
+    slow: list[Floats] = []
+    waits = []
     for first in alike:
         before = int(graph.op_call[first - 1]) if first else -1
         edges = np.append(before, graph.op_call[first + offsets]) + 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -121,10 +121,10 @@ class _Reader:
             return
         square = Counter(n for s in self._weights for n in s)
         embedded = [s for c in self.calls if c.name in _EMBEDDINGS and (s := c.sizes[0])]
-        embedded = [s for s in embedded if len(s) == 2 and s in self.parameters]
+        tables = [(s[0], s[1]) for s in embedded if len(s) == 2 and s in self.parameters]
         model = 0
-        if embedded:
-            vocab, model = max(embedded)
+        if tables:
+            vocab, model = max(tables)
             yield Role("vocab", vocab, "sure", "rows of the embedding")
             yield Role("d_model", model, "sure", "columns of the embedding")
         elif square:
@@ -133,7 +133,7 @@ class _Reader:
         both = {
             a for a, b in self._weights if b == model and a != model and (model, a) in self._weights
         }
-        vocabs = {vocab for vocab, _ in embedded}
+        vocabs = {vocab for vocab, _ in tables}
         if not vocabs:
             wide = {a for a, b in self._weights if b == model and a > 4 * model} - both
             vocabs = {max(wide)} if wide else set()
@@ -149,28 +149,30 @@ class _Reader:
 
     def _of_layers(self) -> Iterator[Role]:
         attends = sum(c.kind == "attention" and c.phase == "forward" for c in self.calls)
-        tokens = [
-            i for i in self.step.order if self.step.calls[i].kind in ("gemm", "attention")
-        ]
+        tokens = [i for i in self.step.order if self.step.calls[i].kind in ("gemm", "attention")]
         runs = runs_of(tokens)
         longest = max(runs, key=lambda r: r.period * r.count, default=None)
         if longest is None or longest.period * longest.count < _TWICE * len(tokens) / 2:
             return
         if attends and 0 <= attends - longest.count <= 2:
-            yield Role("n_layer", attends, "sure", "calls of attention, and repetitions of products")
+            yield Role(
+                "n_layer", attends, "sure", "calls of attention, and repetitions of products"
+            )
         else:
             yield Role("n_layer", longest.count, "likely", "repetitions of products")
 
 
-def _factors(call: RecordedCall) -> list[Size]:
+def _factors(call: RecordedCall) -> Sequence[Size]:
     """The two factors of a product of matrices."""
-    return [s for s in call.sizes[: call.arguments] if len(s) == 2][:2]
+    return [size for size in call.sizes[: call.arguments] if len(size) == 2][:2]
 
 
 class _Namer:
     """Says of every dimension which product of symbols it is."""
 
-    def __init__(self, reader: _Reader, values: Mapping[str, int], named: Mapping[str, int]) -> None:
+    def __init__(
+        self, reader: _Reader, values: Mapping[str, int], named: Mapping[str, int]
+    ) -> None:
         self.reader, self.values, self.named = reader, values, named
         heads, model = values.get("heads", 0), values.get("d_model", 0)
         call = reader.attention
@@ -195,13 +197,15 @@ class _Namer:
         if len(factors) == 2 and len(size) == 2:
             first, second = factors
             other = not self.reader.is_parameter(second) and call.phase == "backward"
-            if call.layout == "tn" or not call.layout and other:
+            if call.layout == "tn" or (not call.layout and other):
                 rows: list[_Place] = ["width", "token"] if size is first else ["token", "width"]
                 return rows if size is first or size is second else ["width", "width"]
             return ["width", "width"] if size is second else ["token", "width"]
         if call.kind != "attention" and self.reader.is_parameter(size):
             return ["width"] * len(size)
-        return [*(["token"] if size else []), *(["inner"] * (len(size) - 1))]
+        found: list[_Place] = ["inner"] * len(size)
+        found[:1] = ["token"] * len(found[:1])
+        return found
 
     def _term(self, number: int, place: _Place) -> Term:
         if number <= 1:
@@ -255,8 +259,7 @@ class _Namer:
             if number == self.values.get(name, 0):
                 return _power(name)
         if self.head and number == self.head:
-            powers = (("d_model", 1), ("heads", -1)) if self.whole else ()
-            return Term(_ONE if powers else Fraction(number), powers)
+            return Term(_ONE, (("d_model", 1), ("heads", -1))) if self.whole else None
         narrow = self.values.get("kv_heads", 0)
         for times in _SMALL:
             if narrow and number == times * narrow * self.head and self.whole:
@@ -292,10 +295,10 @@ def roles_of(step: RecordedStep, named: Mapping[str, int]) -> Roles:
             f"profile --pytorch=autograd-shapes-nvtx, or record_shapes=True of torch.profiler"
         )
     seen = {n for call in step.calls for size in call.sizes for n in size}
-    for role, number in named.items():
-        if number not in seen and role != "n_layer":
+    for name, number in named.items():
+        if number not in seen and name != "n_layer":
             raise ModelError(
-                f"--name {number}={role}: expected a number of the operators' sizes; got one that "
+                f"--name {number}={name}: expected a number of the operators' sizes; got one that "
                 f"none has; perfmodel predict REPORT prints them"
             )
     reader = _Reader(step)
@@ -331,4 +334,3 @@ def _patch(reader: _Reader, values: Mapping[str, int]) -> int | None:
             count = (values["height"] // edge) * (values["width"] // edge)
             return edge if edge > 1 and 0 <= values["seq"] - count <= 2 else None
     return None
-
