@@ -42,7 +42,7 @@ def calibrate(
     steps += [_timed(row, steps[0]) for name, row in rows.items()
               if name not in given_files and "sizes" in row]  # fmt: skip
     gpus = [gpu for trace in traces for gpu in trace.gpus]
-    baseline = _baseline(None, options["machine"]) or _baseline_of(steps[0].gpu, gpus)
+    baseline = _baseline(options["machine"]) or _baseline_of(steps[0].gpu, gpus)
     model = calibrate_operators(program.name, steps, baseline, operators.call_at, options["take"])
 
     left = list(dict.fromkeys(each for s in model.structures for each in s.unresolved))
@@ -69,7 +69,7 @@ def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) 
     sizes = {**given, "p": options.get("ranks") or given.get("p", 1)}
     other, scale = None, None
     if options.get("machine"):
-        other = _baseline(None, options["machine"])
+        other = _baseline(options["machine"])
         scale = host_ratio(model.baseline.machine, other.machine)
     call_at = _operators_of(program_named(model.program)).call_at
     emit(prediction(predict_operators(model, sizes, call_at, other, scale)), fmt, out)
@@ -114,7 +114,7 @@ def predict_report(
     roles = operators.roles(step, _roles_of(names))
     given = {name: values[0] for name, values in values_of(options["given"], 1).items()}
     given |= {"p": options["ranks"]} if options.get("ranks") else {}
-    other = _baseline(gpu, options.get("machine"))
+    other = _baseline(gpu or options.get("machine"))
     changes = Changes(other, options.get("dtype"), graphs)
     found = predict_report(step, roles, given, _baseline_of(step.gpu, trace.gpus),
                            operators.call_at, changes)  # fmt: skip
@@ -135,23 +135,20 @@ def _baseline_of(name: str, gpus: Sequence[Any]) -> Any:
     return Baseline.like(find(gpus[0]), grids()[-1])
 
 
-def _baseline(gpu: str | None, file: str | None) -> Any:
+def _baseline(word: str | None) -> Any:
     """Times of another GPU, by its name or the file of a machine; None for neither."""
-    from perfmodel.machines.devices import named
     from perfmodel.machines.grids import grids
     from perfmodel.models.operator_times import Baseline
 
-    if file is not None:
-        machine, measured = _options.machine_of(file)
-        whole = measured is not None and measured.products
-        return Baseline.of(machine, measured) if whole else Baseline.like(machine, grids()[-1])
-    if gpu is None:
+    if word is None:
         return None
-    sheet = named(gpu)
-    for measured in grids():
-        if measured.machine.sheet is not None and measured.machine.sheet.name == sheet.name:
-            return Baseline.of(measured.machine, measured)
-    return Baseline.like(sheet, grids()[-1])
+    machine, measured = _options.machine_of(word)
+    if measured is None:
+        shipped = (m for m in grids() if m.machine.sheet and m.machine.sheet.name == machine.name)
+        measured = next(shipped, None)
+    if measured is not None and measured.products:
+        return Baseline.of(measured.machine, measured)
+    return Baseline.like(machine, grids()[-1])
 
 
 def _roles_of(names: Sequence[str]) -> dict[str, int]:

@@ -53,7 +53,7 @@ from perfmodel.programs import model_of_sizes, program_of_sizes
 def predict(
     report: Path | None, path: Path | None, fmt: str, out: Path | None, **options: Any
 ) -> None:
-    """Predict a step of other sizes from REPORT, or a batch of another configuration from a model.
+    """Predict a step of other sizes from REPORT or a model.
 
     REPORT is of a PyTorch program whose operators' sizes were recorded. The roles of its numbers
     (batch, seq, d_model, n_layer, ...) are inferred and printed; --set changes them, --name
@@ -139,8 +139,8 @@ def _host(model: Any, options: dict[str, Any]) -> Any:
             )
         if model.machine and found.gpus and model.machine not in found.gpus:
             raise ModelError(
-                f"{file}: expected the model's GPU, {model.machine}; got {', '.join(found.gpus)}; a "
-                "host is corrected, not another GPU: measure a host with that one"
+                f"{file}: expected the model's GPU, {model.machine}; got {', '.join(found.gpus)}; "
+                "a host is corrected, not another GPU: measure a host with that one"
             )
         host = hosts.by_calls(host, model.host_calls, hosts.calls_of(found), Path(file).name)
     for observation in _anchors(model, options):
