@@ -143,7 +143,7 @@ def _model(step: RecordedStep, baseline: Baseline, call_at: CallAt) -> OperatorM
         contention=said["ranks"]["contention"],
         gap_s=step.gap_s or said["gpu"]["gap_s"],
         gpu_noise=said["gpu"]["noise"],
-        host_noise=math.hypot(step.host_noise, said["host"]["noise"]),
+        host_noise=said["host"]["noise"],
     )
 
 

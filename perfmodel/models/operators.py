@@ -72,7 +72,8 @@ class OperatorModel:
     factors : mapping
         Of the reports' calls over the baseline.
     host : mapping of bool to Host
-        For one rank (False) and for several (True).
+        For one rank (False) and for several (True), where steps were timed without a profiler; else
+        every call keeps the host's time that its report says without one.
     wires : mapping
         By collective.
     contention : float
@@ -285,7 +286,8 @@ class PredictedStep:
         gpu = found.gpu_s + found.exposed_s if bound == "host" else found.step_s
         host = found.step_s if bound == "host" else found.host_s
         unsure = self.host is not None and self.host.runs == 0
-        host_noise = math.hypot(self.model.host_noise, self.host_error) * (2 if unsure else 1)
+        own = self.structure.step.host_noise if self.host is None else 0.0
+        host_noise = math.hypot(self.model.host_noise, self.host_error, own) * (2 if unsure else 1)
         gpu_noise = math.hypot(self.model.gpu_noise, self.gpu_error)
         noises = [n * (1.5 if far else 1.0) for n in (gpu_noise, host_noise)]
         low, high = (
