@@ -18,7 +18,6 @@ def calibrate(
     options: Mapping[str, Any],
 ) -> None:  # fmt: skip
     """Fit a model of operators to reports, and write it."""
-    from perfmodel.models.operator_times import Baseline
     from perfmodel.models.operators_calibrate import calibrate_operators
     from perfmodel.models.operators_file import as_text
     from perfmodel.programs import program_of
@@ -42,10 +41,9 @@ def calibrate(
     given_files = {path.name for path in reports}
     steps += [_timed(row, steps[0]) for name, row in rows.items()
               if name not in given_files and "sizes" in row]  # fmt: skip
-    machine, measured = _machine(options["machine"], traces)
-    model = calibrate_operators(
-        program.name, steps, Baseline.of(machine, measured), operators.call_at, options["take"]
-    )
+    gpus = [gpu for trace in traces for gpu in trace.gpus]
+    baseline = _baseline(options["machine"]) or _baseline_of(steps[0].gpu, gpus)
+    model = calibrate_operators(program.name, steps, baseline, operators.call_at, options["take"])
 
     left = list(dict.fromkeys(each for s in model.structures for each in s.unresolved))
     if left:
@@ -60,12 +58,25 @@ def calibrate(
 
 def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) -> None:
     """Predict a step of a program by a model of operators."""
-    from perfmodel.models.operator_times import Baseline
     from perfmodel.models.operators import host_ratio, predict_operators
     from perfmodel.models.operators_file import load
     from perfmodel.programs import program_named
     from perfmodel.render.operator_prediction import prediction
 
+    _only_of_operators(out, options)
+    model = load(path)
+    given = {name: values[0] for name, values in values_of(options["given"], 1).items()}
+    sizes = {**given, "p": options.get("ranks") or given.get("p", 1)}
+    other, scale = None, None
+    if options.get("machine"):
+        other = _baseline(options["machine"])
+        scale = host_ratio(model.baseline.machine, other.machine)
+    call_at = _operators_of(program_named(model.program)).call_at
+    emit(prediction(predict_operators(model, sizes, call_at, other, scale)), fmt, out)
+
+
+def _only_of_operators(out: Path | None, options: Mapping[str, Any]) -> None:
+    """Refuse options of models of batches."""
     for name in ("sweep", "scaling", "anchors", "workload"):
         if options.get(name):
             word = name.removesuffix("s")
@@ -74,16 +85,81 @@ def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) 
         flags = ", ".join(map(_options.flag, settings))
         raise click.UsageError(f"{flags}: of the trainer's models; got one of operators")
     if out is not None and _options.kind_of(out) in _options.PICTURES:
-        raise click.UsageError(f"{out.suffix} is of curves; a model of operators has none yet")
-    model = load(path)
+        raise click.UsageError(f"{out.suffix} is of curves; predictions of operators have none")
+
+
+def predict_report(
+    path: Path,
+    fmt: str,
+    out: Path | None,
+    options: Mapping[str, Any],
+    names: Sequence[str],
+    gpu: str | None,
+    graphs: bool,
+) -> None:
+    """Predict a step of other sizes from one report."""
+    from perfmodel.commands._output import Progress, read_reports
+    from perfmodel.models.one_report import Changes, predict_report
+    from perfmodel.programs import program_of
+    from perfmodel.render.operator_prediction import report_prediction
+
+    _only_of_operators(out, options)
+    if options.get("machine") and gpu:
+        raise click.UsageError("expected --machine or --gpu; got both; leave one out")
+    chosen = _options.chosen({**options, "machine": None, "given": (), "dtype": None})
+    with Progress(1) as advance:
+        (trace,) = read_reports([path], advance)
+    operators = _operators_of(program_of([trace], chosen))
+    step = operators.recorded_step(trace, chosen, {})
+    roles = operators.roles(step, _roles_of(names))
     given = {name: values[0] for name, values in values_of(options["given"], 1).items()}
-    sizes = {**given, "p": options.get("ranks") or given.get("p", 1)}
-    other, scale = None, None
-    if options.get("machine"):
-        other = Baseline.of(*_machine(options["machine"], ()))
-        scale = host_ratio(model.baseline.machine, other.machine)
-    call_at = _operators_of(program_named(model.program)).call_at
-    emit(prediction(predict_operators(model, sizes, call_at, other, scale)), fmt, out)
+    given |= {"p": options["ranks"]} if options.get("ranks") else {}
+    other = _baseline(gpu or options.get("machine"))
+    changes = Changes(other, options.get("dtype"), graphs)
+    found = predict_report(step, roles, given, _baseline_of(step.gpu, trace.gpus),
+                           operators.call_at, changes)  # fmt: skip
+    emit(report_prediction(found), fmt, out)
+
+
+def _baseline_of(name: str, gpus: Sequence[Any]) -> Any:
+    """Times of GEMMs and attention of a report's GPU: its shipped grid, else another's, scaled."""
+    from perfmodel.machines.devices import find
+    from perfmodel.machines.grids import grid_of, grids
+    from perfmodel.models.operator_times import Baseline
+
+    measured = grid_of(name)
+    if measured is not None:
+        return Baseline.of(measured.machine, measured)
+    if not gpus:
+        raise click.UsageError("the report names no GPU: record with nsys profile -t cuda,nvtx")
+    return Baseline.like(find(gpus[0]), grids()[-1])
+
+
+def _baseline(word: str | None) -> Any:
+    """Times of another GPU, by its name or the file of a machine; None for neither."""
+    from perfmodel.machines.grids import grids
+    from perfmodel.models.operator_times import Baseline
+
+    if word is None:
+        return None
+    machine, measured = _options.machine_of(word)
+    if measured is None:
+        shipped = (m for m in grids() if m.machine.sheet and m.machine.sheet.name == machine.name)
+        measured = next(shipped, None)
+    if measured is not None and measured.products:
+        return Baseline.of(measured.machine, measured)
+    return Baseline.like(machine, grids()[-1])
+
+
+def _roles_of(names: Sequence[str]) -> dict[str, int]:
+    """Read N=ROLE."""
+    found: dict[str, int] = {}
+    for text in names:
+        number, _, role = text.partition("=")
+        if not role.isidentifier() or not (number.isascii() and number.isdigit()):
+            raise click.BadParameter(f"--name: expected N=ROLE, such as 32=batch; got {text!r}")
+        found[role] = int(number)
+    return found
 
 
 def _operators_of(program: Any) -> Any:
@@ -97,18 +173,6 @@ def _operators_of(program: Any) -> Any:
             f"{program.name!r}; calibrate on its reports again"
         )
     return found
-
-
-def _machine(file: str | None, traces: Sequence[Any]) -> tuple[Any, Any]:
-    """The machine of a file, or the datasheet of the reports' GPU."""
-    from perfmodel.machines.devices import find
-
-    if file is not None:
-        return _options.machine_of(file)
-    gpus = [gpu for trace in traces for gpu in trace.gpus]
-    if not gpus:
-        raise click.UsageError("the reports name no GPU: give its ceilings by --machine")
-    return find(gpus[0]), None
 
 
 BARE: Final = "batch_median_s_without_nsys"

@@ -252,6 +252,10 @@ REPORT: Final = Input(
     ".sqlite", ".sqlite.gz", ".sqlite.xz", ".sqlite.zst", ".nsys-rep", ".qdrep", ".json",
     ".json.gz", ".json.xz", ".json.zst",
 )  # fmt: skip
+MEMORY: Final = Input(
+    ".sqlite", ".sqlite.gz", ".sqlite.xz", ".sqlite.zst", ".nsys-rep", ".qdrep", ".json",
+    ".json.gz", ".json.xz", ".json.zst", ".pickle",
+)  # fmt: skip
 RUN: Final = Input(
     ".json", ".json.gz", ".json.xz", ".json.zst", ".sqlite", ".sqlite.gz", ".sqlite.xz",
     ".sqlite.zst", ".nsys-rep",

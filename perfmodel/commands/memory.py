@@ -12,7 +12,7 @@ from perfmodel.commands._output import emit
 
 
 @click.command(cls=_options.Grouped)
-@click.argument("report", required=False, type=_options.REPORT)
+@click.argument("report", required=False, type=_options.MEMORY)
 @_options.symbols
 @_options.trainer
 @click.option(
@@ -29,7 +29,17 @@ def memory(report: Path | None, fmt: str, out: Path | None, **options: Any) -> N
 
     Tensor by tensor. Without a report, give the sizes. A report holds memory if it was collected
     with nsys profile --cuda-memory-usage=true.
+
+    Of any PyTorch program: a .pickle of torch.cuda.memory._dump_snapshot() gives the peak of every
+    GPU, and what is alive at it by the line that allocated it. Nothing of the file is executed.
     """
+    if report is not None and ".pickle" in report.suffixes:
+        from perfmodel.analysis.allocations import peaks
+        from perfmodel.readers.allocator_snapshot import read_snapshot
+        from perfmodel.render import allocations
+
+        emit(allocations.result(peaks(read_snapshot(report))), fmt, out)
+        return
     from perfmodel.analysis.memory import answer
     from perfmodel.render.memory import picture, result
 

@@ -14,8 +14,15 @@ from perfmodel.programs import model_of_sizes, program_of_sizes
 
 
 @click.command(cls=_options.Grouped)
+@click.argument("report", required=False, type=_options.REPORT)
+@click.option("--model", "path", type=_options.JSON, help="A model of perfmodel calibrate.")
 @click.option(
-    "--model", "path", required=True, type=_options.JSON, help="A model of perfmodel calibrate."
+    "--name", "names", multiple=True, metavar="N=ROLE",
+    help="What a number of the report's sizes is, such as 32=batch; repeatable.",
+)  # fmt: skip
+@click.option("--gpu", metavar="NAME", help="Another GPU than the report's, such as h100.")
+@click.option(
+    "--graphs", is_flag=True, help="Replay the report's step as a CUDA graph: one launch."
 )
 @_options.symbols
 @_options.trainer
@@ -43,9 +50,16 @@ from perfmodel.programs import model_of_sizes, program_of_sizes
     help="Images of an epoch.",
 )  # fmt: skip
 @_options.output(*_options.PICTURES, said="Curves are of --sweep and --scaling.")
-def predict(path: Path, fmt: str, out: Path | None, **options: Any) -> None:
-    """Predict a batch of another configuration from a model.
+def predict(
+    report: Path | None, path: Path | None, fmt: str, out: Path | None, **options: Any
+) -> None:
+    """Predict a step of other sizes from REPORT or a model.
 
+    REPORT is of a PyTorch program whose operators' sizes were recorded. The roles of its numbers
+    (batch, seq, d_model, n_layer, ...) are inferred and printed; --set changes them, --name
+    corrects them, -p adds ranks by DistributedDataParallel.
+
+    With --model:
     Time per batch and per phase, with 90 % intervals and what bounds each phase. Without --sweep
     and --scaling one configuration is predicted. Settings without a run in the calibration are
     refused, with the run that is needed; sizes beyond its runs are marked as extrapolated.
@@ -56,8 +70,17 @@ def predict(path: Path, fmt: str, out: Path | None, **options: Any) -> None:
     from perfmodel.models.model import load
     from perfmodel.models.operators_file import is_operators
     from perfmodel.models.predict import predict as predict_case
-    from perfmodel.render import predict as report
+    from perfmodel.render import predict as shown
 
+    names, gpu, graphs = (options.pop(key) for key in ("names", "gpu", "graphs"))
+    if (report is None) == (path is None):
+        raise click.UsageError("expected a REPORT, or a model by --model; give one of them")
+    if report is not None:
+        _operators.predict_report(report, fmt, out, options, names, gpu, graphs)
+        return
+    assert path is not None
+    if names or gpu or graphs:
+        raise click.UsageError("--name, --gpu and --graphs: of a REPORT; got a model")
     if is_operators(path):
         _operators.predict(path, fmt, out, options)
         return
@@ -66,13 +89,13 @@ def predict(path: Path, fmt: str, out: Path | None, **options: Any) -> None:
     images, host = options["images"], _host(model, options)
     if options["sweep"] or options["scaling"]:
         found, table, symbol = _over(model, case, host, options)
-        result = report.several(found, table, images, host)
-        picture = partial(report.picture, model, found, symbol)
+        result = shown.several(found, table, images, host)
+        picture = partial(shown.picture, model, found, symbol)
     elif out is not None and _options.kind_of(out) in _options.PICTURES:
         raise click.UsageError(f"{out.suffix} is of curves: give --sweep or --scaling, too")
     else:
         found, picture = [predict_case(model, case, host)], None
-        result = report.one(found[0], images, host)
+        result = shown.one(found[0], images, host)
     said = model_of_sizes().too_large([p.case for p in found], model.machine, images)
     if said is not None:
         warn(said)
@@ -113,6 +136,11 @@ def _host(model: Any, options: dict[str, Any]) -> Any:
                 f"{file}: expected what perfmodel machine measure wrote on the host to predict, "
                 f"and a model that was calibrated with --machine; got {what}; measure, or give "
                 "--anchor REPORT of that host"
+            )
+        if model.machine and found.gpus and model.machine not in found.gpus:
+            raise ModelError(
+                f"{file}: expected the model's GPU, {model.machine}; got {', '.join(found.gpus)}; "
+                "a host is corrected, not another GPU: measure a host with that one"
             )
         host = hosts.by_calls(host, model.host_calls, hosts.calls_of(found), Path(file).name)
     for observation in _anchors(model, options):

@@ -25,6 +25,9 @@ _KERNEL_S: Final = 1.2e-6
 """Shortest kernel that does something."""
 _SHARE: Final = 0.7
 """Of the peak that GEMMs reach where no grid was measured; reports correct it."""
+_SHARE_MEASURED: Final = 0.9
+"""The same of a peak that was measured by a GEMM of 8192: large GEMMs and convolutions of
+`gpt_both` and `resnet34_both` reach 0.88 to 0.93 of it."""
 _HALF_AT_FLOPS: Final = 2e9
 """FLOPs of a GEMM at which a GPU is half as fast as at large ones, where no grid was measured."""
 _ATTENTION_SHARE: Final = 0.45
@@ -32,6 +35,9 @@ _NEAREST: Final = 12
 _RIDGE: Final = 0.1
 _REACH: Final = 0.35
 """Factor in a size (as a logarithm) over which a residual counts."""
+_FORGOTTEN: Final = 2.0
+"""Distance in sizes (as a logarithm) at which half of a factor counts: what small GEMMs add to the
+grid's time large ones do not."""
 _UNITS: Final = {
     "bfloat16": "bfloat16_tensor", "float16": "float16_tensor", "tf32": "tf32_tensor",
     "float32": "float32", "float64": "float64",
@@ -115,6 +121,27 @@ class Baseline:
             attention[a.dtype, a.phase] = Grid.of(shapes, a.median_s)
         return cls(machine, gemms, attention)
 
+    @classmethod
+    def like(cls, machine: Machine, measured: MachineMeasurement) -> Baseline:
+        """Scale another GPU's grids by the peaks of both machines, for a GPU without a grid.
+
+        What a shape's share of the peak is carries over between GPUs of one kind (S. Lee et al.,
+        NeuSight, ASPLOS 2025, section 4).
+        """
+        other = cls.of(measured.machine, measured)
+        sheet = measured.machine.sheet if machine.basis == "data sheet" else measured.machine
+        there = cls(sheet or measured.machine, {}, {})
+        here = cls(machine, {}, {})
+        gemms, attention = (
+            {
+                key: Grid(grid.sizes, grid.seconds + math.log(there._peak(key[0])
+                                                              / here._peak(key[0])))
+                for key, grid in grids.items()
+            }
+            for grids in (other.gemms, other.attention)
+        )  # fmt: skip
+        return cls(machine, gemms, attention)
+
     def seconds(self, call: RecordedCall) -> tuple[float, float]:
         """Seconds of a call, and how far outside what was measured."""
         if call.kind == "gemm" and call.shape:
@@ -125,7 +152,14 @@ class Baseline:
                 return grid.at(call.shape)
             peak = self._peak(call.dtype)
             return call.flops / (_ATTENTION_SHARE * peak) + 4e-6, 0.0
+        if call.flops and call.dtype:  # a convolution
+            return max(self.memory_s(call.bytes), self._rate_s(call)), 0.0
         return self.memory_s(call.bytes), 0.0
+
+    def _rate_s(self, call: RecordedCall) -> float:
+        """Seconds at the share of the peak that GEMMs reach."""
+        share = _SHARE_MEASURED if self.machine.basis == "measured" else _SHARE
+        return (call.flops + _HALF_AT_FLOPS) / (share * self._peak(call.dtype)) + _KERNEL_S
 
     def _gemm(self, call: RecordedCall) -> tuple[float, float]:
         assert call.shape is not None
@@ -133,8 +167,7 @@ class Baseline:
         grid = self.gemms.get((call.dtype, layout))
         if grid:
             return grid.at(call.shape)
-        peak = self._peak(call.dtype)
-        return (call.flops + _HALF_AT_FLOPS) / (_SHARE * peak) + _KERNEL_S, 0.0
+        return self._rate_s(call), 0.0
 
     def _peak(self, dtype: str) -> float:
         peaks = self.machine.peak_flops_per_s
@@ -169,7 +202,8 @@ class Factors:
         distance = np.sqrt(((self.sizes - sizes) ** 2).sum(axis=1))
         weight = 1 / (distance**2 + _REACH**2 * 0.04)
         beyond = np.maximum(self.sizes.min(axis=0) - sizes, sizes - self.sizes.max(axis=0)).max()
-        return float(np.exp((weight * self.factor).sum() / weight.sum())), max(float(beyond), 0.0)
+        factor = float((weight * self.factor).sum() / weight.sum()) * _kept(float(distance.min()))
+        return math.exp(factor), max(float(beyond), 0.0)
 
     def along(self, size: float) -> tuple[float, float]:
         """Factor at a number of bytes, between the neighbours."""
@@ -177,6 +211,11 @@ class Factors:
         x, y = self.sizes[order, 0], self.factor[order]
         beyond = max(x[0] - size, size - x[-1], 0.0)
         return float(np.exp(np.interp(size, x, y))), float(beyond)
+
+
+def _kept(distance: float) -> float:
+    """Share of a factor's logarithm that counts so far from the sizes that it was recorded at."""
+    return 1.0 / (1.0 + (distance / _FORGOTTEN) ** 2)
 
 
 def _place(call: RecordedCall) -> Floats:
@@ -209,9 +248,19 @@ class Timer:
     factors: Mapping[tuple[str, ...], Factors]
     recorded: Baseline | None = None
 
-    def seconds(self, call: RecordedCall) -> tuple[float, float]:
-        """Seconds of one call, and how far outside the calibration (as a logarithm)."""
+    def seconds(
+        self, call: RecordedCall, recorded: RecordedCall | None = None
+    ) -> tuple[float, float]:
+        """Seconds of one call, and how far outside the calibration (as a logarithm).
+
+        A convolution has more sizes than any factor is interpolated over: its factor is that of the
+        `recorded` call which it is made of.
+        """
         base, beyond = self.baseline.seconds(call)
+        if call.flops and call.shape is None and recorded is not None and recorded.gpu_s > 0:
+            there, _ = (self.recorded or self.baseline).seconds(recorded)
+            far = abs(math.log(call.flops / recorded.flops)) if recorded.flops else 0.0
+            return base * (recorded.gpu_s / there) ** _kept(far), beyond
         found = self.factors.get(_group(call))
         if found is None:
             return base, beyond

@@ -72,7 +72,8 @@ class OperatorModel:
     factors : mapping
         Of the reports' calls over the baseline.
     host : mapping of bool to Host
-        For one rank (False) and for several (True).
+        For one rank (False) and for several (True), where steps were timed without a profiler; else
+        every call keeps the host's time that its report says without one.
     wires : mapping
         By collective.
     contention : float
@@ -247,10 +248,12 @@ class PredictedStep:
     ) -> None:
         self.model, self.structure, self.values, self.timer = model, structure, values, timer
         self.call_at, self.host_scale = call_at, host_scale or 1.0
+        self.gpu_error = 0.0
         self.host_error = BETWEEN_HOSTS[0] if host_scale is None else CALLS_DIFFER[0]
         self.beyond: dict[str, float] = {}
         self.sharded = any(c.name.endswith("AllGather") for c in structure.step.calls)
         self.calls = structure.calls_at(values)
+        self.places = structure.places_at(values)
         self.host = model.host.get(values["p"] > 1) or model.host.get(values["p"] <= 1)
 
     def predicted(self, mine: Sequence[RecordedStep]) -> OperatorPrediction:
@@ -282,9 +285,11 @@ class PredictedStep:
         """90 % interval: of what the GPU takes and of what the host does, the longer each time."""
         gpu = found.gpu_s + found.exposed_s if bound == "host" else found.step_s
         host = found.step_s if bound == "host" else found.host_s
-        unsure = self.host is None or self.host.runs == 0
-        host_noise = math.hypot(self.model.host_noise, self.host_error) * (2 if unsure else 1)
-        noises = [n * (1.5 if far else 1.0) for n in (self.model.gpu_noise, host_noise)]
+        unsure = self.host is not None and self.host.runs == 0
+        own = self.structure.step.host_noise if self.host is None else 0.0
+        host_noise = math.hypot(self.model.host_noise, self.host_error, own) * (2 if unsure else 1)
+        gpu_noise = math.hypot(self.model.gpu_noise, self.gpu_error)
+        noises = [n * (1.5 if far else 1.0) for n in (gpu_noise, host_noise)]
         low, high = (
             max(gpu * math.exp(sign * Z90 * noises[0]), host * math.exp(sign * Z90 * noises[1]))
             for sign in (-1, 1)
@@ -293,9 +298,7 @@ class PredictedStep:
 
     def _operations(self, table: _Table) -> list[Operation]:
         """Operations in order; gradients' buckets are put where they are ready."""
-        total = sum(c.launches for c, _ in self.calls if computes(c))
-        host = self.host or Host(0.0, 0.0, 0, True)
-        launch_s = (host.launch_s + host.step_s / max(total, 1)) * self.host_scale
+        host_s, waits = self._host_s(), self._waits()
         sums = self._parameters()
         bucketed = self.values["p"] > 1 and not self.sharded
         ready = self._buckets() if bucketed else {}
@@ -304,12 +307,12 @@ class PredictedStep:
         for i, (call, sizes) in enumerate(self.calls):
             if call.kind == "communication":
                 if not bucketed:
-                    done.append(self._inline(call, sums, launch_s))
+                    done.append(self._inline(call, sums, host_s[i]))
                 continue
             seconds = self._seconds(call, sizes, table)
             joins = call.phase == "optimizer" and not joined
             joined |= joins
-            done.append(Operation(launch_s * call.launches, seconds, call.launches, "", joins))
+            done.append(Operation(host_s[i], seconds, call.launches, "", joins, waits[i]))
             for size in ready.get(i, ()):
                 done += self._copied(size)
                 done.append(self._collective("NCCL AllReduce", size, "reduce", 0.0))
@@ -317,6 +320,21 @@ class PredictedStep:
             first = next((k for k, o in enumerate(done) if o.joins), len(done))
             done[first:first] = self._copied(sum(map(sum, ready.values())))
         return done
+
+    def _host_s(self) -> list[float]:
+        """Host seconds of every call: by the model's steps of known time, else as recorded."""
+        calls = [call for call, _ in self.calls]
+        if self.host is not None or not self.structure.step.host_s:
+            total = sum(c.launches for c in calls if computes(c))
+            host = self.host or Host(0.0, 0.0, 0, True)
+            launch_s = (host.launch_s + host.step_s / max(total, 1)) * self.host_scale
+            return [launch_s * (c.launches if computes(c) else 1) for c in calls]
+        return [self.host_scale * self.structure.step.host_s[k] for k in self.places]
+
+    def _waits(self) -> list[bool]:
+        """Whether the host waits for the GPU before each call."""
+        waits = self.structure.step.waits
+        return [bool(waits) and waits[k] for k in self.places]
 
     def _seconds(
         self, call: RecordedCall, sizes: tuple[Size, ...],
@@ -327,7 +345,7 @@ class PredictedStep:
         if found is None:
             one = replace(call, arguments=self.structure.arguments_at(call, sizes))
             found = self.call_at(one, sizes)
-            seconds, beyond = self.timer.seconds(found)
+            seconds, beyond = self.timer.seconds(found, call)
             if self.sharded and call.phase == "optimizer":
                 seconds *= self.structure.step.ranks / self.values["p"]
             seconds *= self.model.scale

@@ -192,7 +192,8 @@ def _hosts(
         bare = [(s.launches, s.bare_s, b) for s, b in both if s.bare_s]
         traced = [(s.launches, s.step_s, b) for s, b in both if not s.order and s.launches]
         traced = traced or [(s.launches, s.step_s, b) for s, b in both]
-        rows = bare or traced
+        by_call = any(s.host_s for s in model.steps if s.ranks == 1 or several)
+        rows = bare or ([] if by_call else traced)
         if not rows:
             continue
         slow = [(n, t) for n, t, b in rows if t > _HOST_SETS * b]

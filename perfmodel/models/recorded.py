@@ -86,6 +86,13 @@ class RecordedStep:
     reference : bool
         Whether it is of a related program, whose calls say which symbols sizes are and how long
         kernels take, and nothing else.
+    host_s : tuple of float
+        Of every call of `order`, the host's time from the launch before it to its own, without the
+        profiler and without waiting for the GPU; empty where unknown.
+    waits : tuple of bool
+        Of every call of `order`, whether the host waits for the GPU before it launches it.
+    host_noise : float
+        How unsure the host's times are without the profiler, a standard deviation of logarithms.
     """
 
     source: str
@@ -99,6 +106,9 @@ class RecordedStep:
     gap_s: float
     bare_s: float | None = None
     reference: bool = False
+    host_s: tuple[float, ...] = ()
+    waits: tuple[bool, ...] = ()
+    host_noise: float = 0.0
 
     @property
     def ranks(self) -> int:

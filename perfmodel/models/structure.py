@@ -127,19 +127,25 @@ class Structure:
                 f"expected {self.depth} of at most {MOST_LAYERS}, whose calls are put down one by "
                 f"one; got {values[self.depth]}; predict fewer layers"
             )
-        more = values[self.depth] - self.step.symbols[self.depth] if self.depth else 0
+        more = self._more(values)
         sizes = [self._sizes_at(i, values, more) for i in range(len(self.step.calls))]
-        return [(self.step.calls[i], sizes[i]) for i in self._order(more)]
+        order = self.step.order
+        return [(self.step.calls[order[k]], sizes[order[k]]) for k in self.places_at(values)]
 
-    def _order(self, more: int) -> list[int]:
-        """The order of calls with `more` layers added: what follows an anchor belongs to it."""
+    def _more(self, values: Mapping[str, int]) -> int:
+        """Layers to add."""
+        return values[self.depth] - self.step.symbols[self.depth] if self.depth else 0
+
+    def places_at(self, values: Mapping[str, int]) -> list[int]:
+        """Where in the recorded order each call of `calls_at` is: what follows an anchor is its."""
         order = self.step.order
         anchor = [self.step.calls[i].kind in _ANCHORS for i in order]
         begins = [0, *(i for i, yes in enumerate(anchor) if yes and i), len(order)]
-        slots = [list(order[a:b]) for a, b in pairwise(begins) if b > a]
-        tokens = [s[0] if self.step.calls[s[0]].kind in _ANCHORS else -1 for s in slots]
+        slots = [range(a, b) for a, b in pairwise(begins) if b > a]
+        tokens = [order[s[0]] if anchor[s[0]] else -1 for s in slots]
         runs = self._layers(runs_of(tokens))
-        return [call for i in repeated(range(len(slots)), runs, more) for call in slots[i]]
+        chosen = repeated(range(len(slots)), runs, self._more(values))
+        return [place for i in chosen for place in slots[i]]
 
     def _layers(self, runs: Sequence[Run]) -> tuple[Run, ...]:
         """Those of the runs that are layers."""

@@ -33,6 +33,8 @@ class Operation:
         '' for computing; else 'gather' if what follows waits for it, 'reduce' if only `joins` do.
     joins : bool
         Whether it waits for all collectives before it, as an optimizer does.
+    waits : bool
+        Whether the host waits for the GPU before it launches it.
     """
 
     host_s: float
@@ -40,6 +42,7 @@ class Operation:
     launches: int = 1
     collective: str = ""
     joins: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ def lanes(operations: Sequence[Operation], gap_s: float, contention: float = 0.0
     computing = [o for o in operations if not o.collective]
     talking = len(computing) < len(operations)
     quiet = [
-        Operation(o.host_s, 0.0, 0) if o.collective else o for o in operations
+        Operation(o.host_s, 0.0, 0, waits=o.waits) if o.collective else o for o in operations
     ] if talking else operations  # fmt: skip
     alone = _step_s(quiet, gap_s, 0.0) if talking else whole
     return Lanes(
@@ -102,7 +105,7 @@ def _step_s(operations: Sequence[Operation], gap_s: float, contention: float) ->
     busy: list[tuple[float, float]] = []
     for _ in range(_STEPS):
         for o in operations:
-            host += o.host_s
+            host = (max(host, gpu, wire) if o.waits else host) + o.host_s
             ready = host + _LATENCY_S
             if o.collective:
                 begin = max(wire, ready, gpu if o.collective == "reduce" else 0.0)

@@ -17,6 +17,7 @@ from perfmodel.timing.spans import Level, Steps, with_steps
 if TYPE_CHECKING:
     from perfmodel.machines.machine import Machine
     from perfmodel.models.recorded import RecordedCall, RecordedStep
+    from perfmodel.models.roles import Roles
     from perfmodel.programs import Counting
     from perfmodel.programs.calibrated import Calibrated
     from perfmodel.programs.facts import Facts
@@ -98,6 +99,10 @@ class RecordedOperators(Protocol):
 
     def call_at(self, call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> RecordedCall:
         """Return a call whose arguments have other sizes, with its FLOPs and bytes."""
+        ...
+
+    def roles(self, step: RecordedStep, named: Mapping[str, int]) -> Roles:
+        """Infer what the numbers of a step's sizes are; `named` are numbers by role."""
         ...
 
 

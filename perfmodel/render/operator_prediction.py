@@ -7,6 +7,7 @@ from typing import Any, Final
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si, sizes_text
+from perfmodel.models.one_report import ReportPrediction
 from perfmodel.models.operators import OperatorModel, OperatorPrediction
 from perfmodel.models.operators_file import symbols_of
 from perfmodel.render.result import Result
@@ -111,6 +112,41 @@ def prediction(p: OperatorPrediction) -> Result:
     return Result(
         [text, split, shown], lambda: document(p), tables=(split, every), warnings=p.warnings
     )
+
+
+def report_prediction(found: ReportPrediction) -> Result:
+    """Return a predicted step of a report, and what the report's numbers were taken for."""
+    shown = prediction(found.step)
+    columns = (
+        Column("name", "Role", of=lambda r: r.name),
+        Column("value", "Recorded", "int", of=lambda r: r.value),
+        Column("predicted", "Predicted", "int", of=lambda r: found.sizes[r.name]),
+        Column("certainty", "Certainty", of=lambda r: r.certainty),
+        Column("why", "From", of=lambda r: r.why),
+    )
+    roles = Table.of("Roles of the report's sizes", found.roles, columns)
+    same = found.recorded
+    line = (
+        f"as recorded, without the profiler: {si(same.step_s, 's')}, 90 % from "
+        f"{si(same.low_s, 's')} to {si(same.high_s, 's')}"
+    )
+    first, *others = shown.text
+    return Result(
+        [[line], first, roles, *others],
+        lambda: report_document(found),
+        tables=(roles, *(shown.tables or ())),
+        warnings=found.step.warnings,
+    )
+
+
+def report_document(found: ReportPrediction) -> dict[str, Any]:
+    """Return a predicted step of a report as plain data."""
+    return {
+        **document(found.step),
+        "roles": [pick(role, "name value certainty why") for role in found.roles],
+        "recorded": pick(found.recorded, "sizes step_s low_s high_s bound"),
+        "peak_bytes": None,
+    }
 
 
 def document(p: OperatorPrediction) -> dict[str, Any]:

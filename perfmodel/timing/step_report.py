@@ -156,7 +156,7 @@ class StepReport:
     migrations: Migrations
 
 
-def report_steps(trace: Trace, steps: Steps) -> StepReport:
+def report_steps(trace: Trace, steps: Steps, pushes: Pushes | None = None) -> StepReport:
     """Measure the steps of one report on every GPU.
 
     Parameters
@@ -164,8 +164,10 @@ def report_steps(trace: Trace, steps: Steps) -> StepReport:
     trace : Trace
         With all its operations, and the ranges that say what the program did.
     steps : Steps
+    pushes : Pushes, optional
+        As of `StepsByPart`.
     """
-    measured = StepsByPart(trace, steps)
+    measured = StepsByPart(trace, steps, pushes=pushes)
     for part in by_process(trace, steps):  # one at a time: their timelines are large
         measured.add(part)
     return measured.joined()

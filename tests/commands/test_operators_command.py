@@ -10,6 +10,7 @@ import pytest
 
 from support.cli import perfmodel
 
+PROGRAMS = Path("profiles/programs")
 REPORTS = [f"profiles/programs/{name}.sqlite.xz" for name in ("gpt_shapes", "gpt_modules")]
 SIZES = {"n_layer": (5, 4), "d_model": (640, 512), "heads": (10, 8), "batch": (12, 8),
          "seq": (384, 256), "vocab": (12000, 10000)}  # fmt: skip
@@ -135,3 +136,45 @@ def test_sizes_that_no_symbol_explains_are_named(tmp_path: Path) -> None:
     assert "no product of the sizes given is 12000 of aten::gather" in said.stderr
     said = perfmodel("calibrate", *REPORTS, *GIVEN, "-o", str(tmp_path / "m.json"))
     assert "no product of the sizes" not in said.stderr
+
+
+def test_one_report_predicts_as_the_contract_says() -> None:
+    report = str(PROGRAMS / "gpt_shapes.sqlite.xz")
+    said = perfmodel("predict", report, "--set", "batch=24", "-p", "2", "--json")
+    assert said.exit_code == 0, said.stderr
+    found = json.loads(said.stdout)
+    assert {"step_s", "low_s", "high_s", "bound", "sizes", "roles", "peak_bytes"} <= found.keys()
+    assert found["low_s"] < found["step_s"] < found["high_s"]
+    assert found["sizes"]["batch"] == 24
+    assert found["sizes"]["p"] == 2
+    roles = {role["name"]: role for role in found["roles"]}
+    assert roles["batch"]["value"] == 12
+    assert roles["batch"]["certainty"] == "sure"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--set", "layers=3"], "expected one of batch, seq"),
+        (["--set", "d_model=1000"], "multiple of 64"),
+        (["--name", "batch"], "expected N=ROLE"),
+        (["--name", "31=batch"], "a number of the operators' sizes"),
+        (["--gpu", "h100", "--machine", "h200"], "got both"),
+        (["--model", "model.json"], "give one of them"),
+    ],
+)
+def test_one_report_refuses_what_it_cannot_say(flags: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "model.json").write_text("{}")
+    flags = [str(tmp_path / f) if f == "model.json" else f for f in flags]
+    found = perfmodel("predict", str(PROGRAMS / "gpt_shapes.sqlite.xz"), *flags)
+    assert found.exit_code != 0
+    assert said in " ".join(found.stderr.split())
+
+
+def test_the_grid_of_a_named_gpu_is_taken() -> None:
+    report = str(PROGRAMS / "gpt_shapes.sqlite.xz")
+    by_gpu = perfmodel("predict", report, "--set", "batch=96", "--gpu", "h100", "--json")
+    by_machine = perfmodel("predict", report, "--set", "batch=96", "--machine", "h100", "--json")
+    assert json.loads(by_gpu.stdout) == json.loads(by_machine.stdout)
+    here = perfmodel("predict", report, "--set", "batch=96", "--json")
+    assert json.loads(by_gpu.stdout)["step_s"] > json.loads(here.stdout)["step_s"]

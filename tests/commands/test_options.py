@@ -89,7 +89,7 @@ def test_a_flag_means_one_thing() -> None:
             sorted(option.opts), option.multiple, option.is_flag,
         )  # fmt: skip
         for flag in option.opts:
-            if flag in ("--format", "--report", "--dtype", "--model"):
+            if flag in ("--format", "--report", "--dtype", "--model", "--gpu"):
                 continue
             first, known = seen.setdefault(flag, (name, kind))
             assert known == kind, f"{flag} of {first} and {name}"

@@ -13,11 +13,13 @@ from perfmodel.programs.pytorch.ranges import SIZES, is_pytorch, own_ranges
 from perfmodel.readers import read
 from perfmodel.readers.trace import TORCH_PROFILER, Trace
 from perfmodel.timing.operator_times import OperatorTimes
+from perfmodel.timing.recorder import Pushes
 from perfmodel.timing.run import Run
 from perfmodel.timing.step_report import StepReport, report_steps
 
 if TYPE_CHECKING:
     from perfmodel.models.recorded import RecordedCall, RecordedStep
+    from perfmodel.models.roles import Roles
     from perfmodel.timing.launched import Parts
     from perfmodel.timing.spans import Steps
 
@@ -113,7 +115,13 @@ class PyTorchOperators(RecordedOperators):
         from perfmodel.programs.pytorch.recorded_step import recorded_step
 
         shown, found = PYTORCH_PROGRAM.steps(trace, options)
-        return recorded_step(trace, report_steps(shown, found), symbols)
+        return recorded_step(trace, report_steps(shown, found, Pushes.of(trace)), symbols)
+
+    def roles(self, step: RecordedStep, named: Mapping[str, int]) -> Roles:
+        """Infer what the numbers of a step's sizes are."""
+        from perfmodel.programs.pytorch.roles import roles_of
+
+        return roles_of(step, named)
 
     def call_at(self, call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> RecordedCall:
         """Evaluate the formula of an operator."""

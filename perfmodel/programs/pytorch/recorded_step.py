@@ -6,6 +6,7 @@ in which the host launched them, without knowing what they compute.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,14 +15,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Int64
+from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import ModelError
 from perfmodel.models.recorded import RecordedCall, RecordedStep
 from perfmodel.programs.pytorch.operator_times import Found, find
 from perfmodel.programs.pytorch.operators import FUSED, Call, formula_of, numel, work_of
 from perfmodel.readers.trace import KERNEL, NULL, Trace
+from perfmodel.timing.host_timeline import FULL, LAUNCH
 from perfmodel.timing.launched import launched
+from perfmodel.timing.recorder import costs_of, shorter_ns
 from perfmodel.timing.run_exchanges import kernel_exchanges
+from perfmodel.timing.step_graph import StepGraph
 from perfmodel.timing.step_report import StepReport
 
 _NUMBER: Final = re.compile(r"_[0-9]+$")
@@ -32,6 +36,8 @@ _LAYOUT: Final = re.compile(
 _ROW_MAJOR: Final = {"tn": "nt", "nt": "tn", "nn": "nn"}
 _MOST_GAP_NS: Final = 3000
 _AHEAD_NS: Final = 10_000
+_Z90: Final = 1.645
+"""Standard deviations on each side that hold 90 % of a normal distribution."""
 
 
 def recorded_step(trace: Trace, steps: StepReport, symbols: Mapping[str, int]) -> RecordedStep:
@@ -68,6 +74,7 @@ def recorded_step(trace: Trace, steps: StepReport, symbols: Mapping[str, int]) -
     described: dict[Any, RecordedCall] = {}
     codes: dict[Any, int] = {}
     order: list[int] = []
+    last: list[int] = []
     for lane, step in product(range(lanes), kept):
         chosen = (number == step) & (inside.lane == lane)
         if calls is None:  # its collectives' times are known all the same
@@ -79,6 +86,8 @@ def recorded_step(trace: Trace, steps: StepReport, symbols: Mapping[str, int]) -
             codes.setdefault(call.key, len(codes))
         if calls is not None and lane == 0 and step == kept[-1]:
             order = [codes[call.key] for call in sequence]
+            last = rows.starts(np.flatnonzero(chosen), calls)
+    host_s, waits, noise = _host_of(steps.graphs[0], last if order else [])
     computing = ~np.isin(inside.op, [*rows.collectives])
     lasts = (trace.ops.end_ns - trace.ops.start_ns)[inside.op]
     mine = (inside.lane == 0) & computing
@@ -94,7 +103,61 @@ def recorded_step(trace: Trace, steps: StepReport, symbols: Mapping[str, int]) -
         busy_s=float(np.median([lasts[mine & (number == s)].sum() for s in kept])) * 1e-9,
         launches=round(float(np.median([((number == s) & mine).sum() for s in kept]))),
         gap_s=_gap_s(trace, inside.op, at_ns, inside.lane),
+        host_s=host_s,
+        waits=waits,
+        host_noise=noise,
     )
+
+
+def _host_of(
+    graph: StepGraph, starts: Sequence[int]
+) -> tuple[tuple[float, ...], tuple[bool, ...], float]:
+    """Seconds of the host before each call's last launch, whether it waits, and how unsure that is.
+
+    The pieces of the host without the profiler, from the launch before to the call's own. A call
+    that waits for the GPU, or for room in its queue, counts as a quick launch. Seconds are medians
+    over the steps that launch as many operations as the last one.
+
+    Parameters
+    ----------
+    graph : StepGraph
+    starts : sequence of int
+        Of every call of the last step, when its last operation began on the GPU.
+    """
+    if not starts or graph.slow is None or len(graph.host_edge_ns) < 2:
+        return (), (), 0.0
+    costs = costs_of(graph.recorder)
+    lengths = np.diff(graph.host_edge_ns)
+    full = graph.host_call & (graph.host_kind == LAUNCH) & (lengths > FULL * graph.launch_ns)
+    held = graph.host_drains | full
+    passed = [
+        np.append(0, np.cumsum(np.where(held, np.minimum(lengths, graph.launch_ns),
+                                        lengths - shorter_ns(graph, factor))))
+        for factor in (1.0, costs.low, costs.high)
+    ]  # fmt: skip
+    place = {start: k for k, start in enumerate(graph.op_start_ns.tolist())}
+    if any(start not in place for start in starts):
+        return (), (), 0.0
+    _, firsts, counts = np.unique(graph.op_step, return_index=True, return_counts=True)
+    offsets = np.maximum.accumulate([place[start] for start in starts]) - firsts[-1]
+    alike = [first for first, n in zip(firsts, counts, strict=True) if n == counts[-1]]
+    drained = np.append(0, np.cumsum(graph.host_drains))
+    own: list[Floats] = []
+    fast: list[Floats] = []
+    slow: list[Floats] = []
+    waits = []
+    for first in alike:
+        before = int(graph.op_call[first - 1]) if first else -1
+        edges = np.append(before, graph.op_call[first + offsets]) + 1
+        for found, so_far in zip((own, fast, slow), passed, strict=True):
+            found.append(np.diff(so_far[edges]).astype(float))
+            if not first and len(alike) > 1:
+                found[-1][0] = np.nan  # what came before was not kept
+        waits.append(np.diff(drained[np.maximum(edges - 1, 0)]) > 0)
+    seconds, fast_s, slow_s = (np.nanmedian(found, axis=0) * 1e-9 for found in (own, fast, slow))
+    spread = max(float(fast_s.sum()), 1e-9) / max(float(slow_s.sum()), 1e-9)
+    noise = math.log(max(spread, 1.0)) / (2 * _Z90)
+    return tuple(seconds.tolist()), tuple((np.mean(waits, axis=0) > 0.5).tolist()), noise
 
 
 def call_at(call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> RecordedCall:
@@ -141,22 +204,29 @@ class _Rows:
     ) -> None:
         self.trace, self.op, self.at_ns, self.collectives = trace, op, at_ns, collectives
 
-    def calls(self, chosen: Int64, found_calls: Found | None) -> list[RecordedCall]:
-        """One for every call, with its time; those of no operator one by one."""
-        ops = self.trace.ops
+    def _groups(self, chosen: Int64, found_calls: Found | None) -> dict[int, list[int]]:
+        """Rows of every call by its number, or of no operator by a negative one, as launched."""
         none = np.full(len(self.op), -1, np.int64)
         owner = found_calls.calls.owner if found_calls else none
-        calls = found_calls.calls.calls if found_calls else ()
-        phase = found_calls.calls.phase if found_calls else ("",) * len(self.op)
         chosen = chosen[np.argsort(self.at_ns[chosen], kind="stable")]
         groups: dict[int, list[int]] = {}
         for i in chosen.tolist():
-            sends = int(self.op[i]) in self.collectives
-            groups.setdefault(int(owner[i]) if owner[i] >= 0 and not sends else -1 - i, []).append(
-                i
-            )
+            alone = owner[i] < 0 or int(self.op[i]) in self.collectives
+            groups.setdefault(-1 - i if alone else int(owner[i]), []).append(i)
+        return groups
+
+    def starts(self, chosen: Int64, found_calls: Found | None) -> list[int]:
+        """When the last operation of every call begins on the GPU, in nanoseconds."""
+        groups = self._groups(chosen, found_calls).values()
+        return [int(self.trace.ops.start_ns[self.op[rows[-1]]]) for rows in groups]
+
+    def calls(self, chosen: Int64, found_calls: Found | None) -> list[RecordedCall]:
+        """One for every call, with its time; those of no operator one by one."""
+        ops = self.trace.ops
+        calls = found_calls.calls.calls if found_calls else ()
+        phase = found_calls.calls.phase if found_calls else ("",) * len(self.op)
         found = []
-        for who, rows in groups.items():
+        for who, rows in self._groups(chosen, found_calls).items():
             first = int(self.op[rows[0]])
             if first in self.collectives:
                 name, size, seconds = self.collectives[first]

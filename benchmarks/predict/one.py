@@ -1,0 +1,133 @@
+"""Scores predictions from one report against steps that were timed without a profiler.
+
+    python -m benchmarks.predict.one --predict benchmarks/results/one/predictions.json
+    python -m benchmarks.predict.one
+
+The first writes what every report predicts of `one_runs.CASES` (frozen by a commit before these
+were timed), the second scores it, and predicts the GPTs of `gpt_sizes` and the programs of
+profiles/programs anew. Their truths are split: `tuned` was looked at while the model was made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.predict.one_runs import CASES
+from perfmodel.machines.grids import grid_of
+from perfmodel.models.one_report import Changes, predict_report
+from perfmodel.models.operator_times import Baseline
+from perfmodel.models.recorded import RecordedStep
+from perfmodel.models.roles import Roles
+from perfmodel.programs.program import Options
+from perfmodel.programs.pytorch.program import PyTorchOperators
+from perfmodel.readers import read
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "profiles" / "programs"
+GPT = ROOT / "benchmarks" / "results" / "gpt"
+ONE = ROOT / "benchmarks" / "results" / "one"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step that is predicted from a report, and its time where it is known."""
+
+    group: str
+    report: str
+    changed: Mapping[str, int]
+    step_s: float | None
+    gpu: str = "NVIDIA H200"
+
+
+@cache
+def recorded(report: str) -> tuple[RecordedStep, Roles]:
+    """The step of a report, and the roles of its sizes."""
+    operators = PyTorchOperators()
+    step = operators.recorded_step(read(PROGRAMS / f"{report}.sqlite.xz"), Options(), {})
+    return step, operators.roles(step, {})
+
+
+@cache
+def baseline(gpu: str) -> Baseline:
+    """The shipped grid of a GPU."""
+    measured = grid_of(gpu)
+    assert measured is not None
+    return Baseline.of(measured.machine, measured)
+
+
+def predicted(case: Case) -> dict[str, Any]:
+    """Predict a case."""
+    step, roles = recorded(case.report)
+    other = baseline(case.gpu) if case.gpu != step.gpu else None
+    found = predict_report(
+        step, roles, case.changed, baseline(step.gpu), PyTorchOperators().call_at, Changes(other)
+    ).step
+    return {
+        "group": case.group, "report": case.report, "changed": dict(case.changed),
+        "gpu": case.gpu, "step_s": found.step_s, "low_s": found.low_s, "high_s": found.high_s,
+        "bound": found.bound, "measured_s": case.step_s,
+    }  # fmt: skip
+
+
+def known() -> Iterator[Case]:
+    """Steps of the repository whose times are known."""
+    for report in ("gpt_shapes", "gpt_modules", "gpt_both"):
+        for group, name in (("tuned", "calibration_eager1"), ("unseen", "measured_h200_eager1"),
+                            ("unseen, 2 GPUs", "measured_h200_ddp2"),
+                            ("unseen, H100", "measured_h100_eager")):  # fmt: skip
+            rows = json.loads((GPT / f"{name}.json").read_text(encoding="utf-8"))
+            for row in rows:
+                times = sorted(row["step_s"])
+                yield Case(group, report, row["sizes"], times[len(times) // 2], row["gpu"])
+
+
+def text(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Lines of a table: errors by group and by what sets the step."""
+    yield "group | set by | steps | mean error | most | bias | inside 90 % | half-width"
+    keys = sorted({(r["group"], bound) for r in rows for bound in ("all", r["bound"])})
+    for group, bound in keys:
+        mine = [r for r in rows if r["group"] == group and bound in ("all", r["bound"])]
+        errors = [r["step_s"] / r["measured_s"] - 1 for r in mine]
+        inside = sum(r["low_s"] <= r["measured_s"] <= r["high_s"] for r in mine) / len(mine)
+        wide = sum(math.sqrt(r["high_s"] / r["low_s"]) - 1 for r in mine) / len(mine)
+        sizes = [abs(e) for e in errors]
+        yield (
+            f"{group} | {bound} | {len(mine)} | {sum(sizes) / len(mine):.1%} | {max(sizes):.1%} | "
+            f"{sum(errors) / len(mine):+.1%} | {inside:.0%} | {wide:.0%}"
+        )
+
+
+def main() -> None:
+    """Predict or score."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--predict", type=Path, help="write predictions of what was not timed")
+    parser.add_argument("--groups", nargs="*", help="of known steps; all by default")
+    parser.add_argument("--all", action="store_true", help="print every step")
+    given = parser.parse_args()
+    if given.predict:
+        rows = [predicted(Case("new", report, changed, None)) for report, changed in CASES]
+        given.predict.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        return
+    rows = [predicted(c) for c in known() if not given.groups or c.group in given.groups]
+    for name in sorted(ONE.glob("measured_*.json")):
+        for row in json.loads(name.read_text(encoding="utf-8")):
+            case = Case(f"new, {row['gpu']}", row["report"], row["changed"], row["step_s"],
+                        row["gpu"])  # fmt: skip
+            rows.append(predicted(case))
+    if given.all:
+        for r in rows:
+            error = r["step_s"] / r["measured_s"] - 1
+            print(f"{r['group']} {r['report']} {r['changed']}: {r['measured_s'] * 1e3:.2f} ms, "
+                  f"{error:+.1%}, {r['bound']}")  # fmt: skip
+    print("\n".join(text(rows)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Roles of numbers in recorded steps, and steps of other sizes from one report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from perfmodel.base.errors import ModelError
+from perfmodel.machines.grids import grid_of, grids
+from perfmodel.models.one_report import Changes, ReportPrediction, predict_report
+from perfmodel.models.operator_times import Baseline
+from perfmodel.models.recorded import RecordedStep
+from perfmodel.models.roles import Role, Roles
+from perfmodel.programs.program import Options
+from perfmodel.programs.pytorch.program import PyTorchOperators
+from perfmodel.readers import read
+
+PROGRAMS = Path(__file__).parents[2] / "profiles" / "programs"
+OPERATORS = PyTorchOperators()
+
+
+@cache
+def recorded(name: str) -> RecordedStep:
+    return OPERATORS.recorded_step(read(PROGRAMS / f"{name}.sqlite.xz"), Options(), {})
+
+
+def roles(name: str, **named: int) -> Roles:
+    return OPERATORS.roles(recorded(name), named)
+
+
+def baseline(gpu: str = "NVIDIA H200") -> Baseline:
+    measured = grid_of(gpu)
+    assert measured is not None
+    return Baseline.of(measured.machine, measured)
+
+
+def predicted(name: str, changes: Changes | None = None, **given: int) -> ReportPrediction:
+    step = recorded(name)
+    return predict_report(
+        step, roles(name), given, baseline(), OPERATORS.call_at, changes or Changes()
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("gpt_shapes", {"batch": 12, "seq": 384, "d_model": 640, "d_ff": 2560, "heads": 10,
+                        "n_layer": 5, "vocab": 12000}),
+        ("bert_shapes", {"batch": 24, "seq": 256, "d_model": 512, "d_ff": 2048, "heads": 8,
+                         "n_layer": 4, "vocab": 10000}),
+        ("llama_shapes", {"batch": 8, "seq": 512, "d_model": 768, "d_ff": 2048, "heads": 12,
+                          "kv_heads": 4, "n_layer": 4, "vocab": 16000}),
+        ("gpt_compiled_shapes", {"batch": 16, "seq": 512, "d_model": 768, "d_ff": 3072,
+                                 "heads": 12, "n_layer": 4, "vocab": 16000}),
+        ("resnet34_shapes", {"batch": 48, "channels": 3, "height": 160, "width": 160}),
+    ],
+)  # fmt: skip
+def test_roles_are_those_of_the_command(name: str, values: dict[str, int]) -> None:
+    assert roles(name).values == values
+
+
+def test_a_number_of_two_roles_is_less_sure() -> None:
+    found = {role.name: role for role in roles("gpt_modules").found}
+    assert found["batch"].value == found["heads"].value == 8
+    assert found["batch"].certainty == "likely"
+    assert found["seq"].certainty == "sure"
+
+
+def test_names_correct_roles() -> None:
+    found = roles("gpt_shapes", batch=384)
+    assert Role("batch", 384, "given", "--name") in found.found
+    with pytest.raises(ModelError, match="--name 31=batch"):
+        roles("gpt_shapes", batch=31)
+
+
+@pytest.mark.parametrize("name", ["gpt_shapes", "bert_shapes", "llama_shapes", "resnet34_shapes"])
+def test_dimensions_have_their_recorded_values(name: str) -> None:
+    step, found = recorded(name), roles(name)
+    for call, terms in zip(step.calls, found.terms, strict=True):
+        at = tuple(tuple(int(t.at(found.values)) for (t,) in size) for size in terms)
+        assert at == call.sizes
+
+
+def test_sizes_of_another_recording_are_predicted_exactly() -> None:
+    """From gpt_shapes to gpt_modules: every operator has the sizes that were recorded there."""
+    other = predicted("gpt_shapes", batch=8, seq=256, d_model=512, n_layer=4, vocab=10000).step
+    there = recorded("gpt_modules")
+    kinds = ("gemm", "attention")
+    made = {(c.name, c.phase, c.sizes): n for n, c in other.calls if c.kind in kinds}
+    seen: dict[object, int] = {}
+    for i in there.order:
+        call = there.calls[i]
+        if call.kind in kinds:
+            key = call.name, call.phase, call.sizes
+            seen[key] = seen.get(key, 0) + 1
+    assert made == seen
+
+
+def test_widths_keep_heads_and_ratio() -> None:
+    sizes, notes = roles("gpt_shapes").sizes_at({"d_model": 1280})
+    assert (sizes["d_ff"], sizes["heads"]) == (5120, 20)
+    assert len(notes) == 2
+    with pytest.raises(ModelError, match="multiple of 64"):
+        roles("gpt_shapes").sizes_at({"d_model": 1000})
+    with pytest.raises(ModelError, match="expected one of batch, seq"):
+        roles("gpt_shapes").sizes_at({"layers": 3})
+
+
+def test_an_image_of_another_size_has_other_patches() -> None:
+    made = Roles(
+        tuple(Role(n, v, "sure", "") for n, v in
+              {"batch": 8, "seq": 197, "height": 224, "width": 224}.items()),
+        (), (), None, 16,
+    )  # fmt: skip
+    assert made.values["patches"] == 196
+    sizes, _ = made.sizes_at({"height": 384, "width": 384})
+    assert sizes["seq"] == 577
+
+
+def test_more_work_takes_longer_and_known_steps_are_inside() -> None:
+    same = predicted("gpt_shapes")
+    assert same.step.step_s == same.recorded.step_s
+    assert same.recorded.low_s <= 8.590e-3 <= same.recorded.high_s  # its truth.json
+    longer = predicted("gpt_shapes", batch=48, n_layer=10).step
+    assert longer.bound == "GPU"
+    assert longer.step_s > 3 * same.step.step_s
+    images = predicted("resnet34_shapes", batch=384, height=224, width=224).step
+    assert images.step_s == pytest.approx(41.83e-3, rel=0.1)  # resnet34_both.truth.json
+
+
+def test_layers_add_the_time_of_a_layer() -> None:
+    hosts = [predicted("gpt_shapes", n_layer=n).step.lanes.host_s for n in (5, 10, 15)]
+    assert hosts[2] - hosts[1] == pytest.approx(hosts[1] - hosts[0], rel=0.02)
+    assert hosts[0] < hosts[1] < 2 * hosts[0]  # what is in no layer is not repeated
+
+
+def test_ranks_widen_the_interval() -> None:
+    def wide(ranks: int) -> float:
+        found = predicted("gpt_shapes", batch=48, p=ranks).step
+        return found.high_s / found.low_s
+
+    assert wide(1) < wide(2) < wide(8) < wide(64)
+
+
+def test_graphs_leave_the_gpu_s_time() -> None:
+    found = predicted("gpt_shapes", Changes(graphs=True)).step
+    assert found.bound == "GPU"
+    assert found.step_s == pytest.approx(found.lanes.gpu_s, rel=0.02)
+
+
+def test_another_gpu_scales_the_grid() -> None:
+    large = {"batch": 96, "n_layer": 8}
+    here = predicted("gpt_shapes", **large).step
+    there = predicted("gpt_shapes", Changes(baseline("NVIDIA H100 80GB HBM3")), **large).step
+    assert 1.0 < there.step_s / here.step_s < 1.5
+    scaled = Baseline.like(baseline("NVIDIA H100 80GB HBM3").machine, grids()[-1])
+    about = predicted("gpt_shapes", Changes(scaled), **large).step
+    assert about.step_s == pytest.approx(there.step_s, rel=0.1)
+
+
+def test_reports_without_sizes_or_calls_are_refused() -> None:
+    step = recorded("gpt_shapes")
+    with pytest.raises(ModelError, match="operators' sizes"):
+        OPERATORS.roles(replace(step, order=()), {})
+    with pytest.raises(ModelError, match="calls to CUDA"):
+        predict_report(replace(step, host_s=()), roles("gpt_shapes"), {}, baseline(),
+                       OPERATORS.call_at, Changes())  # fmt: skip
