@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Int32, Floats, Int64
+from perfmodel.base.arrays import Floats, Int32, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.nvtx import MPI_DOMAIN
 from perfmodel.readers.trace import Trace
