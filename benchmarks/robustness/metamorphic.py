@@ -40,6 +40,10 @@ REPORTS: Final = (
 """Programs of PyTorch on one to eight GPUs, of MPI, of CuPy and of JAX."""
 _ABSOLUTE: Final = frozenset({"start_s", "utc_start_ns", "path", "tables"})
 """What counts from the clock's zero, or names the file."""
+_SCALED: Final = ("ranks", "copies", "collectives", "phases", "ranges_by_rank")
+"""Tables of which every time is twice as long where everything is twice as slow."""
+_RATES: Final = ("per_s", "of_ceiling")
+_TIMES: Final = ("_s", "seconds", "by_rank", *_RATES)
 _STRING_COLUMNS: Final = ("textId", "nameId", "demangledName", "shortName", "mangledName")
 _CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _WORK: Final = tuple(
@@ -47,6 +51,8 @@ _WORK: Final = tuple(
 )
 _MOST_NS: Final = 10**12
 _ROUNDING: Final = 1e-9
+_BITS: Final = (1 << 24) - 1
+"""Of a process's number, and of a thread's."""
 
 Tables = dict[str, list[str]]
 Change = Callable[[sqlite3.Connection, Tables, random.Random], None]
@@ -119,10 +125,39 @@ def unknown_columns(db: sqlite3.Connection, tables: Tables, draw: random.Random)
     db.execute("INSERT INTO LATER_EVENTS VALUES (1, 2, 3)")
 
 
+def other_processes(db: sqlite3.Connection, tables: Tables, draw: random.Random) -> None:
+    """Give every process and thread another number of the system's."""
+    known = {
+        value >> 24 & _BITS
+        for table, column in _with(tables, "globalTid", "globalPid")
+        for (value,) in db.execute(f"SELECT DISTINCT {column} >> 24 << 24 FROM {table}")
+        if value is not None
+    }
+    numbers = draw.sample(range(2, _BITS), len(known))
+    db.execute("CREATE TABLE pids (old INTEGER PRIMARY KEY, new INTEGER)")
+    db.executemany("INSERT INTO pids VALUES (?, ?)", zip(sorted(known), numbers, strict=True))
+    by = draw.randrange(1, 1000)
+    for table, column in _with(tables, "globalTid", "globalPid", "endGlobalTid"):
+        old = f"(({column} >> 24) & {_BITS})"
+        thread = f"(({column} + {by if column != 'globalPid' else 0}) & {_BITS})"
+        new = f"(SELECT new FROM pids WHERE old = {old})"
+        db.execute(
+            f"UPDATE {table} SET {column} = (({column} >> 48) << 48) + ({new} << 24) + {thread} "
+            f"WHERE {old} IN (SELECT old FROM pids)"
+        )
+    for table, column in _with(tables, "pid"):
+        db.execute(
+            f"UPDATE {table} SET pid = (SELECT new FROM pids WHERE old = {column}) "
+            f"WHERE {column} IN (SELECT old FROM pids)"
+        )
+    db.execute("DROP TABLE pids")
+
+
 CHANGES: Final[dict[str, Change]] = {
     change.__name__: change
     for change in (
-        rows_shuffled, later, other_strings, other_correlations, other_streams, unknown_columns,
+        rows_shuffled, later, other_strings, other_correlations, other_streams, other_processes,
+        unknown_columns,
     )
 }  # fmt: skip
 
@@ -193,6 +228,31 @@ def orders_differ(savings: dict[str, float]) -> Iterator[str]:
             yield f"whatif {name}: {saved!r} s saved"
 
 
+def slower(db: sqlite3.Connection, tables: Tables, times: int) -> None:
+    """Let everything begin so many times later, and take as many times as long."""
+    for table, column in [*_with(tables, "start", "end", "timestamp", "rawTimestamp")]:
+        if table != "MPI_COMMUNICATORS":
+            db.execute(f"UPDATE {table} SET {column} = {times} * {column}")
+
+
+def unequal_scaled(said: Any, other: Any, times: int) -> Iterator[str]:
+    """Yield what is not so many times as long, of each rank and of kernels."""
+    for part in _SCALED:
+        one, two = said["analyze"].get(part) or [], other["analyze"].get(part) or []
+        yield from unequal([_longer(row, times) for row in one], two, f"x{times}.{part}")
+
+
+def _longer(row: Any, times: int, key: str = "") -> Any:
+    """Return a row with times, which its keys name, so many times as long."""
+    if isinstance(row, dict):
+        return {name: _longer(value, times, name) for name, value in row.items()}
+    if isinstance(row, list):
+        return [_longer(value, times, key) for value in row]
+    if not isinstance(row, float) or not key.endswith(_TIMES):
+        return row
+    return row / times if key.endswith(_RATES) else row * times
+
+
 def cases(report: Path, count: int, seed: int, folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield what was done to a report in every case, and what differs."""
     truth = said_of(report)
@@ -200,6 +260,11 @@ def cases(report: Path, count: int, seed: int, folder: Path) -> Iterator[tuple[s
     copy = folder / report.name
     share(report, copy)
     yield "share", [*unequal(truth, said_of(copy))]
+    for times in (2, 3):
+        copy.write_bytes(report.read_bytes())
+        with closing(sqlite3.connect(copy)) as db, db:
+            slower(db, tables_of(db), times)
+        yield f"{times} times as slow", [*unequal_scaled(truth, said_of(copy), times)]
     for nth in range(count):
         copy.unlink(missing_ok=True)
         done = changed(report, copy, random.Random(f"{seed} {report.name} {nth}"))
