@@ -132,7 +132,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """Return what each command says on standard error, in a folder with nsys and NVML missing."""
     found = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", "/nowhere")
+        patch.setenv("PATH", "/dev/null/none")
         patch.setitem(sys.modules, "pynvml", None)
         for provoke in PROVOKED:
             folder = tmp_path_factory.mktemp("faq")

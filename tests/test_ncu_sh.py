@@ -112,8 +112,8 @@ def test_metrics_that_the_gpu_does_not_know_are_left_out(tmp_path: Path):
 @pytest.mark.parametrize(
     ("env", "arguments", "words"),
     [
-        ({"PERFMODEL_NCU": "/nowhere/ncu"}, [], "expected /nowhere/ncu; got none"),
-        ({"PYTHON": "/nowhere/python"}, [], "expected /nowhere/python; got none"),
+        ({"PERFMODEL_NCU": "/dev/null/none/ncu"}, [], "expected /dev/null/none/ncu; got none"),
+        ({"PYTHON": "/dev/null/none/python"}, [], "expected /dev/null/none/python; got none"),
         ({"RANKS": "two"}, [], "expected a number of ranks; got 'two'"),
         ({"NCU_RANK": "1"}, [], "expected one of ranks 0 to 0; got '1'"),
         ({"SLURM_SUBMIT_DIR": "/"}, [], "call sbatch in the repository's root"),

@@ -242,8 +242,8 @@ def test_a_trainers_error_ends_the_job_without_retries(nsys, tmp_path):
 @pytest.mark.parametrize(
     ("env", "arguments", "words"),
     [
-        ({"PERFMODEL_NSYS": "/nowhere/nsys"}, [], "expected /nowhere/nsys; got none"),
-        ({"PYTHON": "/nowhere/python"}, [], "expected /nowhere/python; got none"),
+        ({"PERFMODEL_NSYS": "/dev/null/none/nsys"}, [], "expected /dev/null/none/nsys; got none"),
+        ({"PYTHON": "/dev/null/none/python"}, [], "expected /dev/null/none/python; got none"),
         ({"PATH": "without mpirun"}, [], "expected mpirun; got none"),
         ({}, ["--", "--backend", "cupy"], "expected CuPy and a GPU"),
         ({"SLURM_SUBMIT_DIR": "/"}, [], "call sbatch in the repository's root"),

@@ -12,7 +12,7 @@ from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.analysis.warnings import check_collection
 from perfmodel.base.arrays import Bool, Floats, Int64
-from perfmodel.base.errors import ReportError
+from perfmodel.base.errors import ModelError, ReportError
 from perfmodel.base.escape import printable
 from perfmodel.base.units import DTYPE_BYTES
 from perfmodel.programs import MARK_SYMBOLS, model_of_sizes
@@ -92,6 +92,8 @@ class Launch:
     warnings : tuple of str
     calibrated : Calibrated or None
         The model of its program's steps.
+    flops : float or None
+        Of a step on one rank, by the sizes of its operators; None where they are unknown.
     """
 
     label: str
@@ -104,6 +106,7 @@ class Launch:
     reduced: tuple[CollectiveGroup, ...] = ()
     warnings: tuple[str, ...] = ()
     calibrated: Calibrated | None = None
+    flops: float | None = None
 
     @property
     def alone(self) -> Mapping[str, str] | None:
@@ -123,9 +126,12 @@ def launches_of(
     level: Level | None = None,
     warmup: int | None = None,
     by_time: bool = True,
+    batches: Mapping[Path, int] | None = None,
     progress: Progress = lambda _: None,
 ) -> tuple[Launch, ...]:
     """Measure the launches of some reports; those of the ranks of one launch are joined.
+
+    `batches` gives B by report, for reports that do not hold it.
 
     Raises
     ------
@@ -137,10 +143,11 @@ def launches_of(
     chosen = Options(
         {}, "full", batch_label=batch_label, level=level, warmup=warmup, by_time=by_time
     )
-    return tuple(_launch(run) for run in analyze(traces, chosen, progress).runs)
+    given = batches or {}
+    return tuple(_launch(run, given) for run in analyze(traces, chosen, progress).runs)
 
 
-def _launch(found: RunAnalysis) -> Launch:
+def _launch(found: RunAnalysis, batches: Mapping[Path, int]) -> Launch:
     run, calibrated = found.measured, found.program.calibrated
     by_gpu = found.program.step_clock == "gpu"
     if found.steps is not None and by_gpu:
@@ -152,6 +159,14 @@ def _launch(found: RunAnalysis) -> Launch:
         seconds = batch_seconds(run)
     values = dict(found.identity.values)
     ranks = values.pop("p")
+    batch = {batches[trace.source] for trace in run.traces if trace.source in batches}
+    if len(batch) > 1:
+        raise ModelError(
+            f"{found.label}: expected one B for the reports of one run; got "
+            f"{', '.join(map(str, sorted(batch)))}; give the same for all its reports"
+        )
+    if batch:
+        values["B"] = batch.pop()
     collected = check_collection(run, found.identity, by_gpu=by_gpu)
     warnings = [*found.program.identify(run, {})[1], *collected]
     split = None
@@ -170,6 +185,7 @@ def _launch(found: RunAnalysis) -> Launch:
         split=split,
         reduced=tuple(g for g in found.collectives if g.name in ALL_REDUCES and g.bytes),
         warnings=tuple(warnings),
+        flops=found.work.flops or None if found.work else None,
     )
 
 

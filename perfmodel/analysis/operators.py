@@ -193,7 +193,7 @@ def step_work(
         modelled=sum(row.gpu_s for row in computing if row.flops is not None) / total,
         operators=coarse,
         by_sizes=fine,
-        phases=_phases(whole),
+        phases=_phases(whole, _phase_seconds(found, window)),
         modules=module_rows(parts, lambda name: name),
         module_groups=module_rows(parts, layers_together),
         mfu=mfu,
@@ -201,15 +201,38 @@ def step_work(
     )
 
 
-def _phases(rows: Sequence[OperatorRow]) -> tuple[PhaseRow, ...]:
-    """Sum operators up by phase, and over the step."""
+def _phase_seconds(found: Sequence[OperatorTimes], window: range) -> dict[str, float]:
+    """GPU time of computing by phase: medians over the steps, means over lanes.
+
+    A sum of the operators' own medians would depend on how many kinds of operators are told
+    apart, and so on what a format records of them.
+    """
+    lanes = sum(one.lanes for one in found) or 1
+    spent: dict[str, float] = {}
+    for one in found:
+        for key, values in _medians(one, window, _phase_alone).items():
+            if not key.communicates:
+                spent[key.phase] = spent.get(key.phase, 0.0) + float(values[-1]) * 1e-9 / lanes
+    return spent
+
+
+def _phase_alone(key: OperatorKey) -> OperatorKey:
+    return OperatorKey("", key.phase, "", "", "", "", modelled=True, communicates=key.communicates)
+
+
+def _phases(rows: Sequence[OperatorRow], spent: Mapping[str, float]) -> tuple[PhaseRow, ...]:
+    """Sum operators up by phase, each of which takes the seconds `spent`, and over the step."""
     computing = [row for row in rows if not row.communicates]
-    found = [_phase(p, [r for r in computing if r.phase == p]) for p in PHASES]
-    return tuple(row for row in (*found, _phase("step", computing)) if row.gpu_s)
+    whole_s = sum(spent.values())
+    found = [
+        _phase(name, [r for r in computing if r.phase == name], spent[name], whole_s)
+        for name in PHASES
+        if spent.get(name)
+    ]
+    return (*found, _phase("step", computing, whole_s, whole_s)) if whole_s else ()
 
 
-def _phase(name: str, rows: Sequence[OperatorRow]) -> PhaseRow:
-    gpu_s = sum(row.gpu_s for row in rows)
+def _phase(name: str, rows: Sequence[OperatorRow], gpu_s: float, whole_s: float) -> PhaseRow:
     flops, moved = sum(r.flops or 0.0 for r in rows), sum(r.bytes or 0.0 for r in rows)
     limited = [
         (row.of_ceiling * row.gpu_s, row.gpu_s) for row in rows if row.of_ceiling is not None
@@ -218,7 +241,7 @@ def _phase(name: str, rows: Sequence[OperatorRow]) -> PhaseRow:
     return PhaseRow(
         phase=name,
         gpu_s=gpu_s,
-        share=sum(row.share for row in rows),
+        share=gpu_s / whole_s,
         flops=flops,
         bytes=moved,
         intensity=flops / moved if flops and moved else None,

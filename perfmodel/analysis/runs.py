@@ -211,12 +211,20 @@ def runs_of(
 
 
 def _numbered(members: Sequence[TimedReport]) -> list[TimedReport]:
-    """Number the ranks of one run one report after the other where MPI does not name them."""
+    """Number the ranks of one run where MPI does not name them.
+
+    Reports of one rank each have the number that NCCL, or torchrun's environment, gives; where
+    these do not tell all of them apart, ranks are counted one report after the other.
+    """
     if len(members) == 1 or any(m.trace.ranks or m.steps is None for m in members):
         return [*members]
+    said = [_said_rank(m.trace) for m in members]
+    alone = all(m.steps is not None and len(m.steps.rank_of) == 1 for m in members)
+    apart = alone and min(said) >= 0 and len({*said}) == len(said)
     found, first = [], 0
-    for one in members:
+    for one, rank in zip(members, said, strict=True):
         assert one.steps is not None
+        first = rank if apart else first
         times, attribution = one.range_times, one.attribution
         found.append(
             replace(
@@ -272,21 +280,23 @@ def group(traces: Sequence[Trace]) -> list[tuple[str, list[Trace]]]:
 
 def _by_rank(traces: Sequence[Trace]) -> list[Trace]:
     """Order the reports of one run."""
-    ranks = [
-        min(t.ranks.values(), default=max(t.nccl_ranks, key=_size, default=_UNKNOWN).rank)
-        for t in traces
-    ]
+    ranks = [min(t.ranks.values(), default=_said_rank(t)) for t in traces]
     gpus = [int(t.ops.device.min(initial=_NO_GPU)) for t in traces]
     apart = len({*gpus}) == len(gpus)
     order = sorted(range(len(traces)), key=lambda i: (ranks[i], gpus[i] if apart else i))
     return [traces[i] for i in order]
 
 
+def _said_rank(trace: Trace) -> int:
+    """Rank by the largest communicator of NCCL, or by torchrun's environment; -1 without both."""
+    known = max(trace.nccl_ranks, key=_size, default=None)
+    if known is not None:
+        return known.rank
+    return -1 if trace.launch_rank is None else trace.launch_rank
+
+
 def _size(member: NcclRank) -> int:
     return member.ranks
-
-
-_UNKNOWN: Final = NcclRank(NULL, 0, -1)
 
 
 @dataclass(frozen=True, slots=True)

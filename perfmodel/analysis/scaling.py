@@ -100,7 +100,8 @@ class Series:
         shown = [f"{k}={v}" for k, v in sorted(self.sizes.items()) if k in ("H", "B")]
         if self.per_rank is not None:
             shown.append(f"B/p={self.per_rank:g}")
-        return " ".join([*shown, *self.unusual])
+        names = [launch.label for point in self.points for launch in point.launches]
+        return " ".join([*shown, *self.unusual]) or ", ".join(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,9 @@ def study(launches: Sequence[Launch]) -> Study:
     """Group launches into strong and weak scaling and measure each.
 
     Launches belong together if they share their source, settings and sizes; strong scaling also
-    shares B, weak scaling B/p. A run of one rank that sums nothing (`--transport none`) stands
-    for the first rank of any transport that has none of its own.
+    shares B, weak scaling B/p. Where B is unknown, the FLOPs of a step stand for it; launches of
+    which neither is known are left out. A run of one rank that sums nothing (`--transport none`)
+    stands for the first rank of any transport that has none of its own.
 
     Raises
     ------
@@ -132,9 +134,14 @@ def study(launches: Sequence[Launch]) -> Study:
     ]
     if not found:
         given = ", ".join(f"{x.label} (p={x.ranks})" for x in launches)
+        lacking = [x.label for x in launches if _work(x) is None]
+        unknown = f", and neither B nor FLOPs of {', '.join(lacking)}" if lacking else ""
+        do = (
+            "give --set B=N1,N2,... in the order of the reports" if lacking else "give such reports"
+        )
         raise ModelError(
             "expected launches of one configuration on two or more numbers of ranks, with B or B/p "
-            f"the same; got {given or 'none'}; give such reports"
+            f"the same; got {given or 'none'}{unknown}; {do}"
         )
     used = {id(x) for s in found for p in s.points for x in p.launches}
     alone = [x.label for x in launches if id(x) not in used]
@@ -158,7 +165,7 @@ def _groups(launches: Sequence[Launch], kind: Scaling) -> Iterable[list[Launch]]
     """Launches that differ in ranks (and, in weak scaling, in B with them) alone."""
     groups: dict[tuple[object, ...], list[Launch]] = {}
     for launch in launches:
-        if kind == "weak" and "B" not in launch.sizes:
+        if _work(launch) is None:
             continue
         groups.setdefault(_key(launch, kind), []).append(launch)
     bases = {
@@ -179,11 +186,20 @@ def _key(
     launch: Launch, kind: Scaling, settings: Mapping[str, str] | None = None
 ) -> tuple[object, ...]:
     sizes = dict(launch.sizes)
-    share = None
+    work = _work(launch)
     if kind == "weak":
-        share = sizes.pop("B") / launch.ranks
+        sizes.pop("B", None)
+    # FLOPs are sums of floats: equal to many digits where the work is equal
+    share = work and f"{work / (launch.ranks if kind == 'weak' else 1):.9g}"
     chosen = launch.settings if settings is None else settings
     return launch.source, share, tuple(sorted(sizes.items())), tuple(sorted(chosen.items()))
+
+
+def _work(launch: Launch) -> float | None:
+    """Return B, or where it is unknown the FLOPs of a step of all ranks; None without either."""
+    if "B" in launch.sizes:
+        return launch.sizes["B"]
+    return None if launch.flops is None else launch.flops * launch.ranks
 
 
 def _series(kind: Scaling, group: Sequence[Launch]) -> Series:
@@ -211,7 +227,7 @@ def _series(kind: Scaling, group: Sequence[Launch]) -> Series:
         sizes=sizes,
         settings=dict(last.settings),
         unusual=last.calibrated.unusual(last.settings) if last.calibrated else (),
-        per_rank=last.sizes["B"] / last.ranks if kind == "weak" else None,
+        per_rank=last.sizes["B"] / last.ranks if kind == "weak" and "B" in last.sizes else None,
         points=points,
         fit=law,
         by_launches=all(len(mine) > 1 for mine in by_ranks.values()),

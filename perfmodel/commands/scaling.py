@@ -14,6 +14,10 @@ from perfmodel.commands._output import Progress, emit, read_reports, warn
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=_options.RUN)
 @_options.batches
+@click.option(
+    "--set", "given", multiple=True, metavar="B=N1,N2,...",
+    help="B, samples of all ranks together, in the order of the reports that do not hold it.",
+)  # fmt: skip
 @_options.machine("File of perfmodel machine measure: adds its all-reduces to those of the runs.")
 @_options.output(*_options.PICTURES)
 def scaling(runs: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
@@ -37,20 +41,25 @@ def scaling(runs: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) 
 def _launches(paths: tuple[Path, ...], options: dict[str, Any]) -> list[Any]:
     """Read records (.json) and reports, in the order of reading: records first."""
     from perfmodel.analysis.measure import launch_of_record, launches_of
+    from perfmodel.commands._operators import values_of
+    from perfmodel.commands._output import distinct
 
     records = [path for path in paths if path.suffix == ".json"]
-    reports = [path for path in paths if path.suffix != ".json"]
+    reports = distinct(tuple(path for path in paths if path.suffix != ".json"))
+    given = values_of(options["given"], len(reports))
     with Progress(len(records) + 2 * len(reports)) as advance:
         found = []
         for path in records:
             advance(f"reading {path.name}")
             found.append(launch_of_record(path))
+        traces = read_reports(reports, advance)
         found += launches_of(
-            read_reports(reports, advance),
+            traces,
             batch_label=options["batch_range"],
             level=options["level"],
             warmup=options["warmup"],
             by_time=options["attribute"] == "time",
+            batches={t.source: b for t, b in zip(traces, given.get("B", []), strict=False)},
             progress=lambda label: advance(f"measuring {label}"),
         )
     return found

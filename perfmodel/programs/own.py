@@ -88,7 +88,7 @@ class OwnProgram(Program):
     """See `perfmodel.programs.program.Program`."""
 
     name: str = "own"
-    step_clock: StepClock = "host"
+    step_clock: StepClock = "gpu"
     identify = staticmethod(identify)
     calibrated: Calibrated | None = OWN_MODEL
 

@@ -76,9 +76,11 @@ EVENT_TABLES: Final = {
     "mpi": MPI_TABLES,
 }
 """The tables of events by part of a report."""
+CAPTURE: Final = "META_DATA_CAPTURE"
+"""Facts of the recording, among them the environment in which the program was started."""
 _FACTS: Final = (
     "MPI_RANKS", "MPI_COMMUNICATORS", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE",
-    "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV", "DIAGNOSTIC_EVENT",
+    "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV", "DIAGNOSTIC_EVENT", CAPTURE,
 )  # fmt: skip
 """Tables of what does not happen at a time."""
 META_TABLES: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
@@ -91,6 +93,8 @@ _SHAPE: Final = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 """Columns of a kernel's launch."""
 _PATH: Final = re.compile(r"(?<![\w/.])(?:~|\.{1,2})?/(?:[^\s/'\"]+/)*(?=[^\s/'\"])")
 """The folders of a path, which may name a user."""
+_RANK_SET: Final = re.compile(r'RANK="(\d{1,9})"')
+"""How the environment that torchrun gives to a rank says which one it is."""
 _SEVERITY = {0: "unknown", 1: "info", 2: "warning", 3: "error", 4: "verbose"}
 
 
@@ -409,6 +413,7 @@ def _assemble(
         utc_start_ns=utc if isinstance(utc, int) else None,
         mpi_from_nvtx=mpi.from_nvtx,
         host=host_name(db),
+        launch_rank=launch_rank(db),
         numbers=nvtx.numbers,
         stacks=stacks,
         all_to_all=_all_to_all(nvtx),
@@ -428,6 +433,22 @@ def host_name(db: Database) -> str | None:
     """Name of the machine, as recorded."""
     facts = db.rows("TARGET_INFO_SYSTEM_ENV", ["name", "value"])
     return next((as_text(value) for name, value in facts if as_text(name) == HOST_NAME), None)
+
+
+def says_rank(name: Any, value: Any) -> bool:
+    """Whether a fact of the recording is the rank that torchrun gave to the program."""
+    named = (as_text(name) or "").endswith(":ENVIRONMENT_VARIABLE")
+    return named and _RANK_SET.fullmatch(as_text(value) or "") is not None
+
+
+def launch_rank(db: Database) -> int | None:
+    """Rank that torchrun gave to the profiled program; None without, or where several are said."""
+    said = {
+        int((as_text(value) or "")[len('RANK="') : -1])
+        for name, value in db.rows(CAPTURE, ["name", "value"])
+        if says_rank(name, value)
+    }
+    return said.pop() if len(said) == 1 else None
 
 
 def without_places(text: str, host: str | None) -> str:

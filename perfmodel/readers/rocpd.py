@@ -134,16 +134,17 @@ class _Recording:
 
     def _work(self, table: str, *more: str) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         """Yield what kernels and copies have in common, and more columns."""
-        agent = "agent_id" if table == "kernel_dispatch" else "dst_agent_id"
+        agents = ("agent_id",) if table == "kernel_dispatch" else ("dst_agent_id", "src_agent_id")
         columns = ("start", "end", "start_id", "end_id", "event_id", "track_id", "pid", "tid",
-                   agent, "queue_id", "stream_id", *more)  # fmt: skip
+                   agents[0], "queue_id", "stream_id", agents[-1], *more)  # fmt: skip
         for row in self._rows(table, *columns):
-            pid, _, agent_id, queue, stream = self._place(row[5], row[6:11])
+            pid, _, agent, queue, stream = self._place(row[5], row[6:11])
             start, end = self._span(row[:4])
-            device = self._gpus.get(agent_id, (0, None))[0]
+            agent = agent if agent in self._gpus else row[11]  # of a copy to the host, its source
+            device = self._gpus.get(agent, (0, None))[0]
             line = queue if stream is None else stream
             stack = self._events.get(row[4], (None, "", None))[0]
-            yield (start, end, device, line or 0, stack, self._process(pid)), row[11:]
+            yield (start, end, device, line or 0, stack, self._process(pid)), row[12:]
 
     def _kernels(self) -> Iterator[tuple[Any, ...]]:
         symbols = self._rows("info_kernel_symbol", "id", "display_name", "kernel_name")
@@ -151,7 +152,7 @@ class _Recording:
         sizes = [f"{of}_size_{axis}" for of in ("grid", "workgroup") for axis in "xyz"]
         for work, (kernel, *shape) in self._work("kernel_dispatch", "kernel_id", *sizes):
             grid, block = shape[:3], shape[3:]
-            blocks = [g // b if g and b else None for g, b in zip(grid, block, strict=True)]
+            blocks = [_blocks(g, b) for g, b in zip(grid, block, strict=True)]
             yield (*work, self._text(names.get(kernel, "")), *blocks, *block)
 
     def _copies(self) -> Iterator[tuple[Any, ...]]:
@@ -170,10 +171,18 @@ class _Recording:
             if not is_range and not category.startswith(_CALLS):
                 continue
             pid, tid, *_ = self._place(row[5], (*row[6:8], None, None, None))
-            thread = self._process(pid) | int(self._tids.get(tid, tid) or 0) % (1 << 24)
+            number = self._tids.get(tid, tid)
+            thread = self._process(pid) | (number if isinstance(number, int) else 0) % (1 << 24)
             text = self._strings.get(name, "")
             text = _message(extra) or text if is_range else text
             yield not is_range, (*self._span(tuple(row[:4])), thread, stack, self._text(text))
+
+
+def _blocks(grid: Any, block: Any) -> int | None:
+    """Blocks of a launch: AMD counts a grid in threads, and the last block may be cut."""
+    if not (isinstance(grid, int) and isinstance(block, int) and grid > 0 and block > 0):
+        return None
+    return -(-grid // block)
 
 
 def _message(extra: Any) -> str:

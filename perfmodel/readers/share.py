@@ -9,7 +9,14 @@ from typing import Any, Final
 
 from perfmodel.base.cache import secret
 from perfmodel.readers import opened
-from perfmodel.readers.nsys import HOST_NAME, META_TABLES, host_name, without_places
+from perfmodel.readers.nsys import (
+    CAPTURE,
+    HOST_NAME,
+    META_TABLES,
+    host_name,
+    says_rank,
+    without_places,
+)
 from perfmodel.readers.nvtx import PAYLOAD_COMMUNICATOR
 from perfmodel.readers.pages import as_text
 from perfmodel.readers.sqlite import Database
@@ -68,10 +75,10 @@ def share(path: Path, target: Path, window: Window | None = None) -> None:
     """Write a copy of a report as SQLite that can be given to others.
 
     What is copied is listed in this file: events, the strings that they use, GPUs, ranks and
-    versions. Environment variables, command lines, names of users, programs and threads, files and
-    the export's settings are not copied; paths in messages of Nsight Systems become their last
-    part, and the host's name a digest that is keyed with a secret of this user: equal hosts stay
-    equal, and nobody can look up the name.
+    versions. Environment variables but torchrun's rank, command lines, names of users, programs
+    and threads, files and the export's settings are not copied; paths in messages of Nsight
+    Systems become their last part, and the host's name a digest that is keyed with a secret of
+    this user: equal hosts stay equal, and nobody can look up the name.
 
     Parameters
     ----------
@@ -106,6 +113,8 @@ def share(path: Path, target: Path, window: Window | None = None) -> None:
         for table in META_TABLES:
             facts = (row for row in db.rows(table, ["name", "value"]) if row[0] in _VERSIONS)
             _copy(db, out, table, ("name", "value"), facts)
+        ranks = (row for row in db.rows(CAPTURE, ["name", "value"]) if says_rank(*row))
+        _copy(db, out, CAPTURE, ("name", "value"), ranks)
         host = host_name(db)
         said = db.rows("DIAGNOSTIC_EVENT", ["timestamp", "severity", "text"])
         _copy(db, out, "DIAGNOSTIC_EVENT", ("timestamp", "severity", "text"), (

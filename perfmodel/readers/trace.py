@@ -384,6 +384,8 @@ class Trace:
         Tables of Nsight Systems that are views in this file, which are not read.
     host : str or None
         Name of the machine that the report was recorded on.
+    launch_rank : int or None
+        Rank in the environment in which torchrun started the profiled program.
     whole : bool
         Whether all rows are there, or all that overlap the window that is drawn;
         `perfmodel.timing.trim` keeps those that one analysis looks at.
@@ -428,6 +430,7 @@ class Trace:
     views: frozenset[str] = frozenset()
     nccl_ranks: tuple[NcclRank, ...] = ()
     host: str | None = None
+    launch_rank: int | None = None
     whole: bool = True
     left_out: LeftOut | None = None
     numbers: Int64 | None = None

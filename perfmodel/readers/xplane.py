@@ -22,6 +22,10 @@ PRODUCT: Final = "XPlane"
 """The `Trace.product_version` of these files."""
 
 _VARINT, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
+_MOST_BITS: Final = 63
+"""A number has 64 bits, in ten bytes of seven."""
+_NO_PROTOBUF: Final = (IndexError, TypeError, ValueError, AttributeError, OverflowError)
+"""What comes of fields of other types than the messages have."""
 _GPU: Final = re.compile(r"/device:GPU:(\d{1,4})")
 _STREAM: Final = re.compile(r"Stream #(-?\d{1,9})")
 _COPY: Final = re.compile(r"Mem[Cc]py(\w)2(\w)")
@@ -56,19 +60,26 @@ def to_sqlite(data: bytes, source: Path, target: Path) -> None:
     """
     try:
         planes = [_Plane(body) for number, body in _fields(data) if number == 1]
-    except (IndexError, TypeError, ValueError, AttributeError) as error:
-        raise ReportError(
-            f"{source}: expected an XPlane file of JAX or TensorFlow; got bytes that are none, or "
-            f"that end too early; copy it again"
-        ) from error
+    except _NO_PROTOBUF as error:
+        raise _damaged(source) from error
     if not any(_GPU.fullmatch(plane.name) for plane in planes):
         names = ", ".join(plane.name for plane in planes[:_MOST_NAMED]) or "none"
         raise SchemaError(
             f"{source}: expected a plane /device:GPU:N; got {names}; record with "
             f"jax.profiler.trace(FOLDER) while a GPU works"
         )
-    with written(target, source) as out:
-        _Tables(out).write(planes)
+    try:
+        with written(target, source) as out:
+            _Tables(out).write(planes)
+    except _NO_PROTOBUF as error:
+        raise _damaged(source) from error
+
+
+def _damaged(source: Path) -> ReportError:
+    return ReportError(
+        f"{source}: expected an XPlane file of JAX or TensorFlow; got bytes that are none, or "
+        f"that end too early; copy it again"
+    )
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -80,6 +91,8 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             return value, at
         shift += 7
+        if shift > _MOST_BITS:
+            raise ValueError(shift)
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Int32, Int64
+from perfmodel.base.arrays import Floats, Int32, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.readers.nvtx import MPI_DOMAIN
 from perfmodel.readers.trace import Trace
@@ -189,7 +189,7 @@ def layer_times(spans: Sequence[Spans]) -> tuple[LayerTime, ...]:
             places.append(index - np.maximum.accumulate(np.where(begins, index, 0)))
             times.append(one.gpu_ns[order])
         place, spent = np.concatenate(places), np.concatenate(times) * 1e-9
-        medians = [float(np.median(spent[place == i])) for i in range(int(place.max()) + 1)]
+        medians = _medians(place, spent)
         usual = float(np.median(medians))
         spread = float(np.median(np.abs(np.array(medians) - usual)))
         rows += [
@@ -200,6 +200,15 @@ def layer_times(spans: Sequence[Spans]) -> tuple[LayerTime, ...]:
             for i, seconds in enumerate(medians)
         ]  # fmt: skip
     return tuple(rows)
+
+
+def _medians(place: Int64, spent: Floats) -> list[float]:
+    """Median of what was spent at each place, of which there are all from 0 on."""
+    ranked = spent[np.lexsort((spent, place))]
+    counts = np.bincount(place)
+    begin = np.cumsum(counts) - counts
+    middle: Floats = (ranked[begin + (counts - 1) // 2] + ranked[begin + counts // 2]) / 2
+    return middle.tolist()
 
 
 def _in_order(spans: Sequence[Spans]) -> list[tuple[int, str]]:

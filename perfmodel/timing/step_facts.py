@@ -283,8 +283,10 @@ class StepFacts:
 
     def most_idle_s(self) -> float:
         """Idle time of the rank with most of it."""
-        ranks = {c.rank for c in self.idle}
-        return max((sum(c.seconds for c in self.idle if c.rank == r) for r in ranks), default=0.0)
+        by_rank: dict[int, float] = {}
+        for c in self.idle:
+            by_rank[c.rank] = by_rank.get(c.rank, 0.0) + c.seconds
+        return max(by_rank.values(), default=0.0)
 
     def longest(self, cause: str) -> Gap | None:
         """Longest gap of a cause, on any rank."""

@@ -303,4 +303,4 @@ def test_names_of_kernels_and_ranges_are_harmless(tmp_path):
 
 def test_wrong_usage():
     assert perfmodel("counters").exit_code == 2
-    assert "cannot be read" in fails(3, "counters", "/nowhere.csv")
+    assert "cannot be read" in fails(3, "counters", "/dev/null/none.csv")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from perfmodel.machines.measure.measurement import load
 from perfmodel.models.scaling_laws import amdahl, fit, gustafson, karp_flatt, weak_fraction
 from perfmodel.programs import model_of_sizes
 from perfmodel.readers import read
+from perfmodel.render.scaling import sentences
 from perfmodel.timing.collectives import CollectiveGroup
 from support.build_report import ReportBuilder
 from support.trainer_runs import flags, run_alone, small
@@ -134,9 +136,35 @@ def test_without_one_rank_there_is_no_serial_fraction() -> None:
     assert any("left out" in w for w in found.warnings)
 
 
-def test_launches_whose_batch_is_unknown_scale_strongly() -> None:
-    (series,) = study([launch(1, 8.0, None), launch(2, 5.0, None)]).series
-    assert (series.kind, series.points[1].batch) == ("strong", None)
+def counted(p: int, batch_s: float, flops: float) -> Launch:
+    """A launch of a program of which only the FLOPs of one rank's step are known."""
+    return replace(launch(p, batch_s, None), sizes={}, calibrated=None, flops=flops)
+
+
+def test_flops_stand_for_a_batch_that_is_unknown() -> None:
+    """Half of them on each of two ranks: strong scaling; as many: weak scaling."""
+    (strong,) = study([counted(1, 8.0, 1e12), counted(2, 5.0, 0.5e12)]).series
+    assert (strong.kind, strong.points[1].batch, strong.points[1].speedup) == ("strong", None, 1.6)
+    assert strong.label == "p1, p2"
+    (weak,) = study([counted(1, 8.0, 1e12), counted(2, 10.0, 1e12)]).series
+    assert (weak.kind, weak.per_rank, weak.points[1].speedup) == ("weak", None, 1.6)
+    said = [*sentences(study([counted(1, 8.0, 1e12), counted(2, 10.0, 1e12)]))]
+    assert said[0].startswith("p1, p2: 2 ranks are 1.60 times as fast as 1")
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (launch(1, 8.0, None), launch(2, 5.0, None)),
+        (counted(1, 8.0, 1e12), counted(2, 5.0, 0.7e12)),
+        (launch(1, 8.0, 1200), launch(2, 5.0, 1300)),
+    ],
+)
+def test_launches_of_unknown_or_unequal_batches_are_no_series(one: Launch, two: Launch) -> None:
+    with pytest.raises(ModelError, match="B or B/p the same") as raised:
+        study([one, two])
+    unknown = one.flops is None and "B" not in one.sizes
+    assert ("neither B nor FLOPs of p1, p2; give --set B=" in str(raised.value)) == unknown
 
 
 def test_launches_that_differ_in_more_than_ranks_are_refused() -> None:

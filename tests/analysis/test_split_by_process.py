@@ -15,6 +15,7 @@ from perfmodel.analysis.result import RunAnalysis
 from perfmodel.analysis.runs import group, not_joined
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
+from perfmodel.readers.share import share
 
 REPORTS = ("profiles/programs/gpt_ddp.sqlite.xz", "profiles/ddp/ddp_p2_H512_B3000.sqlite.xz")
 
@@ -71,3 +72,41 @@ def test_runs_of_other_times_on_one_host_are_said_to_be_apart(tmp_path: Path) ->
     assert [len(members) for _, members in group(traces)] == [1, 1]
     (said,) = not_joined(traces)
     assert "do not end together" in said
+
+
+def started_as(report: Path, rank: str) -> None:
+    """Write into a report what torchrun sets, as Nsight Systems 2023.4 to 2026.2 keep it."""
+    said = ("PROCESS_0:ENVIRONMENT_VARIABLE", f'RANK="{rank}"')
+    with closing(sqlite3.connect(report)) as db, db:
+        db.execute("CREATE TABLE IF NOT EXISTS META_DATA_CAPTURE (name TEXT, value TEXT)")
+        db.execute("INSERT INTO META_DATA_CAPTURE VALUES (?, ?)", said)
+
+
+def test_ranks_are_numbered_by_the_environment_of_torchrun(tmp_path: Path) -> None:
+    """Neither by process id nor by GPU: the last process is rank 2, the first one rank 5."""
+    report = tmp_path / "whole.sqlite"
+    report.write_bytes(lzma.decompress((ROOT / REPORTS[1]).read_bytes()))
+    last, first = split(report, tmp_path)
+    (by_gpu,) = analyze_reports([first, last], Options({})).runs
+    assert [(rank.rank, rank.gpu) for rank in by_gpu.ranks] == [(0, 0), (1, 1)]
+    started_as(last, "2")
+    started_as(first, "5")
+    (by_rank,) = analyze_reports([first, last], Options({})).runs
+    assert [(rank.rank, rank.gpu) for rank in by_rank.ranks] == [(2, 1), (5, 0)]
+    assert by_rank.ranks[0].gpu_busy_s == by_gpu.ranks[1].gpu_busy_s
+    copy = tmp_path / "copy.sqlite"
+    share(first, copy)
+    assert read(copy).launch_rank == 5
+
+
+@pytest.mark.parametrize("second", ["5", '5" OR 1', "-1", ""])
+def test_an_environment_that_does_not_tell_ranks_apart_numbers_none(
+    second: str, tmp_path: Path
+) -> None:
+    report = tmp_path / "whole.sqlite"
+    report.write_bytes(lzma.decompress((ROOT / REPORTS[1]).read_bytes()))
+    last, first = split(report, tmp_path)
+    started_as(last, second)
+    started_as(first, "5")
+    (found,) = analyze_reports([first, last], Options({})).runs
+    assert [rank.rank for rank in found.ranks] == [0, 1]

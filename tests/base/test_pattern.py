@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from perfmodel.base import pattern
@@ -43,7 +41,5 @@ def test_an_expression_that_backtracks_for_ever_is_ended(
     asked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pattern, "_LONGEST_SEARCH_S", 1)
-    begin = time.monotonic()
     with pytest.raises(SchemaError, match="in all names within 1 s"):
         matching(asked, ["a" * 60 + "!"], "--batch-range")
-    assert 1 <= time.monotonic() - begin < 5

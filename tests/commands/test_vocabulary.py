@@ -12,7 +12,7 @@ import pytest
 from benchmarks.common.folders import PROGRAMS, ROOT
 from support.cli import perfmodel
 
-PUBLIC = Path(os.environ.get("PERFMODEL_PUBLIC", "/nonexistent"))
+PUBLIC = Path(os.environ["PERFMODEL_PUBLIC"]) if "PERFMODEL_PUBLIC" in os.environ else None
 MODEL = ROOT / "benchmarks" / "results" / "predict_model.json"
 REPORTS = {
     "PyTorch": PROGRAMS / "gpt_ddp.sqlite.xz",
@@ -20,8 +20,11 @@ REPORTS = {
     "JAX": PROGRAMS / "jax_gpt.sqlite.xz",
     "MPI": PROGRAMS / "halo.sqlite.xz",
     "CuPy": PROGRAMS / "cupy_cg.sqlite.xz",
-    "public": PUBLIC / "HTA/tests/data/amd_trace/mi250_minitoy_train_ROCm6_2_kineto.json.gz",
 }
+if PUBLIC is not None:
+    REPORTS["public"] = (
+        PUBLIC / "HTA/tests/data/amd_trace/mi250_minitoy_train_ROCm6_2_kineto.json.gz"
+    )
 WORDS = re.compile(
     r"D, H, C|python -m trainer|\btrainer\b|\b[DHCB] ?= ?\d|batch iteration|the ladder|MNIST"
     r"|configuration mark|cannot be ranked|hidden.size|--transport|CME 213"

@@ -160,9 +160,7 @@ def test_a_check_that_fails_leaves_the_others_alone() -> None:
 def test_what_hangs_is_ended_with_all_it_started(place: Fake, tmp_path: Path) -> None:
     here = place({"nsys": f"sleep 300 & echo $! > {tmp_path}/child; echo thinking; sleep 300"})
     here = Place(here.environment, here.root, patience=0.05)
-    began = time.monotonic()
     probe = make(Question("nsys", frozenset(), checks.nsys), here)
-    assert time.monotonic() - began < 20
     assert probe.state == "broken"
     assert "no answer within 0.5 s" in probe.found
     child = int((tmp_path / "child").read_text())

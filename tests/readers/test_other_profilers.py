@@ -16,6 +16,7 @@ from perfmodel.readers import read
 from perfmodel.readers.trace import KERNEL, MEMCPY
 from perfmodel.timing.launched import launched
 from support.build_kineto import write
+from support.build_others import field, plane, rocpd, small_xplane
 
 PUBLIC: Final = Path(__file__).parents[1] / "reports" / "public"
 
@@ -39,30 +40,6 @@ def test_chrome_traces_of_jax_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "t.trace.json.gz", {"displayTimeUnit": "ns", "traceEvents": events})
     with pytest.raises(SchemaError, match=r"JAX or TensorFlow.*give the \.xplane\.pb file"):
         read(path)
-
-
-def varint(value: int) -> bytes:
-    found = b""
-    while value > 127:
-        found, value = found + bytes([value & 127 | 128]), value >> 7
-    return found + bytes([value])
-
-
-def field(number: int, value: int | bytes | str) -> bytes:
-    if isinstance(value, int):
-        return varint(number << 3) + varint(value)
-    data = value.encode() if isinstance(value, str) else value
-    return varint(number << 3 | 2) + varint(len(data)) + data
-
-
-def plane(name: str, line: str, event: str, said: str = "") -> bytes:
-    """A plane of one event of 2 µs, 1 µs after its line's 5000 ns."""
-    stat = field(4, field(1, 1) + field(5, said)) if said else b""
-    events = field(4, field(1, 1) + field(2, 1_000_000) + field(3, 2_000_000) + stat)
-    body = field(2, name) + field(3, field(1, 7) + field(2, line) + field(3, 5000) + events)
-    for number, text in ((4, event), (5, "memcpy_details")):
-        body += field(number, field(1, 1) + field(2, field(1, 1) + field(2, text)))
-    return field(1, body)
 
 
 def test_copies_of_xplane(tmp_path: Path) -> None:
@@ -97,61 +74,6 @@ def test_planes_that_are_refused(
         read(path)
 
 
-ROCPD: Final = """
-CREATE TABLE rocpd_string_x (id INTEGER PRIMARY KEY, guid TEXT, string TEXT);
-INSERT INTO rocpd_string_x VALUES (1,'','HIP_RUNTIME_API_EXT'),(2,'','MARKER_CORE_RANGE_API'),
- (3,'','hipLaunchKernel'),(4,'','roctxRangePushA'),(5,'','MEMORY_COPY_HOST_TO_DEVICE'),
- (6,'','hipMemcpyAsync'),(7,'','HSA_CORE_API'),(8,'','hsa_signal_wait');
-CREATE TABLE rocpd_info_process_x (id INTEGER PRIMARY KEY, guid TEXT, pid INTEGER);
-INSERT INTO rocpd_info_process_x VALUES (1,'',4242);
-CREATE TABLE rocpd_info_thread_x (id INTEGER PRIMARY KEY, guid TEXT, pid INTEGER, tid INTEGER);
-INSERT INTO rocpd_info_thread_x VALUES (1,'',1,4243);
-CREATE TABLE rocpd_info_agent_x (id INTEGER PRIMARY KEY, guid TEXT, type TEXT, type_index INTEGER,
- name TEXT, product_name TEXT);
-INSERT INTO rocpd_info_agent_x VALUES (1,'','CPU',0,'cpu','EPYC'),
- (4,'','GPU',2,'gfx942','AMD Instinct MI300X');
-CREATE TABLE rocpd_info_kernel_symbol_x (id INTEGER PRIMARY KEY, guid TEXT, kernel_name TEXT,
- display_name TEXT);
-INSERT INTO rocpd_info_kernel_symbol_x VALUES (9,'','_Z4saxpyPf.kd','saxpy(float*)');
-CREATE TABLE rocpd_event_x (id INTEGER PRIMARY KEY, guid TEXT, category_id INTEGER,
- stack_id INTEGER, extdata TEXT);
-CREATE TABLE rocpd_region_x (id INTEGER PRIMARY KEY, guid TEXT, nid INTEGER, pid INTEGER,
- tid INTEGER, start BIGINT, end BIGINT, name_id INTEGER, event_id INTEGER);
-CREATE TABLE rocpd_kernel_dispatch_x (id INTEGER PRIMARY KEY, guid TEXT, pid INTEGER, tid INTEGER,
- agent_id INTEGER, kernel_id INTEGER, queue_id INTEGER, stream_id INTEGER, start BIGINT,
- end BIGINT, workgroup_size_x INTEGER, workgroup_size_y INTEGER, workgroup_size_z INTEGER,
- grid_size_x INTEGER, grid_size_y INTEGER, grid_size_z INTEGER, event_id INTEGER);
-CREATE TABLE rocpd_memory_copy_x (id INTEGER PRIMARY KEY, guid TEXT, pid INTEGER, tid INTEGER,
- start BIGINT, end BIGINT, name_id INTEGER, dst_agent_id INTEGER, src_agent_id INTEGER,
- size INTEGER, queue_id INTEGER, stream_id INTEGER, event_id INTEGER);
-"""
-"""Tables of rocprofv3's schema 3, those that are read, as rocprofiler-sdk 7 writes them."""
-
-
-def rocpd(path: Path) -> Path:
-    """Four steps of a copy and a kernel, each launched by HIP inside a range of roctx."""
-    with closing(sqlite3.connect(path)) as db:
-        db.executescript(ROCPD)
-        for step in range(4):
-            t, e = 1_000_000 * step, 10 * step
-            said = f'{{"message": "step {step}"}}'
-            rows = [(e + 1, 2, e + 1, said), (e + 2, 1, e + 2, None), (e + 3, 1, e + 3, None)]
-            rows += [(e + 4, None, e + 2, None), (e + 5, None, e + 3, None), (e + 6, 7, 0, None)]
-            db.executemany("INSERT INTO rocpd_event_x VALUES (?, '', ?, ?, ?)", rows)
-            regions = [(t, t + 900_000, 4, e + 1), (t + 1000, t + 3000, 6, e + 2),
-                       (t + 5000, t + 7000, 3, e + 3), (t + 5500, t + 6000, 8, e + 6)]  # fmt: skip
-            db.executemany(
-                "INSERT INTO rocpd_region_x VALUES (NULL, '', 1, 1, 1, ?, ?, ?, ?)", regions
-            )
-            copy = (1, 1, t + 4000, t + 9000, 5, 4, 1, 4096, None, 3, e + 4)
-            kernel = (1, 1, 4, 9, 1, 3, t + 10_000, t + 600_000, 256, 1, 1, 1024, 2, 1, e + 5)
-            for table, row in (("memory_copy", copy), ("kernel_dispatch", kernel)):
-                marks = ", ".join("?" * len(row))
-                db.execute(f"INSERT INTO rocpd_{table}_x VALUES (NULL, '', {marks})", row)
-        db.commit()
-    return path
-
-
 def test_rocpd(tmp_path: Path) -> None:
     trace = read(rocpd(tmp_path / "r.db"))
     assert trace.recorder == "rocprofv3"
@@ -169,3 +91,72 @@ def test_rocpd(tmp_path: Path) -> None:
     assert run.batch.label == "step *"
     assert run.steps is not None
     assert run.steps.median_s == pytest.approx(1e-3)
+
+
+def test_copies_to_the_host_are_of_the_gpu_that_they_come_from(tmp_path: Path) -> None:
+    path = rocpd(tmp_path / "r.db")
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE rocpd_string_x SET string = 'MEMORY_COPY_DEVICE_TO_HOST' WHERE id = 5")
+        db.execute("UPDATE rocpd_memory_copy_x SET src_agent_id = 4, dst_agent_id = 1")
+    ops = read(path).ops
+    assert ops.device.tolist() == [2] * 8
+    assert ops.copy_kind[4:].tolist() == [2] * 4
+
+
+@pytest.mark.parametrize("shape", ["workgroup_size_x = 1000", "grid_size_x = 257"])
+def test_the_last_block_of_a_launch_may_be_cut(shape: str, tmp_path: Path) -> None:
+    """A grid of 1024 threads in blocks of 1000, or of 257 in blocks of 256, has two blocks."""
+    path = rocpd(tmp_path / "r.db")
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(f"UPDATE rocpd_kernel_dispatch_x SET {shape}, grid_size_y = 1")
+    assert not read(path).single
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE rocpd_kernel_dispatch_x SET grid_size_x = workgroup_size_x")
+    assert read(path).single
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        ("kernel_dispatch", "workgroup_size_x"),
+        ("kernel_dispatch", "grid_size_x"),
+        ("region", "tid"),
+    ],
+)
+@pytest.mark.parametrize("odd", ["'x'", "0.5", "-3", "1e300"])
+def test_odd_shapes_and_threads_of_rocprof(
+    table: str, column: str, odd: str, tmp_path: Path
+) -> None:
+    path = rocpd(tmp_path / "r.db")
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(f"CREATE TABLE t AS SELECT * FROM rocpd_{table}_x")
+        db.execute(f"UPDATE t SET {column} = {odd}")
+        db.execute(f"DROP TABLE rocpd_{table}_x")
+        db.execute(f"ALTER TABLE t RENAME TO rocpd_{table}_x")
+    trace = read(path)
+    assert not trace.single
+    assert len(trace.threads) == 1
+
+
+@pytest.mark.parametrize("damage", [
+    field(1, field(2, 7)),  # a name that is a number
+    field(1, field(2, "/device:GPU:0") + field(3, 5)),  # a line that is a number
+    field(1, field(2, "/device:GPU:0") + field(3, field(2, "Stream #1") + field(4, 9))),
+    field(1, field(2, "/device:GPU:0") + field(3, field(2, "Stream #1") + field(4, b"\x08\xff"))),
+    field(1, field(2, "/device:GPU:0") + field(3, field(3, "x") + field(4, b"\x10\1"))),
+    b"\x0a" + b"\xff" * 1_000_000,  # a length without an end
+])  # fmt: skip
+def test_damaged_planes_are_one_error(damage: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "t.pb"
+    path.write_bytes(small_xplane() + damage)
+    with pytest.raises(ReportError, match="copy it again"):
+        read(path)
+
+
+def test_a_small_xplane_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.pb"
+    path.write_bytes(small_xplane())
+    trace = read(path)
+    assert len(launched(trace).op) == 8
+    assert trace.range_labels == ("train_step",)
+    assert trace.ops.bytes.max() == 64

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from perfmodel.timing.launched import launched
 from perfmodel.timing.stack_times import nodes_at
 from support.build_kineto import write
 from support.build_report import ReportBuilder
+from support.build_stacks import chain, launches, python_stack
 from support.build_thread import MARK
 from support.cli import fails, succeeds
 
@@ -146,24 +146,6 @@ def test_stacks_that_are_not_there(tmp_path: Path) -> None:
     assert not (tmp_path / "x.txt").exists()
 
 
-def launches(builder: ReportBuilder, chain: int | None = None) -> None:
-    main = builder.thread()
-    builder.gpu()
-    for step in range(4):
-        t = step * 1_000_000
-        main.range("step", t, t + 900_000)
-        main.kernel("gemm", (t + 1000, t + 5000), (t + 9000, t + 400_000))
-    if chain is not None:
-        for row in builder.rows["CUPTI_ACTIVITY_KIND_RUNTIME"]:
-            row["callchainId"] = chain
-
-
-def chain(builder: ReportBuilder, table: str, number: int, *frames: tuple[str, str]) -> None:
-    for depth, (symbol, module) in enumerate(frames):
-        builder.insert(table, id=number, symbol=builder.string(symbol),
-                       module=builder.string(module), stackDepth=depth)  # fmt: skip
-
-
 def test_call_chains_of_nsys(tmp_path: Path) -> None:
     builder = ReportBuilder("2025.3.2")
     launches(builder, chain=5)
@@ -187,14 +169,6 @@ def test_sampled_call_chains_of_nsys(tmp_path: Path) -> None:
     chain(builder, "SAMPLING_CALLCHAINS", 2, ("g()", "/bin/mine"))
     trace = read(builder.write(tmp_path / "r.sqlite"))
     assert [place(trace, row)[0] for row in (0, 1)] == ["mine: f()", "mine: g()"]
-
-
-def python_stack(*frames: tuple[int, int, int]) -> bytes:
-    """A payload as Nsight Systems 2024.2 writes one: its padding holds what was there before."""
-    data = struct.pack("<III4x", 1, 1, len(frames))
-    for function, file, line in frames:
-        data += struct.pack("<QQII", function, file, line, 32624)
-    return struct.pack("<QQQQ", 1, 1 << 32, len(data), 32) + data
 
 
 def test_python_backtraces_of_nsys(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ from perfmodel.workloads import spec
 from perfmodel.workloads.expression import Expression
 from support import build_kineto
 from support.build_operators import operators_report
+from support.build_others import rocpd, small_xplane
+from support.build_stacks import stacks_report
 from support.fuzz_formats import FORMAT_SEEDS, FORMAT_TARGETS
 from support.fuzz_onnx import ONNX_SEEDS, onnx_graph
 from support.fuzz_options import OPTION_SEEDS, options
@@ -126,7 +128,21 @@ def loosened(report: bytes) -> tuple[bytes, tuple[tuple[str, str, int], ...]]:
 
 def cells(data: bytes) -> None:
     """Put odd values into cells of a report, then do all that `analyze` and `stats` do."""
-    report, found = _loose_tables()
+    path = _odd_cells(data, *_loose_tables())
+    trace = nsys.read_sqlite(path)
+    for name in REPORTS:
+        try:
+            to_csv(compute(name, trace)).encode()
+        except PerfmodelError:
+            continue
+    analysis = analyze([trace], Options(values={"D": 9, "H": 6}))
+    json.dumps(analysis_document(analysis), allow_nan=False)
+    if escape._UNSAFE.search(summary.result(analysis).render(width=120).replace("\n", "")):
+        raise AssertionError("the summary holds what a terminal obeys")
+
+
+def _odd_cells(data: bytes, report: bytes, found: tuple[tuple[str, str, int], ...]) -> Path:
+    """Put odd values into cells: five bytes say where, and which."""
     path = _file(report, ".sqlite")
     with closing(sqlite3.connect(path)) as db:
         for i in range(0, len(data) - 4, 5):
@@ -135,13 +151,39 @@ def cells(data: bytes) -> None:
             where = "" if data[i + 4] % 4 == 0 else f" WHERE rowid = {row}"
             db.execute(f"UPDATE {table} SET {column} = ?{where}", [value])
         db.commit()
-    trace = nsys.read_sqlite(path)
-    for name in REPORTS:
-        try:
-            to_csv(compute(name, trace)).encode()
-        except PerfmodelError:
-            continue
-    analysis = analyze([trace], Options(values={"D": 9, "H": 6}))
+    return path
+
+
+@functools.cache
+def _loose_rocpd() -> tuple[bytes, tuple[tuple[str, str, int], ...]]:
+    path = _file(b"", ".db")
+    return loosened(rocpd(path).read_bytes())
+
+
+def rocpd_cells(data: bytes) -> None:
+    """Put odd values into a recording of rocprofv3."""
+    _analyzed(_odd_cells(data, *_loose_rocpd()))
+
+
+@functools.cache
+def _loose_stacks() -> tuple[bytes, tuple[tuple[str, str, int], ...]]:
+    path = _file(b"", ".sqlite")
+    path.unlink()
+    return loosened(stacks_report(path).read_bytes())
+
+
+def stack_cells(data: bytes) -> None:
+    """Put odd values into a report with call chains and stacks of Python."""
+    _analyzed(_odd_cells(data, *_loose_stacks()))
+
+
+def xplane_bytes(data: bytes) -> None:
+    """Read an XPlane file, and analyze it."""
+    _analyzed(_file(data, ".xplane.pb"))
+
+
+def _analyzed(path: Path) -> None:
+    analysis = analyze([read(path)], Options())
     json.dumps(analysis_document(analysis), allow_nan=False)
     if escape._UNSAFE.search(summary.result(analysis).render(width=120).replace("\n", "")):
         raise AssertionError("the summary holds what a terminal obeys")
@@ -225,8 +267,8 @@ def records(data: bytes) -> None:
 TARGETS: Final[dict[str, Target]] = {
     t.__name__: t
     for t in (sqlite_bytes, cells, kineto_json, kineto_values, ncu_csv, workload_toml, formula,
-              model_json, machine_toml, records, *PROGRAM_TARGETS, options, onnx_graph,
-              *FORMAT_TARGETS)
+              model_json, machine_toml, records, rocpd_cells, stack_cells,
+              xplane_bytes, *PROGRAM_TARGETS, options, onnx_graph, *FORMAT_TARGETS)
 }  # fmt: skip
 
 
@@ -266,6 +308,9 @@ def seeds(name: str) -> list[bytes]:
         "sqlite_bytes": [bytes(8), b"\0\0\x12\x05", bytes(range(64))],
         "cells": [bytes(10), bytes(range(100))],
         "kineto_json": [_small_trace()],
+        "rocpd_cells": [bytes(10), bytes(range(100))],
+        "stack_cells": [bytes(10), bytes(range(100))],
+        "xplane_bytes": [small_xplane()],
         "kineto_values": [bytes(8), bytes(range(100))],
     }.get(name, (SEEDS | OPTION_SEEDS | ONNX_SEEDS | FORMAT_SEEDS).get(name, []))
     return found + sorted(

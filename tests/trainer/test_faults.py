@@ -225,10 +225,8 @@ def test_a_killed_rank_ends_the_job_and_leaves_a_whole_checkpoint(tmp_path: Path
     with soak.Run(words) as run:
         wait_for(tmp_path / checkpoint.FILE, run)
         ranks = [pid for pid in run.note() if b"trainer" in cmdline(pid)]
-        began = time.monotonic()
         soak.send(ranks[-1], signal.SIGKILL)
         assert run.wait(30)
-        assert time.monotonic() - began < 30
         assert run.process.returncode != 0
         assert run.left(10) == 0
         said = run.errors()

@@ -115,13 +115,11 @@ def test_a_signal_saves_and_ends_all_ranks(number, tmp_path):
 
 @pytest.mark.slow
 def test_one_failing_rank_ends_all_with_one_message():
-    started = time.monotonic()
     done = subprocess.run(
         mpirun_command(3, "-m", "support.trainer_faulty", *flags(small(epochs=1000))),
-        capture_output=True, text=True, timeout=120, env=environment(), check=False,
+        capture_output=True, text=True, timeout=60, env=environment(), check=False,
     )  # fmt: skip
     assert done.returncode != 0
-    assert time.monotonic() - started < 60
     assert done.stderr.count("trainer:") == 1, done.stderr
     assert "rank 1 of 3 failed" in done.stderr
     assert "the GPU fell off the bus" in done.stderr
@@ -133,7 +131,7 @@ def test_one_failing_rank_ends_all_with_one_message():
         (["--learning-rate", "-1"], 2, "expected a finite number > 0"),
         (["--batch-size", "1"], 2, "nearest valid size is 2"),
         (["--transport", "none"], 2, "expected one rank; got 2"),
-        (["--data", "/nowhere"], 3, "expected train-images-idx3-ubyte"),
+        (["--data", "/dev/null/none"], 3, "expected train-images-idx3-ubyte"),
         (["--learning-rate", "1e38", "--regularization", "0"], 5, "epoch 1, batch"),
         (["--record", "/proc/no/run.json"], 2, "expected a directory /proc/no"),
         (["--unknown"], 2, "unrecognized arguments"),

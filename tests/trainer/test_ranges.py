@@ -97,11 +97,11 @@ def test_a_range_costs_less_than_a_microsecond():
     pytest.importorskip("nvtx")
     ranges, best = make_ranges(), float("inf")
     for _ in range(20):
-        start = time.perf_counter_ns()
+        start = time.process_time_ns()
         for _ in range(1000):
             with ranges[names.STEP]:
                 pass
-        best = min(best, (time.perf_counter_ns() - start) / 1000)
+        best = min(best, (time.process_time_ns() - start) / 1000)
     assert best < 1000, f"{best} ns"  # docs/trainer.md states what was measured
 
 

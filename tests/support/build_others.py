@@ -1,0 +1,116 @@
+"""Builds files of other profilers: XPlane of JAX, and rocprofv3's rocpd."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+
+def varint(value: int) -> bytes:
+    found = b""
+    while value > 127:
+        found, value = found + bytes([value & 127 | 128]), value >> 7
+    return found + bytes([value])
+
+
+def field(number: int, value: int | bytes | str) -> bytes:
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    data = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def plane(name: str, line: str, event: str, said: str = "") -> bytes:
+    """A plane of one event of 2 µs, 1 µs after its line's 5000 ns."""
+    stat = field(4, field(1, 1) + field(5, said)) if said else b""
+    events = field(4, field(1, 1) + field(2, 1_000_000) + field(3, 2_000_000) + stat)
+    body = field(2, name) + field(3, field(1, 7) + field(2, line) + field(3, 5000) + events)
+    for number, text in ((4, event), (5, "memcpy_details")):
+        body += field(number, field(1, 1) + field(2, field(1, 1) + field(2, text)))
+    return field(1, body)
+
+
+ROCPD: Final = """
+CREATE TABLE rocpd_string_x (id INTEGER PRIMARY KEY, guid TEXT, string TEXT);
+INSERT INTO rocpd_string_x VALUES (1,'','HIP_RUNTIME_API_EXT'),(2,'','MARKER_CORE_RANGE_API'),
+ (3,'','hipLaunchKernel'),(4,'','roctxRangePushA'),(5,'','MEMORY_COPY_HOST_TO_DEVICE'),
+ (6,'','hipMemcpyAsync'),(7,'','HSA_CORE_API'),(8,'','hsa_signal_wait');
+CREATE TABLE rocpd_info_process_x (id INTEGER PRIMARY KEY, guid TEXT, pid INTEGER);
+INSERT INTO rocpd_info_process_x VALUES (1,'',4242);
+CREATE TABLE rocpd_info_thread_x (id INTEGER PRIMARY KEY, guid TEXT, pid INTEGER, tid INTEGER);
+INSERT INTO rocpd_info_thread_x VALUES (1,'',1,4243);
+CREATE TABLE rocpd_info_agent_x (id INTEGER PRIMARY KEY, guid TEXT, type TEXT, type_index INTEGER,
+ name TEXT, product_name TEXT);
+INSERT INTO rocpd_info_agent_x VALUES (1,'','CPU',0,'cpu','EPYC'),
+ (4,'','GPU',2,'gfx942','AMD Instinct MI300X');
+CREATE TABLE rocpd_info_kernel_symbol_x (id INTEGER PRIMARY KEY, guid TEXT, kernel_name TEXT,
+ display_name TEXT);
+INSERT INTO rocpd_info_kernel_symbol_x VALUES (9,'','_Z4saxpyPf.kd','saxpy(float*)');
+CREATE TABLE rocpd_event_x (id INTEGER PRIMARY KEY, guid TEXT, category_id INTEGER,
+ stack_id INTEGER, extdata TEXT);
+CREATE TABLE rocpd_region_x (id INTEGER PRIMARY KEY, guid TEXT, nid INTEGER, pid INTEGER,
+ tid INTEGER, start BIGINT, end BIGINT, name_id INTEGER, event_id INTEGER);
+CREATE TABLE rocpd_kernel_dispatch_x (id INTEGER PRIMARY KEY, guid TEXT, pid INTEGER, tid INTEGER,
+ agent_id INTEGER, kernel_id INTEGER, queue_id INTEGER, stream_id INTEGER, start BIGINT,
+ end BIGINT, workgroup_size_x INTEGER, workgroup_size_y INTEGER, workgroup_size_z INTEGER,
+ grid_size_x INTEGER, grid_size_y INTEGER, grid_size_z INTEGER, event_id INTEGER);
+CREATE TABLE rocpd_memory_copy_x (id INTEGER PRIMARY KEY, guid TEXT, pid INTEGER, tid INTEGER,
+ start BIGINT, end BIGINT, name_id INTEGER, dst_agent_id INTEGER, src_agent_id INTEGER,
+ size INTEGER, queue_id INTEGER, stream_id INTEGER, event_id INTEGER);
+"""
+"""Tables of rocprofv3's schema 3, those that are read, as rocprofiler-sdk 7 writes them."""
+
+
+def rocpd(path: Path) -> Path:
+    """Four steps of a copy and a kernel, each launched by HIP inside a range of roctx."""
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(ROCPD)
+        for step in range(4):
+            t, e = 1_000_000 * step, 10 * step
+            said = f'{{"message": "step {step}"}}'
+            rows = [(e + 1, 2, e + 1, said), (e + 2, 1, e + 2, None), (e + 3, 1, e + 3, None)]
+            rows += [(e + 4, None, e + 2, None), (e + 5, None, e + 3, None), (e + 6, 7, 0, None)]
+            db.executemany("INSERT INTO rocpd_event_x VALUES (?, '', ?, ?, ?)", rows)
+            regions = [(t, t + 900_000, 4, e + 1), (t + 1000, t + 3000, 6, e + 2),
+                       (t + 5000, t + 7000, 3, e + 3), (t + 5500, t + 6000, 8, e + 6)]  # fmt: skip
+            db.executemany(
+                "INSERT INTO rocpd_region_x VALUES (NULL, '', 1, 1, 1, ?, ?, ?, ?)", regions
+            )
+            copy = (1, 1, t + 4000, t + 9000, 5, 4, 1, 4096, None, 3, e + 4)
+            kernel = (1, 1, 4, 9, 1, 3, t + 10_000, t + 600_000, 256, 1, 1, 1024, 2, 1, e + 5)
+            for table, row in (("memory_copy", copy), ("kernel_dispatch", kernel)):
+                marks = ", ".join("?" * len(row))
+                db.execute(f"INSERT INTO rocpd_{table}_x VALUES (NULL, '', {marks})", row)
+        db.commit()
+    return path
+
+
+def event(name: int, offset_ps: int, duration_ps: int, *stats: bytes) -> bytes:
+    """An event of a line of an XPlane."""
+    said = b"".join(field(4, stat) for stat in stats)
+    return field(4, field(1, name) + field(2, offset_ps) + field(3, duration_ps) + said)
+
+
+def small_xplane() -> bytes:
+    """Four steps of JAX: on a GPU a copy and a kernel each, and the calls that launched them."""
+    names = {1: "train_step", 2: "cuLaunchKernel", 3: "MemcpyH2D", 4: "gemm_fusion"}
+    table = b"".join(
+        field(4, field(1, i) + field(2, field(1, i) + field(2, name))) for i, name in names.items()
+    )
+    kinds = {1: "correlation_id", 2: "memcpy_details"}
+    table += b"".join(
+        field(5, field(1, i) + field(2, field(1, i) + field(2, name))) for i, name in kinds.items()
+    )
+    work, host = field(1, 14) + field(2, "Stream #14") + field(3, 5000), field(1, 7) + field(3, 0)
+    for step in range(4):
+        at = step * 10**9
+        tied = [field(1, 1) + field(4, 2 * step + i) for i in (1, 2)]
+        sized = field(1, 2) + field(5, "kind_src:pageable kind_dst:device size:64 dest:0 async:1")
+        work += event(3, at + 10**7, 10**7, tied[0], sized)
+        work += event(4, at + 5 * 10**7, 10**8, tied[1])
+        host += event(1, at, 9 * 10**8)
+        host += event(2, at + 10**6, 10**6, tied[0]) + event(2, at + 3 * 10**6, 10**6, tied[1])
+    planes = (("/device:GPU:0", work), ("/host:CPU", host))
+    return b"".join(field(1, field(2, name) + field(3, line) + table) for name, line in planes)
