@@ -81,7 +81,7 @@ def _observed(
     """Observations of all runs, and the GPUs' name; sizes of --set go before those of the index."""
     from perfmodel.analysis.runs import time_runs
     from perfmodel.commands._operators import values_of
-    from perfmodel.programs import model_of_sizes
+    from perfmodel.programs import model_of_sizes, program_of_sizes
 
     chosen = _options.chosen({**options, "machine": None, "given": ()})
     given = values_of(options["given"], len(traces))
@@ -93,7 +93,7 @@ def _observed(
         sizes = {**index.get(reports[at].name, {}).get("sizes", {}), **chosen.values}
         sizes |= {name: values[at] for name, values in given.items()}
         found.append((run, sizes, model.observe(run, replace(chosen, values=sizes))))
-    _told_apart(found, chosen.workload)
+    _told_apart(found, program_of_sizes(chosen), chosen.workload)
     if len(gpus) > 1:
         warn(
             f"reports of {len(gpus)} kinds of GPU, {', '.join(gpus)}: a model of all of them "
@@ -102,14 +102,15 @@ def _observed(
     return _distinct([observation for _, _, observation in found]), ", ".join(gpus)
 
 
-def _told_apart(found: Sequence[tuple[Any, Mapping[str, int], Any]], workload: Any) -> None:
+def _told_apart(
+    found: Sequence[tuple[Any, Mapping[str, int], Any]], program: Any, workload: Any
+) -> None:
     """Refuse two reports whose equal sizes are defaults of the workload, for they may be others."""
     from perfmodel.base.errors import ModelError
-    from perfmodel.programs.mlp.identify import identify
 
     seen: dict[tuple[tuple[str, int], ...], str] = {}
     for run, sizes, one in found if workload is not None else ():
-        known = {*sizes, *identify(run, {})[0].values}
+        known = {*sizes, *program.identify(run, {})[0].values}
         assumed = [f"{name} = {n}" for name, n in one.case.sizes.items() if name not in known]
         key = tuple(sorted(one.case.sizes.items()))
         if key in seen and assumed:

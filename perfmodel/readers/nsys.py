@@ -292,10 +292,13 @@ def _single(db: Database, ids: Ids, strings: Sequence[str]) -> dict[str, int]:
     table = OP_TABLES[0][1]
     if not {"demangledName", *_SHAPE} <= {*db.columns(table)}:
         return {}
+    columns = ["demangledName", *_SHAPE]
     try:
-        chunks = db.event_chunks(table, ["demangledName", *_SHAPE], open_ends=False)
-        found = next(chunks, ({}, 0))[0]
-    except (Unsupported, SchemaError):
+        try:
+            found = next(db.event_chunks(table, columns, open_ends=False), ({}, 0))[0]
+        except Unsupported:
+            found = db.read_events(table, columns, open_ends=False)
+    except SchemaError:
         return {}
     if not found:
         return {}

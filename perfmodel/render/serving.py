@@ -82,4 +82,6 @@ def serving_document(rows: Sequence[ServingRow]) -> ServingDocument | None:
     """Return the phase with most time, and all of them as `phases`; None if nothing serves."""
     if not rows:
         return None
-    return ServingDocument(*(getattr(rows[0], f.name) for f in fields(rows[0])), phases=rows)
+    return ServingDocument(
+        **{f.name: getattr(rows[0], f.name) for f in fields(rows[0])}, phases=rows
+    )

@@ -188,8 +188,8 @@ def layer_times(spans: Sequence[Spans]) -> tuple[LayerTime, ...]:
             index = np.arange(len(order))
             places.append(index - np.maximum.accumulate(np.where(begins, index, 0)))
             times.append(one.gpu_ns[order])
-        place, spent = np.concatenate(places), np.concatenate(times) * 1e-9
-        medians = _medians(place, spent)
+        spent: Floats = np.concatenate(times).astype(np.float64) * 1e-9
+        medians = _medians(np.concatenate(places), spent)
         usual = float(np.median(medians))
         spread = float(np.median(np.abs(np.array(medians) - usual)))
         rows += [
@@ -208,7 +208,8 @@ def _medians(place: Int64, spent: Floats) -> list[float]:
     counts = np.bincount(place)
     begin = np.cumsum(counts) - counts
     middle: Floats = (ranked[begin + (counts - 1) // 2] + ranked[begin + counts // 2]) / 2
-    return middle.tolist()
+    found: list[float] = middle.tolist()
+    return found
 
 
 def _in_order(spans: Sequence[Spans]) -> list[tuple[int, str]]:

@@ -159,7 +159,8 @@ def slowness(trace: Trace, steps: Steps, process: int) -> float | None:
     pauses = np.maximum(api.start_ns[order[1:]] - api.end_ns[order[:-1]], 0)[same]
     if "pause" in usual and len(pauses) >= _FEW:
         factors.append(float(np.percentile(pauses, 10)) / usual["pause"])
-    known_factors = np.log([f for f in factors if f > 0])
+    # sorted: a sum of floats depends on the order, here that of the names' numbers
+    known_factors = np.log(sorted(f for f in factors if f > 0))
     return float(np.exp(known_factors.mean())) if len(known_factors) else 1.0
 
 

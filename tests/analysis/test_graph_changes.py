@@ -42,7 +42,7 @@ def test_savings_are_those_of_the_findings_in_their_order(name: str) -> None:
         named.append(f.kind if count[f.kind] == 1 else f"{f.kind}_{count[f.kind]}")
     shown = [c for c in said.changes if c.name in named]
     assert [c.name for c in shown] == named
-    assert [c.saving_s for c in shown] == [f.saving_s or 0.0 for f in found]
+    assert [c.saving_s for c in shown] == [f.true_saving_s or 0.0 for f in found]
     savings = [c.saving_s for c in said.changes]
     assert savings == sorted(savings, reverse=True)
     assert all(c.step_s == said.step_s - c.saving_s for c in said.changes)

@@ -251,7 +251,7 @@ def test_sides_say_who_reached_the_target() -> None:
     sides = read_sides(folder, ("base", "large", "no such side"), 0.92)
     rows = sides_table(sides).rows
     assert [row[0] for row in rows] == ["base", "large"]
-    assert rows[0][1:6] == (400, 0.5, 0, "5 of 5", "4.89 ± 0.21")
+    assert rows[0][1:6] == (400, 0.5, 0, "5 of 5", "5.2 ± 0.4")
     assert rows[1][4:6] == ("0 of 5", None)
     assert pairs_table(sides, [("large", "base"), ("a", "base")]).rows[0][:2] == (
         "large / base", "p = 0.0079",

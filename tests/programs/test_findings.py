@@ -30,7 +30,7 @@ LINKS = {"pcie": 64e9, "nvlink": 900e9, "hbm": 4.8e12}
 H200 = Machine("H200", "datasheet", {"float32": 67e12}, LINKS)
 
 QUIET = Facts(
-    batch=Estimate(1e-3, 0.9e-3, 1.1e-3, 20, 0.8e-3, 1.2e-3),
+    batch=Estimate(1e-3, 0.9e-3, 1.1e-3, 20, "host", 0.8e-3, 1.2e-3),
     busy_s=1e-3,
     gpu_ops=30.0,
     synchronizations=0.0,
@@ -261,8 +261,8 @@ def test_a_saving_is_never_negative_nor_more_than_the_batch(
     machine: Machine | None,
 ) -> None:
     facts = replace(
-        QUIET, batch=Estimate(batch, batch, batch, 1, batch, batch), busy_s=busy, host_s=host,
-        copies=copies,
+        QUIET, batch=Estimate(batch, batch, batch, 1, "host", batch, batch), busy_s=busy,
+        host_s=host, copies=copies,
         collectives=collectives, waiting=Waiting([0.1, 0.1], waits), gemms=[gemm],
         machine=machine, shared_gpus={0: (0, 1)},
     )  # fmt: skip

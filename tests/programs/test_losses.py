@@ -248,7 +248,7 @@ def test_memory_and_products_are_found_where_the_gpu_limits_the_step() -> None:
         operator("fill_", 1, 1e-3, 0.0, 8.0, "latency", 1e-6),
     )  # fmt: skip
     facts = Facts(
-        batch=Estimate(10e-3, 10e-3, 10e-3, 5, 10e-3, 10e-3), busy_s=10e-3, gpu_ops=17,
+        batch=Estimate(10e-3, 10e-3, 10e-3, 5, "GPU", 10e-3, 10e-3), busy_s=10e-3, gpu_ops=17,
         synchronizations=0,
         synchronize_s=0, host_s={}, copies=(), collectives=(), waiting=None, gemms=(),
         shared_gpus={}, machine=None, ranks=1, operators=operators, steps=steps,
@@ -284,7 +284,7 @@ def test_what_does_not_repeat_has_findings(kernels: int, tmp_path: Path) -> None
 def test_copies_to_the_host_are_counted(count: float, said: str) -> None:
     copies = (CopyGroup("Device-to-Host", "pageable", count, 4.0, 2e-6, 2e6, 4),)
     facts = Facts(
-        batch=Estimate(10e-3, 10e-3, 10e-3, 5, 10e-3, 10e-3), busy_s=10e-3, gpu_ops=17,
+        batch=Estimate(10e-3, 10e-3, 10e-3, 5, "GPU", 10e-3, 10e-3), busy_s=10e-3, gpu_ops=17,
         synchronizations=0, synchronize_s=0, host_s={}, copies=copies, collectives=(), waiting=None,
         gemms=(), shared_gpus={}, machine=None, ranks=1,
     )  # fmt: skip

@@ -87,19 +87,10 @@ def test_parts_on_several_streams_are_no_steps() -> None:
 
 def test_recording_sizes_is_said_to_slow_the_host() -> None:
     (said,) = (w for w in analyzed("gan_shapes").warnings if "slows the host" in w)
-    assert "838 operators per step" in said
+    known, cost_ms = truth("gan_shapes"), float(said.partition("it costs about ")[2].split()[0])
+    longer_s = known["step_s_profiled"] - known["step_s_bare"]
+    assert cost_ms * 1e-3 == pytest.approx(longer_s, rel=0.3)
     assert not any("slows the host" in w for w in analyzed("cupy_streams").warnings)
-
-
-@pytest.mark.parametrize(("name", "cost_us"), [("lstm_shapes", 5.0), ("gan_shapes", 6.4)])
-def test_the_cost_of_a_range_with_sizes_is_what_the_programs_measured(
-    name: str, cost_us: float
-) -> None:
-    said = truth(name)
-    (warned,) = (w for w in analyzed(name).warnings if "slows the host" in w)
-    operators = int(warned.partition("slows the host: ")[2].split()[0])
-    longer_s = said["step_s_profiled"] - said["step_s_bare"]
-    assert 1e6 * longer_s / operators == pytest.approx(cost_us, abs=0.05)
 
 
 # --- steps of unequal length
@@ -184,7 +175,9 @@ def test_flops_that_no_formula_counts_are_unknown_and_not_0() -> None:
     assert run.work is not None
     hidden = replace(run, work=replace(run.work, flops=0.0, modelled=0.13, mfu=None))
     assert hidden.work is not None
-    assert work_document(hidden)["work"]["flops_per_step"] is None
+    said = work_document(hidden)["work"]
+    assert said is not None
+    assert said.flops_per_step is None
     assert next(work_lines(hidden.work)).startswith("work       FLOPs unknown, at least 2.04 GB")
     partly = replace(run.work, modelled=0.9)
     assert next(work_lines(partly)).startswith("work       at least 178.2 GFLOP and 2.04 GB")

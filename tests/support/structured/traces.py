@@ -13,6 +13,7 @@ from perfmodel.readers.trace import (
     MPI_WAIT,
     NO_NAME,
     NULL,
+    ONE_BLOCK,
     PUSH_POP,
     ApiCalls,
     GpuOps,
@@ -130,7 +131,18 @@ def to_trace(program: Program) -> Trace:
         nvtx_last_ns=max(range_ends, default=None if gpu else 0),
         utc_start_ns=1_700_000_000_000_000_000,
         mpi_from_nvtx=False,
+        single=_single(operations),
     )
+
+
+def _single(operations: Operations) -> dict[str, int]:
+    """Kernels that are launched with one block, of 128 threads, for most of their time."""
+    kernel = operations.kind == KERNEL
+    code = operations.code[kernel]
+    spent = (operations.end_ns - operations.start_ns)[kernel]
+    whole = np.bincount(code, spent, len(operations.names))
+    alone = np.bincount(code, spent * (operations.grid[kernel] == 1), len(operations.names))
+    return {operations.names[i]: ONE_BLOCK for i in np.flatnonzero(2 * alone > whole).tolist()}
 
 
 def _thread_of(one: Range) -> int:
