@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from perfmodel.analysis.rates import Rate
     from perfmodel.analysis.serving import ServingRow
     from perfmodel.analysis.steps import StepBreakdown
+    from perfmodel.analysis.verdict import Summary
     from perfmodel.base.gpu import Gpu
     from perfmodel.machines.machine import Machine
     from perfmodel.models.roofline import Point, Roofline
@@ -180,6 +181,13 @@ class RunAnalysis:
     def traces(self) -> tuple[Trace, ...]:
         """The reports of the run."""
         return self.measured.traces
+
+    @property
+    def summary(self) -> Summary:
+        """The verdict on the run, and what a reader sees first."""
+        from perfmodel.analysis.verdict import summarize
+
+        return summarize(self)
 
     def __repr__(self) -> str:
         return (

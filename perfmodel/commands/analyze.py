@@ -11,6 +11,7 @@ import click
 from perfmodel.base.errors import ReportError
 from perfmodel.commands import _options
 from perfmodel.commands._output import Progress, echo, emit, say_error, warn
+from perfmodel.render.first_screen import SECTIONS
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import Analysis
@@ -50,9 +51,10 @@ def _print_schema(context: click.Context, _: click.Parameter, asked: bool) -> No
     help="What was recorded, for --db: programs of one name are compared over commits.",
 )  # fmt: skip
 @click.option(
-    "--section", type=click.Choice(["levels"]),
-    help="Print one section: the steps' levels, layers and other candidates.",
+    "--section", type=click.Choice(SECTIONS),
+    help="Print the tables of one section, or all of them, in place of the first screen.",
 )  # fmt: skip
+@click.option("--brief", is_flag=True, help="Print a line for each run.")
 @click.option(
     "--evidence", metavar="KEY",
     help="Print what is behind a finding (its kind) or a number (its path in analysis.json, such "
@@ -81,7 +83,11 @@ def analyze(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: An
     db, plots = options["db"], not options["no_plots"]
     source = options["commit"], options["benchmark"]
     key = options["evidence"]
-    analysis = analyzed(reports, options, _options.engine_of(options), whole=key is not None)
+    # the first screen counts the warnings, and its sections print them
+    said = fmt != "text" or key is not None or options["section"] == "all"
+    analysis = analyzed(
+        reports, options, _options.engine_of(options), whole=key is not None, said=said
+    )
     if key is not None:
         from perfmodel.render import evidence
         from perfmodel.render.analysis_json import analysis_document
@@ -105,7 +111,8 @@ def analyze(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: An
         from perfmodel.render.stacks import folded_stacks
 
         write_text(options["stacks"], folded_stacks(analysis))
-    emit(summary.result(analysis, options["section"]), fmt, out, makes={"": write})
+    shown = summary.result(analysis, options["section"], brief=options["brief"])
+    emit(shown, fmt, out, makes={"": write})
     exit_of(analysis)
 
 
@@ -133,8 +140,9 @@ def analyzed(
     *,
     whole: bool | int = True,
     unpacked: Path | None = None,
+    said: bool = True,
 ) -> Analysis:
-    """Read and analyze reports with the values of `_options.analysis`; warn.
+    """Read and analyze reports with the values of `_options.analysis`; warn if that is `said`.
 
     All of every report is kept, or of the first ones, for who looks further into them; what is
     unpacked of these for as long as its folder is there.
@@ -166,7 +174,7 @@ def analyzed(
         )
     for error in found.failed:
         say_error(error)
-    for run in found.runs:
+    for run in found.runs if said else ():
         for warning in run.warnings:
             warn(warning)
     return found

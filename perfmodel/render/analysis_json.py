@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import perfmodel
 from perfmodel.analysis import sweeps
 from perfmodel.analysis.rows import own_roof
+from perfmodel.analysis.verdict import Summary, Verdict
 from perfmodel.base.document import LEFT_OUT, pick, plain
 from perfmodel.models.roofline import Point
 from perfmodel.programs.findings import Finding
@@ -209,6 +210,10 @@ class RunDocument(WorkDocument):
         Name of the run.
     program : str
         Kind of program that it was recognized as.
+    verdict
+        What limits a step, and the first thing to do.
+    summary
+        What the first screen shows.
     levels, layers, candidates
         The steps and the levels around and inside them, layers one by one, and what else may be
         the step; empty where no GPU operations time the steps.
@@ -237,6 +242,8 @@ class RunDocument(WorkDocument):
     machine: MachineDocument | None
     workload: WorkloadDocument
     program: str
+    verdict: Verdict
+    summary: Summary
     batch: BatchDocument
     levels: tuple[LevelRow, ...]
     layers: tuple[LayerTime, ...]
@@ -331,6 +338,8 @@ def _run(run: RunAnalysis) -> RunDocument:
             run.totals,
         ),
         program=run.program.name,
+        verdict=run.summary.verdict,
+        summary=run.summary,
         batch=_batch(run),
         levels=() if steps is None else steps.levels,
         layers=() if steps is None else steps.layers,

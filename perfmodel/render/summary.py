@@ -16,7 +16,7 @@ from perfmodel.analysis.warnings import lacking
 from perfmodel.base.units import percent, si
 from perfmodel.programs.identify import read_mark
 from perfmodel.readers.trace import TORCH_PROFILER, Trace
-from perfmodel.render import messages, operators, serving, tables
+from perfmodel.render import first_screen, messages, operators, serving, tables
 from perfmodel.render.result import Block, Result
 from perfmodel.timing.copies import tells_devices
 
@@ -35,13 +35,36 @@ _LONGEST: Final = 200
 """Letters of a message of Nsight Systems that are shown."""
 
 
-def result(analysis: Analysis, section: str | None = None) -> Result:
-    """Return an analysis in every format; of the text one section, if that is named."""
+def result(analysis: Analysis, section: str | None = None, *, brief: bool = False) -> Result:
+    """Return an analysis in every format; of the text the first screen, or the section named."""
     return Result(
-        text=_blocks(analysis) if section is None else _section(analysis.fitted),
+        text=_first(analysis, brief=brief) if section is None else _chosen(analysis, section),
         document=lambda: _document(analysis),
         tables=_tables(analysis),
     )
+
+
+def _first(analysis: Analysis, *, brief: bool) -> Iterator[Block]:
+    """The first screen; with `brief` a line for each run."""
+    if brief:
+        yield [first_screen.brief(run) for run in analysis.runs]
+        return
+    if len(analysis.runs) > 1:
+        yield tables.sweep_text(analysis)
+        yield from sweeps.trends(analysis.runs)
+    yield first_screen.screen(analysis.fitted)
+
+
+def _chosen(analysis: Analysis, section: str) -> Iterator[Block]:
+    """The blocks of a section."""
+    run = analysis.fitted
+    if section == "levels":
+        yield from _levels(run)
+    elif section == "warnings":
+        yield list(dict.fromkeys(w for one in analysis.runs for w in one.warnings)) or "no warning"
+    else:
+        found = [block for name, block in _blocks(analysis) if section in (name, "all")]
+        yield from found or [f"Nothing is known of {section} in this recording."]
 
 
 def _document(analysis: Analysis) -> dict[str, object]:
@@ -57,57 +80,60 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
         yield replace(table, title=name)
 
 
-def _blocks(analysis: Analysis) -> Iterator[Block]:
+def _blocks(analysis: Analysis) -> Iterator[tuple[str, Block]]:
+    """All blocks of the text, each with the name of its section."""
     run = analysis.fitted
     if len(analysis.runs) > 1:
-        yield tables.sweep_text(analysis)
-        yield from sweeps.trends(analysis.runs)
+        yield "ranges", tables.sweep_text(analysis)
+        for trend in sweeps.trends(analysis.runs):
+            yield "ranges", trend
         fits = ", which fits the roofline" if run.roofline is not None else ""
-        yield f"Details of {run.label}{fits}:"
-    yield list(what_ran(run))
+        yield "ranges", f"Details of {run.label}{fits}:"
+    yield "", list(what_ran(run))
     if not run.workload.ranges and run.steps is not None:  # no FLOPs are known
-        yield tables.step_parts(run)
+        yield "ranks", tables.step_parts(run)
         if run.program.step_clock == "gpu":
             yield from _why_idle(run.steps)
         if run.steps.categories:
-            yield tables.categories(run)
+            yield "kernels", tables.categories(run)
         if run.steps.kernels:
-            yield tables.kernels(run)
-    if run.serving:
-        yield from serving.tables(run.serving)
+            yield "kernels", tables.kernels(run)
+    for table in serving.tables(run.serving) if run.serving else ():
+        yield "serving", table
     if run.work:
-        yield list(operators.work_lines(run.work))
-        yield operators.operators_text(run.work)
+        yield "operators", list(operators.work_lines(run.work))
+        yield "operators", operators.operators_text(run.work)
         if run.work.modelled and run.work.source != "layers":  # those are phases themselves
-            yield operators.phases(run.work)
+            yield "operators", operators.phases(run.work)
         if (counted := operators.counted_text(run.work)) is not None:
-            yield counted
+            yield "operators", counted
         if run.work.modules:
-            yield operators.modules_text(run.work)
-    yield tables.ranges_text(run)
+            yield "operators", operators.modules_text(run.work)
+    yield "ranges", tables.ranges_text(run)
     if any(run.rates.values()):
-        yield tables.rates_text(run)
+        yield "ranges", tables.rates_text(run)
     if run.copies:
-        yield tables.copies(run)
+        yield "ranges", tables.copies(run)
     if run.collectives:
-        yield tables.collectives_text(run)
+        yield "ranks", tables.collectives_text(run)
     if any(late.caused_s for late in run.late):
-        yield tables.late_ranks_text(run)
+        yield "ranks", tables.late_ranks_text(run)
     if len(run.ranks) > 1 and run.workload.ranges:
-        yield tables.ranks_text(run)
+        yield "ranks", tables.ranks_text(run)
     if run.outliers:
-        yield tables.outliers(run).first(tables.SHOWN, tables.ALL)
+        yield "ranks", tables.outliers(run).first(tables.SHOWN, tables.ALL)
     if len(run.ranks) > 2 and run.skew:  # of two ranks the table of ranks says it all
-        yield tables.collective_skew_text(run)
+        yield "ranks", tables.collective_skew_text(run)
     if run.workload.ranges and run.steps is not None:
         yield from _why_idle(run.steps)
-    yield from messages.blocks(run)
+    for block in messages.blocks(run):
+        yield "ranks", block
     if analysis.points:
-        yield tables.points_text(analysis)
-    yield list(_findings(run))
+        yield "ranges", tables.points_text(analysis)
+    yield "findings", list(_findings(run))
 
 
-def _section(run: RunAnalysis) -> Iterator[Block]:
+def _levels(run: RunAnalysis) -> Iterator[Block]:
     """The steps: how they were found, the levels around and inside them, and other candidates."""
     yield list(what_ran(run))
     yield from (
@@ -115,8 +141,10 @@ def _section(run: RunAnalysis) -> Iterator[Block]:
     )
 
 
-def _why_idle(steps: StepBreakdown) -> Iterator[Block]:
-    yield from (table for table in (tables.idle_text(steps), tables.path_text(steps)) if table.rows)
+def _why_idle(steps: StepBreakdown) -> Iterator[tuple[str, Block]]:
+    for table in (tables.idle_text(steps), tables.path_text(steps)):
+        if table.rows:
+            yield "idle", table
 
 
 def what_ran(run: RunAnalysis) -> Iterator[str]:

@@ -14,7 +14,8 @@ from support.cli import succeeds
 
 COUNTED = ROOT / "tests" / "golden" / "ncu" / "h200_cublas.csv.xz"
 SIZES = ("-D", 784, "-H", 512, "-C", 10, "-B", 3000)
-OPEN = {"copied", "versions", "elapsed_s", "flops_by_type", "peak_flops_per_s", "bandwidth_bytes_per_s",
+OPEN = {"copied", "versions", "elapsed_s", "flops_by_type", "peak_flops_per_s",
+        "bandwidth_bytes_per_s",
         "ceilings_flops_per_s", "bytes", "intensity_flops_per_byte", "case", "causes", "means",
         "sizes", "grid", "parts", "products_flops", "convention", "settings",
         "asked_bytes", "peaks_by_memory_bytes"}  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -101,7 +101,7 @@ def lead(run: RunAnalysis, said: WhatIf | None) -> Lead:
     queued = run.batch.queued_s is not None
     fitted = [rate for rate in run.rates.values() if rate is not None]
     return Lead(
-        sentence=_sentence(run, found),
+        sentence=run.summary.verdict.text,
         tiles=tuple(_tiles(run)),
         parts=found,
         parts_of="GPU busy time by range" if queued else "host time by range",
@@ -149,20 +149,6 @@ def _inside(run: RunAnalysis, row: RangeRow, *, queued: bool) -> list[tuple[Rang
     inner = [r for r in run.ranges if r.path[:-1] == row.path]
     timed = [(r, r.gpu_busy_s if queued else r.host_s) for r in inner]
     return [(r, s) for r, s in timed if s]
-
-
-def _sentence(run: RunAnalysis, found: Sequence[Part]) -> str:
-    """Name what takes most of a batch, and why the GPU idles; the tiles have the numbers."""
-    named = [p for p in found if p.what == "range"]
-    said = "No range inside the steps says what takes their time"
-    if named:
-        said = f"The largest part of a median step is {max(named, key=lambda p: p.seconds).name}"
-    causes: dict[str, float] = {}
-    for one in run.steps.idle if run.steps else ():
-        causes[one.cause] = causes.get(one.cause, 0.0) + one.seconds
-    if causes:
-        said += f"; where the GPU idles, it is mostly by {max(causes, key=lambda c: causes[c])}"
-    return said + "."
 
 
 def _tiles(run: RunAnalysis) -> Iterator[Tile]:

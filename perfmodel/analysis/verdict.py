@@ -1,0 +1,358 @@
+"""The verdict on a run: what limits a step, what to do, and what the step would then take.
+
+One object, made once, which the terminal, the page, JSON and notebooks show.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from perfmodel.base.units import percent, si
+from perfmodel.readers.trace import TORCH_PROFILER
+
+if TYPE_CHECKING:
+    from perfmodel.analysis.result import RankRow, RunAnalysis
+    from perfmodel.programs.findings import Finding
+
+FIXES: Final = 3
+"""Findings that a summary shows."""
+CAVEATS: Final = 2
+"""Caveats that a summary shows."""
+_LEADS: Final = 0.05
+"""A finding that would save this share of a step is named in the verdict: times of the same step
+differ by less from run to run (benchmarks/results/reruns.json)."""
+_MOST: Final = 0.5
+"""Above this share a part is most of the whole."""
+_OUTSIDE: Final = 0.05
+"""Share of the GPU's time outside steps that a reader must know of."""
+_FEW: Final = 3
+"""Fewer steps say nothing of how far steps differ."""
+_SURE: Final = 0.9
+"""Steps with a lower probability are called unsure, as in `render.summary`."""
+_LAUNCH: Final = re.compile(r"^(cuda|cu|hip)(Module)?Launch")
+
+Part = Literal["compute", "communication", "waiting", "copies", "idle"]
+_LIMITS: Final[dict[Part, str]] = {
+    "compute": "The GPU limits the step: it computes {share} of the time",
+    "communication": "Communication that nothing hides takes {share} of the step",
+    "waiting": "Ranks wait for each other {share} of the step",
+    "copies": "Copies that nothing hides take {share} of the step",
+    "idle": "The GPU is idle {share} of the step",
+}
+_WITHOUT_GPU: Final[dict[Part, str]] = {
+    "compute": "Work outside MPI takes {share} of the step",
+    "communication": "MPI takes {share} of the step",
+    "waiting": "Ranks wait for each other {share} of the step",
+    "copies": "Copies take {share} of the step",
+    "idle": "{share} of the step is unexplained",
+}
+
+
+_CAUSES: Final = {
+    "launch_bound": "while the CPU launches kernels",
+    "host_compute": "while the CPU works between kernel launches",
+    "blocking_sync": "after synchronization",
+    "allocation": "while memory is allocated",
+    "pageable_copy": "while pageable memory is copied",
+    "collective": "while ranks communicate",
+    "dependency": "while streams wait for each other",
+}
+"""Causes of idle time, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What limits a step.
+
+    Attributes
+    ----------
+    text : str
+        One or two sentences.
+    kind : str
+        Of the first finding, where that leads; else the largest part of a step (`compute`,
+        `communication`, `waiting`, `copies`, `idle`); `kernels_not_recorded`, `outside_steps` and
+        `cold_start` where the recording does not show what limits a step.
+    saving_s : float or None
+        What the first finding would save.
+    rank : int or None
+        The late rank.
+    """
+
+    text: str
+    kind: str
+    saving_s: float | None = None
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankBar:
+    """A median step of a rank, as recorded, in parts that add up to it."""
+
+    rank: int
+    step_s: float
+    compute_s: float
+    communication_s: float
+    waiting_s: float
+    copies_s: float
+    idle_s: float
+
+    def part_s(self, part: Part) -> float:
+        """Seconds of a part."""
+        seconds: float = getattr(self, f"{part}_s")
+        return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A finding in a summary: what to do, what it saves, and what a step then takes.
+
+    `sure` says why the saving is not sure, '' where it is.
+    """
+
+    kind: str
+    title: str
+    action: str
+    saving_s: float | None
+    step_s: float | None
+    share: float | None
+    sure: str
+    line: str | None
+    range: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a reader sees first.
+
+    Attributes
+    ----------
+    verdict : Verdict
+    recorded_s, step_s : float
+        The median step as recorded, and without the profiler where that is known.
+    low_s, high_s : float or None
+        An interval of `step_s` that holds nine in ten, where a profiler makes steps longer.
+    recorder : str
+        The profiler, where it does; else ''.
+    steps, ranks : int
+    uses_gpu : bool
+    bars : tuple of RankBar
+    fixes : tuple of Fix
+        At most `FIXES`; `findings` counts all.
+    findings : int
+    bound_s : float or None
+        A step of the work alone: without idle time and waiting, of the rank with most of it.
+    mfu : float or None
+    caveats : tuple of str
+        At most `CAVEATS`.
+    warnings : int
+        How many there are.
+    """
+
+    verdict: Verdict
+    recorded_s: float
+    step_s: float
+    low_s: float | None
+    high_s: float | None
+    recorder: str
+    steps: int
+    ranks: int
+    uses_gpu: bool
+    bars: tuple[RankBar, ...]
+    fixes: tuple[Fix, ...]
+    findings: int
+    bound_s: float | None
+    mfu: float | None
+    caveats: tuple[str, ...]
+    warnings: int
+
+
+def summarize(run: RunAnalysis) -> Summary:
+    """Sum up a run: its verdict, its parts, the first findings and what to know of them."""
+    recorder = run.steps.facts.recorder if run.steps else None
+    longer = recorder if recorder is not None and recorder.matters else None
+    recorded_s = run.batch.median.value
+    step_s = longer.without_s if longer and longer.without_s is not None else recorded_s
+    bars = tuple(bar for row in run.ranks if (bar := _bar(row)) is not None)
+    uses_gpu = any(row.gpu is not None for row in run.ranks)
+    work = [bar.step_s - bar.idle_s - bar.waiting_s for bar in bars]
+    bound_s = min(max(work), step_s) if work and max(work) > 0 else None
+    return Summary(
+        verdict=_verdict(run, bars, step_s, uses_gpu=uses_gpu),
+        recorded_s=recorded_s,
+        step_s=step_s,
+        low_s=longer.low_s if longer else None,
+        high_s=longer.high_s if longer else None,
+        recorder=longer.name if longer else "",
+        steps=run.batch.count,
+        ranks=len(run.ranks),
+        uses_gpu=uses_gpu,
+        bars=bars,
+        fixes=tuple(_fix(run, one, step_s) for one in run.findings[:FIXES]),
+        findings=len(run.findings),
+        bound_s=bound_s,
+        mfu=run.work.mfu.of_step if run.work and run.work.mfu else None,
+        caveats=tuple(_caveats(run, uses_gpu=uses_gpu))[:CAVEATS],
+        warnings=len(run.warnings),
+    )
+
+
+def _bar(row: RankRow) -> RankBar | None:
+    """The parts of a rank's step; None where they are not known."""
+    step_s, compute_s = row.batch_s, row.compute_s
+    if not step_s or compute_s is None:
+        return None
+    exposed_s, copies_s = row.exposed_communication_s or 0.0, row.copy_s or 0.0
+    waiting_s = min(row.waiting_s or 0.0, exposed_s)
+    idle_s = row.idle_s or 0.0
+    whole_s = compute_s + exposed_s + copies_s + idle_s
+    scale = step_s / whole_s if whole_s > 0 else 1.0
+    parts = (compute_s, exposed_s - waiting_s, waiting_s, copies_s, idle_s)
+    return RankBar(row.rank, step_s, *(scale * seconds for seconds in parts))
+
+
+def _fix(run: RunAnalysis, one: Finding, step_s: float) -> Fix:
+    saving_s = one.true_saving_s
+    own_s = run.batch.median.value if one.saving_without_recorder_s is None else step_s
+    of_s = run.batch.mean_s if one.of_mean else own_s
+    few = f"only {run.batch.count} step{'s' * (run.batch.count != 1)}"
+    return Fix(
+        kind=one.kind,
+        title=one.title,
+        action=one.action,
+        saving_s=saving_s,
+        step_s=None if saving_s is None else max(of_s - saving_s, 0.0),
+        share=one.share,
+        sure=few if run.batch.count < _FEW else "",
+        line=one.line,
+        range=one.range,
+    )
+
+
+def _verdict(
+    run: RunAnalysis, bars: tuple[RankBar, ...], step_s: float, *, uses_gpu: bool
+) -> Verdict:
+    """Say what limits a step, and the first thing to do; or why the recording does not show it."""
+    if (unseen := _not_recorded(run)) is not None:
+        return unseen
+    part, limit = _limit(run, bars, step_s, uses_gpu=uses_gpu)
+    first = next((one for one in run.findings if one.true_saving_s is not None), None)
+    if first is None or (first.share or 0.0) < _LEADS:
+        small = "No finding would save 5 % of a step" if first else "Nothing would save 1 % of it"
+        return Verdict(f"{limit}. {small}.", part, first.true_saving_s if first else None)
+    title = f"{first.title[0].upper()}{first.title[1:]}. Without that a step takes up to"
+    less = f"{si(first.true_saving_s, 's')} ({percent(first.share or 0.0)}) less."
+    if first.kind not in _OF_RANKS:
+        return Verdict(f"{limit}. {title} {less}", first.kind, first.true_saving_s)
+    late = re.search(r"\brank (\d+)", first.title)
+    return Verdict(
+        f"{title} {less}", first.kind, first.true_saving_s, int(late[1]) if late else None
+    )
+
+
+_OF_RANKS: Final = ("straggler", "waiting_mpi", "shared_gpu")
+
+
+def _limit(
+    run: RunAnalysis, bars: tuple[RankBar, ...], step_s: float, *, uses_gpu: bool
+) -> tuple[Part, str]:
+    """The largest part of the slowest rank's step, and a sentence that says so.
+
+    Time that the profiler costs is idle time of the GPU, which a step without it does not have.
+    """
+    if not bars:
+        return "compute", f"A step takes {si(step_s, 's')}"
+    slowest = max(bars, key=lambda bar: bar.step_s)
+    less_s = slowest.step_s * (1.0 - step_s / run.batch.median.value)
+    parts: dict[Part, float] = {part: slowest.part_s(part) for part in _LIMITS}
+    parts["idle"] = max(parts["idle"] - less_s, 0.0)
+    part = max(parts, key=lambda name: parts[name])
+    share = parts[part] / (sum(parts.values()) or 1.0)
+    said = (_LIMITS if uses_gpu else _WITHOUT_GPU)[part].format(share=percent(share))
+    return part, said + _mostly(run, part)
+
+
+def _mostly(run: RunAnalysis, part: Part) -> str:
+    """What most of a part is, where one kind of it is most."""
+    if run.steps is None:
+        return ""
+    if part == "compute":
+        busy = {
+            c.category: c.seconds for c in run.steps.categories if c.category != "communication"
+        }
+        words = ", mostly {}"
+    elif part == "idle":
+        busy = {}
+        facts = run.steps.facts.unrecorded or run.steps.facts
+        for one in facts.idle:
+            busy[one.cause] = busy.get(one.cause, 0.0) + one.seconds
+        busy = {_CAUSES.get(cause, cause): seconds for cause, seconds in busy.items()}
+        words = ", mostly {}"
+    else:
+        return ""
+    total = sum(busy.values())
+    most = max(busy, key=lambda name: busy[name], default="")
+    return words.format(most) if total and busy[most] > _MOST * total else ""
+
+
+def _not_recorded(run: RunAnalysis) -> Verdict | None:
+    """A verdict on a recording that does not show the steps."""
+    launches = sum(_launches(run))
+    if launches and not any(len(trace.ops) for trace in run.traces):
+        torch = any(t.recorder == TORCH_PROFILER for t in run.traces)
+        flag = "activities=[CPU, CUDA]" if torch else "--trace=cuda,nvtx"
+        return Verdict(
+            f"The kernels were not recorded: {launches:,} kernel launches and no kernel. Record "
+            f"them with {flag}.",
+            "kernels_not_recorded",
+        )
+    steps = run.steps if run.program.step_clock == "gpu" else None
+    if steps is not None and steps.unattributed > _MOST:
+        return Verdict(
+            f"{percent(steps.unattributed)} of the GPU's time is outside the steps. Name the range "
+            f"that is one step with --batch-range, or see --section levels.",
+            "outside_steps",
+        )
+    gaps = [gap for one in (steps.idle if steps else ()) for gap in one.gaps if gap.call]
+    longest = max(gaps, key=lambda gap: gap.seconds, default=None)
+    if longest is not None and run.batch.count == 1 and longest.seconds > _MOST * (
+        run.batch.median.value
+    ):  # fmt: skip
+        whole = si(run.batch.median.value, "s")
+        return Verdict(
+            f"One {longest.call} takes {si(longest.seconds, 's')} of {whole}: this is a cold "
+            f"start. Record later steps.",
+            "cold_start",
+        )
+    return None
+
+
+def _launches(run: RunAnalysis) -> Iterator[int]:
+    """Kernel launches of each report."""
+    for trace in run.traces:
+        codes = [i for i, name in enumerate(trace.strings) if _LAUNCH.match(name)]
+        if codes and len(trace.api):
+            yield sum(int((trace.api.name == code).sum()) for code in codes)
+
+
+def _caveats(run: RunAnalysis, *, uses_gpu: bool) -> Iterator[str]:
+    """What to know of the numbers, what matters most first."""
+    steps, count = run.steps, run.batch.count
+    if steps is not None and len(steps.candidates) > 1 and steps.candidates[0].score < _SURE:
+        yield (
+            f"What a step is, is not sure ({percent(steps.candidates[0].score)}): "
+            f"see --section levels"
+        )
+    if steps is not None and run.program.step_clock == "gpu" and steps.unattributed > _OUTSIDE:
+        yield f"{percent(steps.unattributed)} of the GPU's time is outside the steps"
+    if count < _FEW:
+        yield f"Only {count} step{'s' * (count != 1)} recorded: no interval; record more"
+    if uses_gpu and not run.workload.ranges and not (run.work and run.work.modelled):
+        torch = any(trace.recorder == TORCH_PROFILER for trace in run.traces)
+        flag = "record_shapes=True" if torch else "--pytorch=autograd-shapes-nvtx"
+        if run.program.name in ("pytorch", "steps"):
+            yield f"FLOPs and MFU are unknown; record sizes with {flag}"
+        else:
+            yield "FLOPs and MFU are unknown: the recording has no sizes of operators"
