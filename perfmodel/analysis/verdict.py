@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from perfmodel.base.units import percent, si
 from perfmodel.readers.trace import TORCH_PROFILER
+from perfmodel.timing.trim import LAUNCHES
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import RankRow, RunAnalysis
@@ -32,7 +33,6 @@ _FEW: Final = 3
 """Fewer steps say nothing of how far steps differ."""
 _SURE: Final = 0.9
 """Steps with a lower probability are called unsure, as in `render.summary`."""
-_LAUNCH: Final = re.compile(r"^(cuda|cu|hip)(Module)?Launch")
 
 Part = Literal["compute", "communication", "waiting", "copies", "idle"]
 _LIMITS: Final[dict[Part, str]] = {
@@ -332,7 +332,7 @@ def _not_recorded(run: RunAnalysis) -> Verdict | None:
 def _launches(run: RunAnalysis) -> Iterator[int]:
     """Kernel launches of each report."""
     for trace in run.traces:
-        codes = [i for i, name in enumerate(trace.strings) if _LAUNCH.match(name)]
+        codes = [i for i, name in enumerate(trace.strings) if name.startswith(LAUNCHES)]
         if codes and len(trace.api):
             yield sum(int((trace.api.name == code).sum()) for code in codes)
 

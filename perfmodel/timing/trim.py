@@ -33,6 +33,8 @@ from perfmodel.timing.range_times import Attribution
 from perfmodel.timing.run import TimedReport
 from perfmodel.timing.step_report import lightened
 
+LAUNCHES = ("cudaLaunch", "cuLaunch", "hipLaunch", "hipModuleLaunch")
+"""What calls that launch kernels begin with."""
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 
 
@@ -72,7 +74,8 @@ def needed(trace: Trace, found: Attribution, *, replays: bool) -> tuple[Bool, Bo
     What is needed of a report is among what is needed of its parts.
     """
     replays |= any(name.startswith(_GRAPH_LAUNCHES) for name in trace.strings)
-    waits = np.array(["Synchronize" in s for s in trace.strings] + [False], np.bool_)
+    asked = ["Synchronize"] if len(trace.ops) else ["Synchronize", *LAUNCHES]  # what launched them
+    waits = np.array([any(a in s for a in asked) for s in trace.strings] + [False], np.bool_)
     return _operations(trace, found, replays=replays), waits[trace.api.name]
 
 

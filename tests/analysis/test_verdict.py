@@ -1,4 +1,4 @@
-"""The verdict and the first screen: on recordings with a known fault, and on every kind of program."""
+"""The verdict and the first screen: on known faults, and on every kind of program."""
 
 from __future__ import annotations
 
