@@ -20,7 +20,10 @@ from perfmodel.workloads import load
 from support import build_kineto, build_others
 
 EXAMPLE = ROOT / "perfmodel" / "workloads" / "examples" / "pytorch_mlp.toml"
-NAMES = ("gpt_shapes", "bert_shapes", "gan_shapes")
+NAMES = (
+    "gpt_shapes",
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ("bert_shapes", "gan_shapes")),
+)
 
 
 def work_of(report: Path) -> StepWork:
@@ -69,7 +72,10 @@ def shown(report: Path) -> object:
     return run.batch.label, run.batch.count, ranks, copies, kernels
 
 
-@pytest.mark.parametrize("name", ["gpt_modules_timing", "cupy_streams", "gpt_unnamed", "gpt_ddp"])
+@pytest.mark.parametrize("name", [
+    "gpt_modules_timing", *(pytest.param(name, marks=pytest.mark.slow)
+                            for name in ("cupy_streams", "gpt_unnamed", "gpt_ddp")),
+])  # fmt: skip
 @pytest.mark.parametrize("write", [build_others.rocpd_of, build_others.xplane_of])
 def test_steps_take_equally_long_in_files_of_other_profilers(
     name: str, write: Callable[[Trace, Path], Path], tmp_path: Path

@@ -54,7 +54,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *words: str | Path, large: bool) -> t
         ("timeline", "--format", "json", "--api", "--batch", "0"),
         ("timeline", "--perfetto", "-o", "-", "--batch", "1:3"),
         ("timeline", "--batch", "999999"),
-        ("report", "-o", "-"),
+        pytest.param(("report", "-o", "-"), marks=pytest.mark.slow),
         ("whatif", "--format", "json"),
         ("memory", "--format", "json"),
     ],

@@ -36,6 +36,7 @@ def truth(report: Path) -> dict[str, Any]:
     return said_of(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_changes_the_file_alone(
     name: str, report: Path, truth: dict[str, Any], tmp_path: Path

@@ -178,6 +178,7 @@ def test_a_statistic_that_is_missing_among_others_is_a_warning(bare: Path) -> No
 # --- formulas
 
 
+@pytest.mark.slow
 def test_formulas(tmp_path: Path) -> None:
     text = succeeds("formulas")
     assert "forward GEMM 1" in text

@@ -282,8 +282,8 @@ def test_signals_that_are_ignored_stay_so(report: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        ("compare {0} {1} --fail-if-slower 5%", 7),
-        ("compare {0} {1} --fail-if-slower 5% --json", 7),
+        pytest.param("compare {0} {1} --fail-if-slower 5%", 7, marks=pytest.mark.slow),
+        pytest.param("compare {0} {1} --fail-if-slower 5% --json", 7, marks=pytest.mark.slow),
         ("compare {0} {0} --fail-if-slower 1%", 8),
         ("analyze /dev/null/nothing", 3),
         ("stats {0}", 0),

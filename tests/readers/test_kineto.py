@@ -46,6 +46,7 @@ def analysis_of(*paths: Path) -> Any:
     return analyze_reports(list(paths), Options()).fitted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 def test_operators_of_both_recordings_are_equal(name: str, tmp_path: Path) -> None:
     report = PROGRAMS / f"{name}.sqlite.xz"
