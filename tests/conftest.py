@@ -24,7 +24,7 @@ NSYS_VERSION = "2024.2.3"
 
 # The same examples in every run; a busy machine is no failure.
 settings.register_profile("all", deadline=None, max_examples=50, derandomize=True)
-settings.register_profile("quick", parent=settings.get_profile("all"), max_examples=25)  # make test
+settings.register_profile("quick", parent=settings.get_profile("all"), max_examples=10)  # make test
 settings.load_profile("all")
 
 
@@ -81,10 +81,12 @@ def nsys_stats(nsys: str) -> Callable[[Path, str], str]:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Handle SIGINT as in the foreground: a shell's background jobs ignore it, and so do theirs."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Handle signals as in the foreground: what a shell or nohup started ignores some of them."""
+    interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)
+    hung_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, interrupted)
+    signal.signal(signal.SIGHUP, hung_up)
 
 
 @pytest.fixture(scope="module")

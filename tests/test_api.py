@@ -45,8 +45,11 @@ def test_the_public_names() -> None:
 
 
 @pytest.mark.parametrize(
-    "first", ["", "import perfmodel.analysis.runs", "import perfmodel.cli, perfmodel.api",
-              "from perfmodel import *", "perfmodel.read"]
+    "first",
+    [pytest.param("", marks=pytest.mark.slow), "import perfmodel.analysis.runs",
+     "import perfmodel.cli, perfmodel.api",
+     pytest.param("from perfmodel import *", marks=pytest.mark.slow),
+     pytest.param("perfmodel.read", marks=pytest.mark.slow)]
 )  # fmt: skip
 def test_public_names_are_functions_whatever_was_imported_before(first: str) -> None:
     """No module of the package may be called as one of its functions."""

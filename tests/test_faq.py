@@ -27,29 +27,29 @@ def _no_ranges() -> tuple[object, ...]:
     report.thread(rank=0)
     report.diagnostic("No NVTX events collected. Does the process use NVTX?")
     report.write(Path("report.sqlite"))
-    return "analyze", "report.sqlite"
+    return "analyze", "--section", "all", "report.sqlite"
 
 
 def _raw() -> tuple[object, ...]:
     Path("report.nsys-rep").write_bytes(b"not an export")
-    return "analyze", "report.nsys-rep"
+    return "analyze", "--section", "all", "report.nsys-rep"
 
 
 def _cut_short() -> tuple[object, ...]:
     whole = (PROFILES / BASE).read_bytes()
     Path("report.sqlite").write_bytes(whole[: len(whole) // 2])
-    return "analyze", "report.sqlite"
+    return "analyze", "--section", "all", "report.sqlite"
 
 
 def _still_running() -> tuple[object, ...]:
     shutil.copy(PROFILES / BASE, "report.sqlite")
     Path("report.sqlite-journal").write_bytes(b"x" * 600)
-    return "analyze", "report.sqlite"
+    return "analyze", "--section", "all", "report.sqlite"
 
 
 def _without_mpi() -> tuple[object, ...]:
     training_report(Path("report.sqlite"), Training(mpi=False, p=2))
-    return "analyze", "report.sqlite"
+    return "analyze", "--section", "all", "report.sqlite"
 
 
 def _large_counts() -> tuple[object, ...]:
@@ -61,7 +61,7 @@ def _large_counts() -> tuple[object, ...]:
             thread.range("batch iteration", start, start + 900)
             thread.range("MPI_Allreduce", start + 100, start + 800)
     report.write(Path("report.sqlite"))
-    return "analyze", "report.sqlite"
+    return "analyze", "--section", "all", "report.sqlite"
 
 
 def _on_a_cpu() -> tuple[object, ...]:
@@ -71,32 +71,32 @@ def _on_a_cpu() -> tuple[object, ...]:
 
 def _without_gpu() -> tuple[object, ...]:
     training_report(Path("report.sqlite"), Training(gpu=False, p=2))
-    return "analyze", "report.sqlite"
+    return "analyze", "--section", "all", "report.sqlite"
 
 
 def _unknown() -> tuple[object, ...]:
     training_report(Path("report.sqlite"), Training(mpi=False, gpu=False, p=1))
-    return "analyze", "report.sqlite"
+    return "analyze", "--section", "all", "report.sqlite"
 
 
 def _other_batch() -> tuple[object, ...]:
     training_report(Path("report.sqlite"), Training(p=2))
-    return "analyze", "report.sqlite", "--batch-range", "training step"
+    return "analyze", "--section", "all", "report.sqlite", "--batch-range", "training step"
 
 
 def _old() -> tuple[object, ...]:
     shutil.copy(ROOT / "tests" / "reports" / "cpu_2ranks_nsys2022.4.2.sqlite", "report.sqlite")
-    return "analyze", "report.sqlite"
+    return "analyze", "--section", "all", "report.sqlite"
 
 
 def _graph() -> tuple[object, ...]:
     queued_report(Path("report.sqlite"), QueuedTraining(graph="whole"), version="2025.3.2")
-    return "analyze", "report.sqlite"
+    return "analyze", "--section", "all", "report.sqlite"
 
 
 def _autograd() -> tuple[object, ...]:
     shutil.copy(PROFILES / "ddp" / "ddp_p2_H512_B3000.sqlite.xz", "report.sqlite.xz")
-    return "analyze", "report.sqlite.xz", "--attribute", "thread"
+    return "analyze", "--section", "all", "report.sqlite.xz", "--attribute", "thread"
 
 
 def _no_memory() -> tuple[object, ...]:

@@ -10,6 +10,8 @@ from support_matrix import Row
 
 from benchmarks.common.folders import DOCS
 
+pytestmark = pytest.mark.slow  # reads every recording of the tests
+
 
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:

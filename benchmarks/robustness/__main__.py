@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.common import folders, results
 from benchmarks.common.pages import markdown, put_parts
+from benchmarks.robustness import many, metamorphic
 from benchmarks.robustness.reading import READING, read_faults
 from benchmarks.robustness.writing import WRITING, prepare, write_faults
 
@@ -57,7 +58,26 @@ def tables() -> dict[str, str]:
                     counts[3] = f"{counts[3]} ¹"
                 rows.append((title, row["tried"], *counts))
         parts[part] = markdown(f"{columns}; Crash=int", rows)
-    return parts | ({"fuzzing": _fuzzed()} if FUZZ.exists() else {})
+    parts |= {"fuzzing": _fuzzed()} if FUZZ.exists() else {}
+    parts |= {"many": _many()} if many.RESULTS.exists() else {}
+    return parts | ({"equal": _equal()} if metamorphic.RESULTS.exists() else {})
+
+
+def _many() -> str:
+    columns = "Report; Command; CPU time=s; Peak memory=B; Ends with"
+    return markdown(columns, [
+        (f"{row['count']:,} {row['kind']}", row["command"], row["cpu_s"], row["peak_bytes"],
+         row["error"].partition("; ")[0] or "an answer")
+        for row in results.read(many.RESULTS)["rows"]
+    ])  # fmt: skip
+
+
+def _equal() -> str:
+    columns = "Report; Cases=int; Equal=int; Wrong=int"
+    return markdown(columns, [
+        (name, row["equal"] + row.get("wrong", 0), row["equal"], row.get("wrong", 0))
+        for name, row in results.read(metamorphic.RESULTS).items()
+    ])  # fmt: skip
 
 
 def _fuzzed() -> str:

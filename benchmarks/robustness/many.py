@@ -140,6 +140,11 @@ def cases(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 }
 
 
+def _recorded() -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = results.read(RESULTS).get("rows", [])
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kind", action="append", choices=COUNTS)
@@ -152,7 +157,8 @@ def main() -> None:
         print(row, flush=True)
         found.append(row)
     if options.record:
-        results.write(RESULTS, {"rows": found})
+        known = {(r["kind"], r["command"]): r for r in [*_recorded(), *found]}
+        results.write(RESULTS, {"rows": [*known.values()]})
     sys.exit(any(row["traceback"] or row["status"] < 0 for row in found))
 
 

@@ -179,7 +179,7 @@ def say_error(message: object) -> None:
 
 def asks_for_json(words: Sequence[str]) -> bool:
     """Whether a command line asks for JSON, so that its errors are JSON, too."""
-    pairs = zip(words, [*words[1:], ""], strict=True)
+    pairs = zip(words, [*words, ""][1:], strict=True)
     return any(
         word in ("--json", "--format=json") or (word, after) == ("--format", "json")
         for word, after in pairs

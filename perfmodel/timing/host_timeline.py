@@ -39,6 +39,8 @@ _ALLOCATING: Final = (
 )  # fmt: skip
 _DRAINING: Final = ("cudaFree", "cuMemFree")
 """Calls that return only when the GPU has done what was launched, as the blocking ones."""
+_MOST_NS: Final = 1 << 55
+"""A year, longer than any launch: multiples of it fit 64 bits, also in damaged reports."""
 _QUICK: Final = 10
 """One in so many launches of kernels is quick: it waits for nothing, however full the queue is."""
 _OF_OTHERS: Final = 5
@@ -130,7 +132,8 @@ def quick_launches(trace: Trace, found: Launched) -> Int64:
     quick, many = one_in(_QUICK, distinct_positions(kernels, len(length)))
     any_, _ = one_in(_QUICK, distinct_positions(found.call, len(length)))
     median, _ = one_in(2, np.arange(len(length)))
-    return np.where(many >= _QUICK, quick, np.minimum(any_, _OF_OTHERS * median))
+    found_ns = np.where(many >= _QUICK, quick, np.minimum(any_, _OF_OTHERS * median))
+    return np.clip(found_ns, 0, _MOST_NS)
 
 
 def host_timeline(

@@ -31,8 +31,6 @@ from perfmodel.timing.spans import Steps
 from perfmodel.timing.stack_times import nodes_at
 from perfmodel.timing.step_times import StepTimes
 
-_LONGEST_NS: Final = 1 << 61
-"""Times are below 2^62, so that a sum with this fits 64 bits."""
 _SETUP: Final = 2
 """An operation can start on an idle GPU so many quick launches after its own has returned, at most:
 of 60 recordings on idle H200s it begins 1 to 1.5 of them after its launch began."""
@@ -296,7 +294,7 @@ def _launch(
     returned = np.where(known, trace.api.end_ns[call], gaps.end_ns)
     name = np.where(known, trace.api.name[call], np.int32(NO_NAME))
     graph = known & graphs[name] | (trace.ops.kind[gaps.op] == GRAPH)
-    queued = known & (returned + min(_SETUP * line.launch_ns, _LONGEST_NS) < gaps.start_ns)
+    queued = known & (returned + _SETUP * line.launch_ns < gaps.start_ns)
     tail = np.full(len(gaps.op), LAUNCH, np.int8)
     tail[graph & ~queued] = OTHER
     tail[queued] = DEPENDENCY

@@ -188,8 +188,9 @@ def layer_times(spans: Sequence[Spans]) -> tuple[LayerTime, ...]:
             index = np.arange(len(order))
             places.append(index - np.maximum.accumulate(np.where(begins, index, 0)))
             times.append(one.gpu_ns[order])
-        spent: Floats = np.concatenate(times).astype(np.float64) * 1e-9
-        medians = _medians(np.concatenate(places), spent)
+        place = np.concatenate(places)
+        spent = np.concatenate(times).astype(np.float64) * 1e-9
+        medians = _medians(place, spent)
         usual = float(np.median(medians))
         spread = float(np.median(np.abs(np.array(medians) - usual)))
         rows += [
@@ -207,9 +208,8 @@ def _medians(place: Int64, spent: Floats) -> list[float]:
     ranked = spent[np.lexsort((spent, place))]
     counts = np.bincount(place)
     begin = np.cumsum(counts) - counts
-    middle: Floats = (ranked[begin + (counts - 1) // 2] + ranked[begin + counts // 2]) / 2
-    found: list[float] = middle.tolist()
-    return found
+    middle = (ranked[begin + (counts - 1) // 2] + ranked[begin + counts // 2]) / 2
+    return [float(seconds) for seconds in middle]
 
 
 def _in_order(spans: Sequence[Spans]) -> list[tuple[int, str]]:

@@ -188,6 +188,7 @@ def test_one_or_two_batches_are_enough(tmp_path: Path, pace: tuple[int, ...]) ->
     assert run.rates["P_flops"].instances == 2 * len(pace)
 
 
+@pytest.mark.slow
 def test_two_hundred_ranks(tmp_path: Path) -> None:
     training = Training(D=8, H=6, C=3, p=200, B=1000, pace=(2, 1, 1))
     run = analyzed(training_report(tmp_path / "r.sqlite", training)).fitted

@@ -546,7 +546,7 @@ def test_faults_of_a_busy_gpu_add_no_idle_time(fault: str) -> None:
 # --- reports of which not all is kept
 
 
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("large", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("before", "after"),
     [

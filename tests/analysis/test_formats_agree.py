@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import lzma
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,11 +15,15 @@ from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.operators import StepWork
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
+from perfmodel.readers.trace import Trace
 from perfmodel.workloads import load
-from support import build_kineto
+from support import build_kineto, build_others
 
 EXAMPLE = ROOT / "perfmodel" / "workloads" / "examples" / "pytorch_mlp.toml"
-NAMES = ("gpt_shapes", "bert_shapes", "gan_shapes")
+NAMES = (
+    "gpt_shapes",
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ("bert_shapes", "gan_shapes")),
+)
 
 
 def work_of(report: Path) -> StepWork:
@@ -54,3 +61,32 @@ def test_formulas_of_the_user_s_own_change_no_step(tmp_path: Path) -> None:
     assert counted.batch.count == plain.batch.count
     assert counted.batch.median.value == plain.batch.median.value
     assert counted.ranks == plain.ranks
+
+
+def shown(report: Path) -> object:
+    """What a run's steps and copies are, without what only some formats hold."""
+    (run,) = analyze_reports([report], Options({})).runs
+    ranks = [(r.batch_s, r.gpu_busy_s, r.compute_s, r.idle_s, r.batches) for r in run.ranks]
+    copies = [(c.direction, c.count, c.bytes, c.seconds) for c in run.copies]
+    kernels = [(k.name, k.seconds) for k in run.steps.kernels] if run.steps else []
+    return run.batch.label, run.batch.count, ranks, copies, kernels
+
+
+@pytest.mark.parametrize("name", [
+    "gpt_modules_timing", *(pytest.param(name, marks=pytest.mark.slow)
+                            for name in ("cupy_streams", "gpt_unnamed", "gpt_ddp")),
+])  # fmt: skip
+@pytest.mark.parametrize("write", [build_others.rocpd_of, build_others.xplane_of])
+def test_steps_take_equally_long_in_files_of_other_profilers(
+    name: str, write: Callable[[Trace, Path], Path], tmp_path: Path
+) -> None:
+    """Sets of memory are left out: rocprofv3 records none."""
+    report = tmp_path / "report.sqlite"
+    report.write_bytes(lzma.decompress((PROGRAMS / f"{name}.sqlite.xz").read_bytes()))
+    with closing(sqlite3.connect(report)) as db, db:
+        db.execute("DROP TABLE IF EXISTS CUPTI_ACTIVITY_KIND_MEMSET")
+    trace = read(report)
+    if write is build_others.xplane_of and len(trace.processes) > 1:
+        pytest.skip("an XPlane file is of one process")
+    path = write(trace, tmp_path / ("t.db" if write is build_others.rocpd_of else "t.xplane.pb"))
+    assert shown(path) == shown(report)

@@ -53,6 +53,7 @@ def test_a_report_of_the_trainer_without_its_mark_has_changes() -> None:
     assert said.changes[0].name == "launch_bound"
 
 
+@pytest.mark.slow
 def test_the_late_rank_and_launches_are_replayed_at_once() -> None:
     """Alone each saves what is listed; together more than each, and no more than the step."""
     path = report("straggler_p2_b32")

@@ -64,7 +64,7 @@ def measured(path: Path, options: Options, most_ops: int) -> TimedReport:
         "programs/gpt_modules.sqlite.xz",
     ],
 )
-@pytest.mark.parametrize("most_ops", [16_384, 64])
+@pytest.mark.parametrize("most_ops", [pytest.param(16_384, marks=pytest.mark.slow), 64])
 def test_what_is_kept_is_that_of_the_whole_report(
     name: str, most_ops: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

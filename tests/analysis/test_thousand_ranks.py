@@ -99,6 +99,7 @@ def test_kept_results_give_the_same_analysis(job: list[Path], tmp_path: Path) ->
     assert document(job, cache=kept, engine=Engine(2)) == expected
 
 
+@pytest.mark.slow
 def test_adding_one_rank_reads_one_report(job: list[Path], tmp_path: Path) -> None:
     kept = tmp_path / "kept"
 
@@ -112,6 +113,7 @@ def test_adding_one_rank_reads_one_report(job: list[Path], tmp_path: Path) -> No
     assert len(written() - before) == 1
 
 
+@pytest.mark.slow
 def test_kept_results_serve_any_number_of_reports(
     job: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,10 +39,15 @@ def shown(monkeypatch: pytest.MonkeyPatch, *words: str | Path, large: bool) -> t
     "name",
     [
         BASE.name,
-        "h200x1_2ranks_nsys2024.2.3.sqlite.xz",
-        "launches/p4_nccl_device_H512_B3000.sqlite.xz",
-        "launches/p2_nccl_device_fused_tf32x3_graph_H128_B3000.sqlite.xz",
-        "ddp/ddp_p2_H256_B3000.sqlite.xz",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in (
+                "h200x1_2ranks_nsys2024.2.3.sqlite.xz",
+                "launches/p4_nccl_device_H512_B3000.sqlite.xz",
+                "launches/p2_nccl_device_fused_tf32x3_graph_H128_B3000.sqlite.xz",
+                "ddp/ddp_p2_H256_B3000.sqlite.xz",
+            )
+        ),
         "programs/gpt_unnamed.sqlite.xz",
         "programs/jax_gpt.sqlite.xz",
     ],
@@ -54,7 +59,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *words: str | Path, large: bool) -> t
         ("timeline", "--format", "json", "--api", "--batch", "0"),
         ("timeline", "--perfetto", "-o", "-", "--batch", "1:3"),
         ("timeline", "--batch", "999999"),
-        ("report", "-o", "-"),
+        pytest.param(("report", "-o", "-"), marks=pytest.mark.slow),
         ("whatif", "--format", "json"),
         ("memory", "--format", "json"),
     ],

@@ -79,6 +79,7 @@ def forget() -> None:
             known.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FILES)
 def test_without_a_file_only_its_own_kernels_are_lost(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -40,6 +40,6 @@ def test_an_expression_that_is_none_is_refused(asked: str) -> None:
 def test_an_expression_that_backtracks_for_ever_is_ended(
     asked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pattern, "_LONGEST_SEARCH_S", 1)
-    with pytest.raises(SchemaError, match="in all names within 1 s"):
+    monkeypatch.setattr(pattern, "_LONGEST_SEARCH_S", 0.1)
+    with pytest.raises(SchemaError, match="in all names within 0 s"):
         matching(asked, ["a" * 60 + "!"], "--batch-range")

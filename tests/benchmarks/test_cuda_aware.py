@@ -56,6 +56,7 @@ def test_every_transport_of_a_cpu_is_timed_and_trains_the_same_bits(tmp_path: Pa
     assert messages(rows).splitlines()[2].startswith("| 4.10 kB | – | ")
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_results() -> None:
     rows = results.read(RESULTS)["rows"]
     for ranks in {r["p"] for r in rows}:

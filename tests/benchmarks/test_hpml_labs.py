@@ -188,6 +188,7 @@ PAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_shows_what_is_committed(name: str) -> None:
     module, made = PAGES[name]

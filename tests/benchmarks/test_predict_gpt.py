@@ -50,6 +50,7 @@ def test_frozen_model_predicts_what_was_frozen() -> None:
 # --- four and eight GPUs
 
 
+@pytest.mark.slow
 def test_the_frozen_models_predict_ranks_as_was_frozen() -> None:
     kept = json.loads(gpt_ranks.PREDICTED.read_text())
     assert len(kept) == 2 * 2 * 2
@@ -162,11 +163,13 @@ def test_a_launch_is_recorded_and_cut_into_a_report_of_each_gpt(
     assert "--tag recorded --both --record --modes timing" in script
 
 
+@pytest.mark.slow
 def test_the_page_has_what_is_known_of_ranks() -> None:
     made = gpt_ranks.text(results.read(gpt_ranks.SCORED), gpt_ranks.of_shipped())
     assert pages.section(gpt.PAGE, gpt.SCRIPT, "ranks") == made.strip()
 
 
+@pytest.mark.slow
 def test_a_model_of_fewer_recordings_does_not_replace_a_recorded_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

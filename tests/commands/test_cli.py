@@ -24,7 +24,7 @@ EXAMPLE = ROOT / "perfmodel" / "workloads" / "examples" / "pytorch_mlp.toml"
 
 
 def test_analyze_says_what_ran_and_where_time_goes(report: Path) -> None:
-    text = succeeds("analyze", report)
+    text = succeeds("analyze", "--section", "all", report)
     for said in (
         "2 ranks, 2 x NVIDIA H200", "D=784  H=512  C=10  B=3000  p=2  b=4",
         "5 per rank, median 1.000 ms", "1 warm-up step (8.00 ms) excluded",
@@ -87,7 +87,7 @@ def test_outputs_are_listed(report: Path, tmp_path: Path) -> None:
     ids=lambda v: " ".join(map(str, v)).replace(str(ROOT), "") if isinstance(v, list) else "",
 )  # fmt: skip
 def test_options_of_analyze(report: Path, options: Sequence[object], said: str) -> None:
-    assert said in succeeds("analyze", report, *options)
+    assert said in succeeds("analyze", "--section", "all", report, *options)
 
 
 def test_the_contract_s_command(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_several_reports_make_a_table_and_a_trend(tmp_path: Path) -> None:
         training_report(tmp_path / f"h{H}.sqlite", Training(H=H, B=600, pace=(1, 1)))
         for H in (64, 128)
     ]
-    text = succeeds("analyze", *paths, "--fit", "h128")
+    text = succeeds("analyze", "--section", "all", *paths, "--fit", "h128")
     assert "Runs  D=784  C=10  B=600  p=2  b=4" in text
     assert "H: intensity hardly changes with H" in text
     assert "Details of h128, which fits the roofline:" in text
@@ -114,7 +114,7 @@ def test_long_names_of_runs_are_whole_in_the_table(tmp_path: Path) -> None:
         training_report(tmp_path / f"{name}.sqlite", Training(B=600 * (i + 1), pace=(1, 1)))
         for i, name in enumerate(names)
     ]
-    table = succeeds("analyze", *paths).partition("Details of")[0]
+    table = succeeds("analyze", "--section", "all", *paths).partition("Details of")[0]
     assert "…" not in table
 
 
@@ -126,7 +126,7 @@ def test_the_database_is_added_to(report: Path, tmp_path: Path) -> None:
 
 
 def test_warnings_go_to_standard_error(report: Path) -> None:
-    result = perfmodel("analyze", report, "-H", "256")
+    result = perfmodel("analyze", "--section", "all", report, "-H", "256")
     assert "perfmodel: warning: r: H = 256 was given and overrides" in result.stderr
     assert "warning" not in result.stdout
 
@@ -178,6 +178,7 @@ def test_a_statistic_that_is_missing_among_others_is_a_warning(bare: Path) -> No
 # --- formulas
 
 
+@pytest.mark.slow
 def test_formulas(tmp_path: Path) -> None:
     text = succeeds("formulas")
     assert "forward GEMM 1" in text

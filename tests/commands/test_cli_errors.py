@@ -140,7 +140,7 @@ def test_hostile_names_are_harmless_in_an_analysis(evil: Path, options: list[str
 
 def test_unicode_paths(report: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(report, tmp_path / "naïve Übung 訓練.sqlite"))
-    text = succeeds("analyze", path, "-o", tmp_path / "für 訓練", "--no-plots")
+    text = succeeds("analyze", "--section", "all", path, "-o", tmp_path / "für 訓練", "--no-plots")
     assert "naïve Übung 訓練.sqlite" in text
 
 

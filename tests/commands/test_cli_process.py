@@ -164,7 +164,7 @@ def test_a_report_on_standard_input(report: Path) -> None:
 
 
 def test_a_terminal_gets_progress_and_style(report: Path) -> None:
-    shown = on_terminal("analyze", report)
+    shown = on_terminal("analyze", "--section", "all", report)
     assert "━━━━━" in shown
     assert "\x1b[1m" in shown  # bold headings
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
@@ -282,8 +282,8 @@ def test_signals_that_are_ignored_stay_so(report: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        ("compare {0} {1} --fail-if-slower 5%", 7),
-        ("compare {0} {1} --fail-if-slower 5% --json", 7),
+        pytest.param("compare {0} {1} --fail-if-slower 5%", 7, marks=pytest.mark.slow),
+        pytest.param("compare {0} {1} --fail-if-slower 5% --json", 7, marks=pytest.mark.slow),
         ("compare {0} {0} --fail-if-slower 1%", 8),
         ("analyze /dev/null/nothing", 3),
         ("stats {0}", 0),

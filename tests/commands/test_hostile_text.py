@@ -75,6 +75,7 @@ def lines(folder: Path) -> dict[str, list[list[object]]]:
         "utilization": [[report], [missing]],
         "timeline": [[report], [report, "-o", folder / "t.svg"], [report, "-o", missing / "x.svg"]],
         "tta": [[report]],
+        "mcp": [[missing]],
         "completion": [["\x1b[31m"]],
         "doctor": [["--\x1b[31m"]],
     }  # fmt: skip

@@ -68,7 +68,7 @@ def bounded() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.parametrize("kind", ["fifo", "device", "sparse"])
+@pytest.mark.parametrize("kind", ["fifo", "device", pytest.param("sparse", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", COMMANDS)
 @pytest.mark.usefixtures("bounded")
 def test_special_files_are_refused(case: str, kind: str, report: Path, tmp_path: Path) -> None:

@@ -45,7 +45,13 @@ def words_of(page: str) -> str:
     return html.unescape(re.sub(r"<[^>]+>", " ", text))
 
 
-@pytest.mark.parametrize("program", REPORTS)
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ("PyTorch", "torch.profiler") else ())
+        for name in REPORTS
+    ],
+)
 def test_no_output_about_another_program_speaks_of_the_trainer(
     program: str, tmp_path: Path
 ) -> None:

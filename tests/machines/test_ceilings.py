@@ -295,6 +295,7 @@ def test_ranks_measure_all_reduces_and_the_first_writes(tmp_path: Path) -> None:
     assert bus == pytest.approx(series.best_bytes_per_s)  # 2 (p - 1) / p is 1 of two ranks
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_all_ranks_end_when_the_first_cannot_write(tmp_path: Path) -> None:
     command = mpirun_command(2, "-m", "perfmodel", "machine", "measure")

@@ -99,6 +99,7 @@ SOURCES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "source", "macros"), SOURCES, ids=[s[0] for s in SOURCES])
 def test_the_kernels_compile_for_hopper_and_keep_to_registers(
     name: str, source: str, macros: list[str], tmp_path: Path

@@ -164,6 +164,7 @@ def test_measured_points_beside_a_sweep(model: Model) -> None:
     assert [h for h, _ in measured_points(model, said, "H")] == [512, 4096]
 
 
+@pytest.mark.slow
 def test_mpi_on_gpu_memory_is_predicted_at_a_size_that_was_not_profiled() -> None:
     """Calibrated at H = 64 and 2048: the library's sum, the ring and staged buffers at H = 512."""
     model = of_other_sizes.model()
@@ -314,6 +315,7 @@ def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
 # --- the commands
 
 
+@pytest.mark.slow
 def test_commands_end_to_end(model: Model, tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     said = succeeds(

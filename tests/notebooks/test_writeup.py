@@ -98,7 +98,9 @@ def test_training_lies_in_the_report(profile: Profile) -> None:
     assert whole.longest_s("MPI_Init_thread") == pytest.approx(0.249, rel=0.1)
     assert whole.longest_s("no such call") is None
     ticks = train.draw(panels("double", 3.0)[0])
-    assert ticks.get_xlabel() == "Time since the start of GPU parallel train (ms)"
+    assert ticks.get_xlabel() == (
+        "Time since the start of GPU parallel train (ms); partly filled columns: share of the time"
+    )
 
 
 def test_a_range_that_a_report_does_not_have_is_none(profile: Profile) -> None:

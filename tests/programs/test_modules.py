@@ -131,7 +131,9 @@ def test_a_recorded_model_is_shown_by_module(tmp_path: Path) -> None:
     assert frame["flops"].max() == work.flops
     (group,) = (r for r in work.module_groups if r.name == "Transformer.blocks.*.mlp")
     assert group.flops == 4 * rows["Transformer.blocks.0.mlp"].flops
-    done = CliRunner().invoke(main, ["analyze", str(PROGRAMS / "gpt_modules.sqlite.xz")])
+    done = CliRunner().invoke(
+        main, ["analyze", "--section", "all", str(PROGRAMS / "gpt_modules.sqlite.xz")]
+    )
     assert "\n  blocks.* " in done.output
     assert "\n    mlp " in done.output
     page = tmp_path / "report.html"
@@ -141,7 +143,7 @@ def test_a_recorded_model_is_shown_by_module(tmp_path: Path) -> None:
     assert "Operators by module of a median step" in text
     assert "Operators by phase of a median step" in text
     assert "Of the operators&#39; ceilings" in text
-    assert "products below the roofs of their units" in text
+    assert "below the roofs of their units" in text
     assert "No roofline can be drawn" not in text
     assert "D, H, C and B" not in text
 

@@ -793,7 +793,9 @@ def test_causal_attention_is_counted_without_what_the_mask_hides() -> None:
     assert (full.attention, causal.attention) == ("full", "causal")
     assert full.flops - causal.flops == 14 * heads * (384 * 384 - 384 * 385 // 2)
     assert full.bytes == causal.bytes
-    done = CliRunner().invoke(main, ["analyze", str(packed), "--attention", "causal"])
+    done = CliRunner().invoke(
+        main, ["analyze", "--section", "all", str(packed), "--attention", "causal"]
+    )
     assert "causal attention: half of the scores" in done.output
     with pytest.raises(WorkloadError, match="'full' or 'causal'"):
         perfmodel.analyze(packed, attention="masked")
@@ -890,12 +892,21 @@ def test_counters_stand_beside_the_formulas(tmp_path: Path) -> None:
     assert product.of_l2 == pytest.approx(launch.l2_bytes / 7.07e12 / product.gpu_s, rel=2e-3)
     known = sum(r.gpu_s for r in work.operators if r.dram_bytes is not None)
     assert known > 0.99 * sum(r.gpu_s for r in work.operators if r.flops is not None)
-    words = ["analyze", str(report), "--counters", str(table), "--machine", str(MACHINE)]
+    words = [
+        "analyze",
+        "--section",
+        "all",
+        str(report),
+        "--counters",
+        str(table),
+        "--machine",
+        str(MACHINE),
+    ]
     done = CliRunner().invoke(main, [*words, "-o", str(tmp_path)])
     assert done.exit_code == 0
     assert "Bytes that Nsight Compute counted of a step" in done.output
     assert "no bandwidth of L2" not in done.output
-    assert "dashed, hollow: L2" in (tmp_path / "operators.svg").read_text()
+    assert "hollow, dashed: L2" in (tmp_path / "operators.svg").read_text()
     without = CliRunner().invoke(main, words[:4])
     assert "no bandwidth of L2 is known" in without.output
 
@@ -1072,7 +1083,9 @@ def test_tables_and_reports_show_the_operators(tmp_path: Path) -> None:
     frame = perfmodel.analyze(packed).operators
     assert frame["flops"].sum() == truth(PROGRAMS, "resnet34_shapes")["flop_counter_total"]
     assert set(frame["phase"]) == {"forward", "backward", "optimizer"}
-    done = CliRunner().invoke(main, ["analyze", str(packed), "-o", str(tmp_path / "out")])
+    done = CliRunner().invoke(
+        main, ["analyze", "--section", "all", str(packed), "-o", str(tmp_path / "out")]
+    )
     assert done.exit_code == 0
     assert "532.6 GFLOP" in done.output
     assert (tmp_path / "out" / "operators.png").read_bytes().startswith(b"\x89PNG")

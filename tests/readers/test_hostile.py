@@ -236,6 +236,7 @@ def test_nothing_is_unpickled() -> None:
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 text = ast.unparse(node) if isinstance(node, ast.Import | ast.ImportFrom) else ""
                 asked = isinstance(node, ast.keyword) and node.arg == "allow_pickle"
-                if "pickle" in text or (asked and ast.unparse(node) != "allow_pickle=False"):
+                unpickles = "pickle" in text and text != "import pickletools"  # executes nothing
+                if unpickles or (asked and ast.unparse(node) != "allow_pickle=False"):
                     found.append(f"{path.name}: {ast.unparse(node)}")
     assert not found

@@ -46,6 +46,7 @@ def analysis_of(*paths: Path) -> Any:
     return analyze_reports(list(paths), Options()).fitted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 def test_operators_of_both_recordings_are_equal(name: str, tmp_path: Path) -> None:
     report = PROGRAMS / f"{name}.sqlite.xz"
@@ -358,8 +359,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("analyze", "TRACE", "--no-plots"), "small.json.gz  (torch.profiler)"),
-        (("analyze", "TRACE", "--json"), '"nsys_version": "torch.profiler"'),
+        (("analyze", "--section", "all", "TRACE", "--no-plots"), "small.json.gz  (torch.profiler)"),
+        (("analyze", "--section", "all", "TRACE", "--json"), '"nsys_version": "torch.profiler"'),
         (("report", "TRACE", "-o", "OUT.html"), "Written"),
         (("compare", "TRACE", "--to", "TRACE"), "no difference"),
         (("timeline", "TRACE", "-o", "OUT.json"), "steps"),
@@ -459,7 +460,7 @@ def test_a_program_without_a_gpu(tmp_path: Path) -> None:
 def test_gpu_operations_without_events_of_the_host(tmp_path: Path) -> None:
     """`activities=[ProfilerActivity.CUDA]` without its runtime calls."""
     path = trace_of(tmp_path, *[KERNEL_EVENT | {"ts": 10 * i} for i in range(6)])
-    said = succeeds("analyze", path)
+    said = succeeds("analyze", "--section", "all", path)
     assert "torch.profiler recorded nothing of the host" in said
     assert "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]" in said
     assert "--trace=" not in said
@@ -475,7 +476,7 @@ def test_advice_is_of_the_tool_that_recorded(tmp_path: Path) -> None:
 
 
 def test_a_gpu_without_a_name(tmp_path: Path) -> None:
-    said = succeeds("analyze", trace_of(tmp_path, event(), KERNEL_EVENT))
+    said = succeeds("analyze", "--section", "all", trace_of(tmp_path, event(), KERNEL_EVENT))
     assert "ran on     1 rank, 1 x GPU, not named in the report" in said
 
 

@@ -127,7 +127,7 @@ def test_places_of_kernels_gaps_and_findings(tmp_path: Path) -> None:
 
 def test_the_command_writes_places_and_folded_stacks(tmp_path: Path) -> None:
     trace, folded = traced(tmp_path), tmp_path / "folded.txt"
-    found = json.loads(succeeds("analyze", trace, "--json", "--stacks", folded))
+    found = json.loads(succeeds("analyze", "--section", "all", trace, "--json", "--stacks", folded))
     assert {f["line"] for f in found["findings"]} >= {"train.py:7 in load"}
     assert found["kernels"]["largest"][0]["module"] == "Net.Linear"
     main = "train.py:40 in <module>;train.py:30 in main;nn.Module: Net_0;train.py:12 in forward"
@@ -135,7 +135,9 @@ def test_the_command_writes_places_and_folded_stacks(tmp_path: Path) -> None:
     steps = found["batch"]["count"]
     assert f"{main};nn.Module: Linear_0;gemm {80 * steps}" in lines
     assert f"{main};other {40 * steps}" in lines
-    assert "at train.py:7 in load, in 'ProfilerStep#*'" in succeeds("analyze", trace)
+    assert "at train.py:7 in load, in 'ProfilerStep#*'" in succeeds(
+        "analyze", "--section", "all", trace
+    )
 
 
 def test_stacks_that_are_not_there(tmp_path: Path) -> None:

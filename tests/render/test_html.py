@@ -103,6 +103,7 @@ def test_it_loads_nothing(page: Page) -> None:
         assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", text)
 
 
+@pytest.mark.slow
 def test_its_policy_allows_its_own_style_and_script_only(page: Page) -> None:
     (policy,) = [e for e in page.all("meta") if "http-equiv" in e.attributes]
     (style,), (script,) = page.all("style"), page.all("script")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Final
+
+import numpy as np
+
+from perfmodel.readers.trace import COPY_KINDS, KERNEL, MEMCPY, MEMORY_KINDS, NULL, Trace
 
 
 def varint(value: int) -> bytes:
@@ -114,3 +119,120 @@ def small_xplane() -> bytes:
         host += event(2, at + 10**6, 10**6, tied[0]) + event(2, at + 3 * 10**6, 10**6, tied[1])
     planes = (("/device:GPU:0", work), ("/host:CPU", host))
     return b"".join(field(1, field(2, name) + field(3, line) + table) for name, line in planes)
+
+
+def rocpd_of(trace: Trace, path: Path) -> Path:
+    """Write what rocprofv3 would have recorded: kernels, copies, calls and ranges of a trace."""
+    texts: dict[str, int] = {}
+
+    def text(said: str) -> int:
+        return texts.setdefault(said, len(texts) + 1)
+
+    events: list[tuple[object, ...]] = []
+
+    def event_id(category: str | None, stack: int, extra: str | None = None) -> int:
+        events.append((len(events) + 1, category and text(category), stack, extra))
+        return len(events)
+
+    pids = {i: int(p) >> 24 & 0xFFFFFF for i, p in enumerate(trace.processes)}
+    ops, api, ranges = trace.ops, trace.api, trace.ranges
+    kernels, copies, regions = [], [], []
+    for i in range(len(ops)):
+        pid, times = pids[int(ops.process[i])], (int(ops.start_ns[i]), int(ops.end_ns[i]))
+        stack = event_id(None, int(ops.correlation[i]) + (pid << 32))
+        agent, stream = int(ops.device[i]) + 1, int(ops.stream[i])
+        if ops.kind[i] == KERNEL:
+            name = text(trace.strings[ops.name[i]])
+            kernels.append((pid, agent, name, stream, *times, stack))
+        elif ops.kind[i] == MEMCPY:
+            ends = COPY_KINDS[int(ops.copy_kind[i])].upper().replace("-", "_")
+            copies.append(
+                (pid, *times, text(f"MEMORY_COPY_{ends}"), agent, int(ops.bytes[i]), stream, stack)
+            )
+    for i in range(len(api)):
+        thread = int(api.thread[i])
+        pid = pids[int(trace.thread_process[thread])]
+        stack = event_id("HIP_RUNTIME_API_EXT", int(api.correlation[i]) + (pid << 32))
+        tid = int(trace.threads[thread]) & 0xFFFFFF
+        times = int(api.start_ns[i]), int(api.end_ns[i])
+        regions.append((pid, tid, *times, text(trace.strings[api.name[i]]), stack))
+    for i in np.flatnonzero((ranges.end_ns != NULL) & (ranges.name >= 0)).tolist():
+        thread = int(ranges.thread[i])
+        pid = pids[int(trace.thread_process[thread])]
+        said = json.dumps({"message": trace.range_labels[ranges.name[i]]})
+        stack = event_id("MARKER_CORE_RANGE_API", 0, said)
+        tid = int(trace.threads[thread]) & 0xFFFFFF
+        times = int(ranges.start_ns[i]), int(ranges.end_ns[i])
+        regions.append((pid, tid, *times, text("roctxRangePushA"), stack))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.executescript(ROCPD)
+        for table in ("string", "info_process", "info_thread", "info_agent", "info_kernel_symbol"):
+            db.execute(f"DELETE FROM rocpd_{table}_x")
+        db.executemany("INSERT INTO rocpd_event_x VALUES (?, '', ?, ?, ?)", events)
+        for table, columns, rows in (
+            ("string", "string, id", texts.items()),
+            ("info_kernel_symbol", "display_name, id", texts.items()),
+            ("info_agent", "id, type, type_index, product_name", [
+                (g.id + 1, "GPU", g.id, g.name) for g in trace.gpus
+            ]),
+            ("kernel_dispatch", "pid, agent_id, kernel_id, stream_id, start, end, event_id",
+             kernels),
+            ("memory_copy", "pid, start, end, name_id, dst_agent_id, size, stream_id, event_id",
+             copies),
+            ("region", "pid, tid, start, end, name_id, event_id", regions),
+        ):  # fmt: skip
+            marks = ", ".join("?" * (columns.count(",") + 1))
+            db.executemany(f"INSERT INTO rocpd_{table}_x ({columns}) VALUES ({marks})", rows)
+    return path
+
+
+def xplane_of(trace: Trace, path: Path) -> Path:
+    """Write what JAX's profiler would have recorded of a trace of one process."""
+    names: dict[str, int] = {}
+
+    def number(said: str) -> int:
+        return names.setdefault(said, len(names) + 1)
+
+    ops, api, ranges = trace.ops, trace.api, trace.ranges
+    lines: dict[tuple[str, str, int], list[bytes]] = {}
+
+    def add(place: tuple[str, str, int], said: str, start: int, end: int, *stats: bytes) -> None:
+        made = event(number(said), start * 1000, (end - start) * 1000, *stats)
+        lines.setdefault(place, []).append(made)
+
+    def tied(correlation: int) -> bytes:
+        return field(1, 1) + field(4, correlation)
+
+    for i in range(len(ops)):
+        stream = int(ops.stream[i])
+        line = f"/device:GPU:{int(ops.device[i])}", f"Stream #{stream}", stream
+        stats, said = [tied(int(ops.correlation[i]))], "Memset"
+        if ops.kind[i] == KERNEL:
+            said = trace.strings[ops.name[i]]
+        elif ops.kind[i] == MEMCPY:
+            one, _, other = COPY_KINDS[int(ops.copy_kind[i])].partition("-to-")
+            said = f"Memcpy{one[0]}2{other[0]}"
+            ends = (MEMORY_KINDS[int(k[i])] for k in (ops.src_kind, ops.dst_kind))
+            details = "kind_src:{} kind_dst:{} size:{} async:1"
+            stats.append(field(1, 2) + field(5, details.format(*ends, int(ops.bytes[i]))))
+        add(line, said, int(ops.start_ns[i]), int(ops.end_ns[i]), *stats)
+    for i in range(len(api)):
+        line = "/host:CPU", "", int(trace.threads[api.thread[i]]) & 0xFFFF
+        times = int(api.start_ns[i]), int(api.end_ns[i])
+        add(line, trace.strings[api.name[i]], *times, tied(int(api.correlation[i])))
+    for i in np.flatnonzero((ranges.end_ns != NULL) & (ranges.name >= 0)).tolist():
+        line = "/host:CPU", "", int(trace.threads[ranges.thread[i]]) & 0xFFFF
+        times = int(ranges.start_ns[i]), int(ranges.end_ns[i])
+        add(line, trace.range_labels[ranges.name[i]], *times)
+
+    def entry(of: int, i: int, name: str) -> bytes:
+        return field(of, field(1, i) + field(2, field(1, i) + field(2, name)))
+
+    table = b"".join(entry(4, i, name) for name, i in names.items())
+    table += entry(5, 1, "correlation_id") + entry(5, 2, "memcpy_details")
+    planes: dict[str, bytes] = {}
+    for (plane_name, name, i), made in lines.items():
+        line_bytes = field(1, i) + field(2, name) + field(3, 0) + b"".join(made)
+        planes[plane_name] = planes.get(plane_name, b"") + field(3, line_bytes)
+    path.write_bytes(b"".join(field(1, field(2, n) + body + table) for n, body in planes.items()))
+    return path

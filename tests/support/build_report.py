@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import sqlite3
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,10 +50,8 @@ class ReportBuilder:
         self.domains: dict[int, dict[str, int]] = {}
         self.rows: dict[str, list[Row]] = {}
         self._correlations: dict[int, int] = {}
-        self._schema = (SCHEMAS / f"{version}.sql").read_text(encoding="utf-8")
-        with closing(sqlite3.connect(":memory:")) as db:
-            db.executescript(self._schema)
-            self.tables = {table: _columns(db, table) for table in _tables(db)}
+        self._schema = _schema(version)
+        self.tables = {name: table.columns for name, table in self._schema.items()}
         self.insert("TARGET_INFO_SESSION_START_TIME", utcEpochNs=utc_start_ns)
 
     def insert(self, table: str, **columns: Any) -> None:
@@ -103,20 +104,19 @@ class ReportBuilder:
 
     def write(self, path: Path, *, sort: bool = True) -> Path:
         """Write the export to `path`; events are sorted by start, as Nsight Systems does it."""
+        rows_of = self.rows | self._summaries()
         with closing(sqlite3.connect(":memory:")) as db:
-            db.executescript(self._schema)
-            for table, rows in (self.rows | self._summaries()).items():
-                by_start = sort and "start" in self.tables[table]
-                for row in sorted(rows, key=lambda r: r["start"]) if by_start else rows:
-                    values = ", ".join("?" * len(row))
-                    statement = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({values})"
-                    db.execute(statement, list(row.values()))
-            for table in [] if self.all_tables else _tables(db):
-                if db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is None:
-                    db.execute(f"DROP TABLE {table}")
+            for name, table in self._schema.items():
+                rows = rows_of.get(name, [])
+                if sort and "start" in table.columns:
+                    rows = sorted(rows, key=lambda r: r["start"])
+                if rows or table.rows or self.all_tables:
+                    db.execute(table.statement)
+                    _insert(db, name, [*table.rows, *rows])
             db.commit()
+            db.execute("VACUUM")
             path.unlink(missing_ok=True)
-            db.execute("VACUUM INTO ?", [str(path)])
+            path.write_bytes(db.serialize())  # VACUUM INTO waits for the disk
         return path
 
     def _as_recorded(self, row: Row, ranks: int) -> Row:
@@ -150,11 +150,35 @@ class ReportBuilder:
         return {table: rows for table, rows in summaries.items() if table in self.tables}
 
 
-def _tables(db: sqlite3.Connection) -> list[str]:
-    return [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """What makes a table, whether NULL is forbidden by column, and the rows that it always has."""
+
+    statement: str
+    columns: dict[str, bool]
+    rows: list[Row]
 
 
-def _columns(db: sqlite3.Connection, table: str) -> dict[str, bool]:
-    """Return whether NULL is forbidden, by column."""
-    info = db.execute(f"PRAGMA table_info({table})")
-    return {name: bool(not_null) for _, name, _, not_null, *_ in info}
+@functools.cache
+def _schema(version: str) -> dict[str, _Table]:
+    """Return the tables of a version, by name."""
+    found = {}
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript((SCHEMAS / f"{version}.sql").read_text(encoding="utf-8"))
+        made = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
+        for name, statement in made:
+            info = db.execute(f"PRAGMA table_info({name})").fetchall()
+            columns = {column: bool(not_null) for _, column, _, not_null, *_ in info}
+            rows = [
+                dict(zip(columns, row, strict=True)) for row in db.execute(f"SELECT * FROM {name}")
+            ]
+            found[name] = _Table(statement, columns, rows)
+    return found
+
+
+def _insert(db: sqlite3.Connection, table: str, rows: list[Row]) -> None:
+    """Insert rows in their order, each with its own columns."""
+    for columns, alike in itertools.groupby(rows, key=tuple):
+        values = ", ".join("?" * len(columns))
+        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})"
+        db.executemany(statement, (list(row.values()) for row in alike))

@@ -23,6 +23,7 @@ def test_a_built_report(version: str, tmp_path: Path) -> None:
     assert numbers(read(packed)) == numbers(read(report))
 
 
+@pytest.mark.slow
 def test_rows_of_a_process_lie_together_in_their_order(tmp_path: Path) -> None:
     packed = pack(BASE, tmp_path / "small.sqlite.xz")
     assert numbers(read(packed)) == numbers(read(BASE))

@@ -125,6 +125,7 @@ def test_one_failing_rank_ends_all_with_one_message():
     assert "the GPU fell off the bus" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -92,6 +92,7 @@ def test_numpy_multiplies_with_its_blas_alone(changes: dict[str, Any], words: st
 
 
 @pytest.mark.mpi
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

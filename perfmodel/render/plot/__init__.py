@@ -6,6 +6,7 @@ PNG, SVG and PDF files, the same bytes for the same figure, as wide as a page.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import warnings
@@ -19,8 +20,10 @@ def _import_matplotlib() -> None:
     """Import matplotlib without the docstrings that it writes for its artists meanwhile.
 
     Commands write files, whatever backend the environment names; matplotlib refuses to be imported
-    where it names none that there is.
+    where it names none that there is. Where its own folder cannot be written, it takes a temporary
+    one, which it need not say on the terminal.
     """
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     named = os.environ.get("MPLBACKEND")
     os.environ["MPLBACKEND"] = "agg"
     try:
