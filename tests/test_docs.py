@@ -176,7 +176,7 @@ def test_the_number_of_packages_is_that_of_the_project() -> None:
 
 def test_the_readme_is_short() -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 150
+    assert len(lines) <= 190  # two first screens are in it
     assert "\n".join(lines).count("![") == 1
 
 

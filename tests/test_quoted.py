@@ -221,6 +221,10 @@ QUOTED: Final[tuple[tuple[str, str, Callable[[], list[float]]], ...]] = (
     ("predict", "PyTorch's launches take {:.1f} to {:.1f} ms whatever the size", foreign),
 )  # fmt: skip
 GIVEN: Final = {
+    "json": {
+        "with its 95 % intervals": "a level",
+        "The 95 % intervals": "a level",
+    },
     "compare": {
         "more than 2 % later than the host's": "a limit of the code",
         "within 0.1 % on H200s": "tests/timing/test_async_batches.py",

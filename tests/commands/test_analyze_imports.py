@@ -30,7 +30,7 @@ def loaded_by(*arguments: str) -> tuple[str, set[str]]:
 
 def test_a_report_of_the_trainer_needs_little() -> None:
     printed, loaded = loaded_by("analyze", str(BASE), "--no-plots")
-    assert "What decides a step" in printed
+    assert "VERDICT" in printed
     assert "perfmodel.timing.critical_path" in loaded
     assert sorted(loaded & (HEAVY | OF_OTHERS)) == []
 

@@ -78,7 +78,7 @@ def test_options_that_say_nothing_are_refused(
 ) -> None:
     result = perfmodel("compare", reports["b1"], reports["a1"], *words)
     assert result.exit_code == 2
-    assert said in " ".join(result.stderr.split())
+    assert said in " ".join(result.output.split())  # with --json errors are JSON
 
 
 def test_exit_codes_are_as_elsewhere(reports: dict[str, Path], tmp_path: Path) -> None:

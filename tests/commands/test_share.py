@@ -111,7 +111,7 @@ def test_objects_have_a_short_display(private: Path) -> None:
         page = found._repr_html_()
         assert page.startswith("<pre")
         assert private_words(page) == []
-    assert "1.7" in results._repr_html_()
+    assert "2.44 ms" in results._repr_html_()
 
 
 def test_a_shared_copy_has_no_private_texts_and_the_same_analysis(

@@ -52,4 +52,4 @@ def test_every_pair_is_in_the_files(analysis: Analysis) -> None:
     tables = dict(csv_tables(analysis))
     assert len(tables["messages"].rows) == 16
     assert {"waiting", "chains", "ranges_by_rank"} <= tables.keys()
-    assert "10 of 16; all of them with --out or --json" in summary.result(analysis).render()
+    assert "10 of 16; all of them with --out or --json" in summary.result(analysis, "all").render()

@@ -100,7 +100,7 @@ def test_nccl_is_timed_on_the_gpu_and_named_for_what_it_is(tmp_path: Path) -> No
     assert run.rates["P_pci"] is None
     assert (row(run, NCCL).rate, row(run, NCCL).rate_unit) == (rate.value, "B/s")
     assert run.workload.name == "MLP, data parallel, NCCL"
-    said = summary.result(analyzed(tmp_path / "r.sqlite")).render()
+    said = summary.result(analyzed(tmp_path / "r.sqlite"), "all").render()
     assert "P_mpi" not in said
     assert "P_pci" not in said
     assert "P_peer: from GPU to GPU, over NVLink where there is one" in said

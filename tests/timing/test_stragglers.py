@@ -102,7 +102,7 @@ def test_stragglers_of_a_grown_job_are_found(job: Analysis) -> None:
     assert sum(r.last for r in skew.ranks) == skew.count == 38 * 5
     assert skew.clock_bound_s < 2e-6  # the hosts' clocks were off by milliseconds
     assert any("contradict the order" in w for w in run.warnings)
-    text = summary.result(job).render()
+    text = summary.result(job, "all").render()
     assert "Late ranks" in text
     assert "10 of 18; all of them" in text
 
