@@ -143,7 +143,7 @@ def test_a_recorded_model_is_shown_by_module(tmp_path: Path) -> None:
     assert "Operators by module of a median step" in text
     assert "Operators by phase of a median step" in text
     assert "Of the operators&#39; ceilings" in text
-    assert "below the roofs of their units" in text
+    assert "Operators without FLOPs by formula stand on the left" in text
     assert "No roofline can be drawn" not in text
     assert "D, H, C and B" not in text
 
