@@ -242,7 +242,8 @@ def _verdict(
     if first is None or (first.share or 0.0) < _LEADS:
         small = "No finding would save 5 % of a step" if first else "Nothing would save 1 % of it"
         return Verdict(f"{limit}. {small}.", part, first.true_saving_s if first else None)
-    title = f"{first.title[0].upper()}{first.title[1:]}. Without that a step takes up to"
+    what = "the mean step" if first.of_mean else "a step"
+    title = f"{first.title[0].upper()}{first.title[1:]}. Without that {what} takes up to"
     less = f"{si(first.true_saving_s, 's')} ({percent(first.share or 0.0)}) less."
     if first.kind not in _OF_RANKS:
         return Verdict(f"{limit}. {title} {less}", first.kind, first.true_saving_s)
@@ -306,6 +307,13 @@ def _not_recorded(run: RunAnalysis) -> Verdict | None:
         return Verdict(
             f"The kernels were not recorded: {launches:,} kernel launches and no kernel. Record "
             f"them with {flag}.",
+            "kernels_not_recorded",
+        )
+    recorded = [len(trace.ops) + len(trace.mpi) for trace in run.traces]
+    if not any(recorded) and run.identity.config.get("backend") != "numpy":
+        return Verdict(
+            "Neither GPU operations nor MPI calls were recorded, so that nothing says what limits "
+            "a step. Record them with --trace=cuda,nvtx,mpi.",
             "kernels_not_recorded",
         )
     steps = run.steps if run.program.step_clock == "gpu" else None
