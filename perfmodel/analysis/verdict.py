@@ -300,10 +300,10 @@ def _mostly(run: RunAnalysis, part: Part) -> str:
 
 def _not_recorded(run: RunAnalysis) -> Verdict | None:
     """A verdict on a recording that does not show the steps."""
+    torch = any(trace.recorder == TORCH_PROFILER for trace in run.traces)
+    flag = "activities=[CPU, CUDA]" if torch else "--trace=cuda,nvtx,mpi"
     launches = sum(_launches(run))
     if launches and not any(len(trace.ops) for trace in run.traces):
-        torch = any(t.recorder == TORCH_PROFILER for t in run.traces)
-        flag = "activities=[CPU, CUDA]" if torch else "--trace=cuda,nvtx"
         return Verdict(
             f"The kernels were not recorded: {launches:,} kernel launches and no kernel. Record "
             f"them with {flag}.",
@@ -312,8 +312,8 @@ def _not_recorded(run: RunAnalysis) -> Verdict | None:
     recorded = [len(trace.ops) + len(trace.mpi) for trace in run.traces]
     if not any(recorded) and run.identity.config.get("backend") != "numpy":
         return Verdict(
-            "Neither GPU operations nor MPI calls were recorded, so that nothing says what limits "
-            "a step. Record them with --trace=cuda,nvtx,mpi.",
+            f"Neither GPU operations nor MPI calls were recorded, so that nothing says what limits "
+            f"a step. Record them with {flag}.",
             "kernels_not_recorded",
         )
     steps = run.steps if run.program.step_clock == "gpu" else None
