@@ -147,8 +147,6 @@ class Summary:
     mfu : float or None
     caveats : tuple of str
         At most `CAVEATS`.
-    warnings : int
-        How many there are.
     """
 
     verdict: Verdict
@@ -166,7 +164,6 @@ class Summary:
     bound_s: float | None
     mfu: float | None
     caveats: tuple[str, ...]
-    warnings: int
 
 
 def summarize(run: RunAnalysis) -> Summary:
@@ -195,7 +192,6 @@ def summarize(run: RunAnalysis) -> Summary:
         bound_s=bound_s,
         mfu=run.work.mfu.of_step if run.work and run.work.mfu else None,
         caveats=tuple(_caveats(run, uses_gpu=uses_gpu))[:CAVEATS],
-        warnings=len(run.warnings),
     )
 
 

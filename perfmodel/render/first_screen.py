@@ -70,8 +70,8 @@ def _lines(run: RunAnalysis, said: Summary, fixes: int, of_action: int) -> Itera
     for one in said.caveats:
         yield _cut(f" ! {one}")
     yield f"More: --section {'|'.join(_OFFERED)}"
-    if said.warnings or said.findings > len(said.fixes):
-        counts = ((said.findings, "finding"), (said.warnings, "warning"))
+    if run.warnings or said.findings > len(said.fixes):
+        counts = ((said.findings, "finding"), (len(run.warnings), "warning"))
         yield "      " + ", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counts if n)
 
 
