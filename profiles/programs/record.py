@@ -2,7 +2,9 @@
 
 Each NAME is a recording of `RECORDINGS` or a group of them. A report is exported with NCCL's
 payloads, trimmed, compressed to OUT/NAME.sqlite.xz, and OUT/NAME.truth.json says what it is of.
-Those of `BOTH` are recorded by torch.profiler, too.
+Those of `BOTH` are recorded by torch.profiler, too. All programs run one after the other; the
+reports are exported and compressed after that, so that this does not slow the programs down. No
+program starts after the minutes that the environment variable RECORD_MINUTES gives.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
-from profiles.pack import pack
 from profiles.trim import trim
 
 HERE = Path(__file__).parent
@@ -38,7 +41,27 @@ COMPILED = ["gpt", "--width", "768", "--layers", "4", "--heads", "12", "--length
             "16", "--vocabulary", "16000", "--compile"]  # fmt: skip
 EIGHT = ["gpt", "--width", "1024", "--layers", "8", "--heads", "16", "--length", "512", "--batch",
          "16", "--vocabulary", "16384", "--steps", "4"]  # fmt: skip
+DEEP = ["gpt", "--width", "384", "--layers", "10", "--heads", "6", "--length", "192", "--batch",
+        "12", "--vocabulary", "6000"]  # fmt: skip
+THIN = {
+    "gpt_deep": DEEP,
+    "llama_thin": ["llama", "--width", "320", "--layers", "12", "--heads", "10", "--length", "128",
+                   "--batch", "6", "--vocabulary", "9000"],
+    "mobilenet": ["mobilenet_v3_large", "--length", "128", "--batch", "24"],
+    "efficientnet": ["efficientnet_b0", "--length", "160", "--batch", "16"],
+    "swin": ["swin_t", "--length", "224", "--batch", "12"],
+    "densenet": ["densenet121", "--length", "96", "--batch", "16"],
+    "vit": ["vit_b_16", "--length", "224", "--batch", "64"],
+}  # fmt: skip
+"""Programs that the CPU limits, but for the last one."""
 RECORDINGS: dict[str, tuple[int, list[str]]] = {
+    **{name: (1, words) for name, words in THIN.items()},
+    **{f"{name}_shapes": (1, [*words, "--shapes"]) for name, words in THIN.items()},
+    **{f"{name}_trace": (1, words) for name, words in THIN.items()},
+    **{f"{name}_shapes_trace": (1, [*words, "--shapes"]) for name, words in THIN.items()},
+    "gpt_deep_timed": (1, [*DEEP, "--timed"]),
+    "gpt_deep_shapes_timed": (1, [*DEEP, "--shapes", "--timed"]),
+    **{f"gpt_deep_{fault}": (1, [*DEEP, "--fault", fault]) for fault in FAULTS[1:]},
     **{
         f"{fault}_b{batch}": (1, ["gpt", "--fault", fault, "--batch", str(batch)])
         for fault in FAULTS
@@ -101,6 +124,10 @@ GROUPS = {
     "compiled": ["gpt_compiled_shapes", "gpt_compiled_ncu"],  # the second finds what was compiled
     "shapes": [n for n in RECORDINGS if n.endswith("_shapes")],
     "counters": [*COUNTED],
+    "twins": [f"{name}{how}" for how in ("", "_shapes") for name in THIN],
+    "traces": [f"{name}{how}" for how in ("_trace", "_shapes_trace") for name in THIN],
+    "timed": ["gpt_deep_timed", "gpt_deep_shapes_timed"],
+    "faults": [f"gpt_deep_{fault}" for fault in FAULTS[1:]],
 }
 
 
@@ -127,34 +154,61 @@ def started(ranks: int, command: list[str]) -> list[str]:
     return ["bash", "-c", f"for r in $(seq 0 {ranks - 1}); do {each} done; wait"]
 
 
-def exported(command: Sequence[str], report: Path) -> Path:
-    """Record a program, and return the report's export to SQLite."""
+def recorded(command: Sequence[str], report: Path) -> None:
+    """Record a program by Nsight Systems."""
     run([*NSYS, "-o", str(report), *command])
+
+
+def export(report: Path) -> Path:
+    """Export a report to SQLite."""
     run([*EXPORT, "-o", f"{report}.sqlite", f"{report}.nsys-rep"])
     return Path(f"{report}.sqlite")
 
 
-def record(name: str, out: Path) -> None:
-    """Record, export and compress one report."""
+def exported(command: Sequence[str], report: Path) -> Path:
+    """Record a program, and return the report's export to SQLite."""
+    recorded(command, report)
+    return export(report)
+
+
+def record(name: str, out: Path, folder: Path) -> Callable[[], None]:
+    """Record a program, and return what compresses its report."""
     ranks, words = RECORDINGS[name]
-    truth = out / f"{name}.truth.json"
-    with tempfile.TemporaryDirectory() as folder:
-        report, trimmed = Path(folder) / name, Path(folder) / "trimmed"
-        train = program(ranks, [*words, "--truth", str(truth)])
-        trim(exported(train, report), trimmed)
-        pack(trimmed, out / f"{name}.sqlite.xz")
+    truth, report = out / f"{name}.truth.json", folder / name
+    train = program(ranks, [*words, "--truth", str(truth)])
+    if by_trace := name.endswith("_trace"):
+        run([*train, "--kineto", f"{report}.json"])
+    else:
+        recorded(train, report)
     shown = " ".join(["python", "profiles/programs/train.py", *words])
     said = {"command": shown, "ranks": ranks, "date": datetime.now(UTC).isoformat()[:19]}
     truth.write_text(json.dumps(json.loads(truth.read_text()) | said, indent=1) + "\n")
 
+    def finish() -> None:
+        if by_trace:
+            compress_traces(name, out, folder)
+            return
+        trimmed = folder / f"{name}.trimmed"
+        trim(export(report), trimmed)
+        packed = out / f"{name}.sqlite.xz"
+        done = run([sys.executable, "-m", "profiles.pack", str(trimmed), str(packed)])
+        if done.returncode:
+            raise ValueError(f"{trimmed}: expected a report to pack; see above")
 
-def record_trace(name: str, out: Path) -> None:
-    """Record a program by torch.profiler, and compress the traces."""
+    return finish
+
+
+def record_trace(name: str, out: Path, folder: Path) -> Callable[[], None]:
+    """Record a program by torch.profiler, and return what compresses the traces."""
     ranks, words = RECORDINGS[name]
-    with tempfile.TemporaryDirectory() as folder:
-        run(program(ranks, [*words, *BOTH[name], "--kineto", f"{folder}/{name}.json"]))
-        for trace in Path(folder).glob("*.json"):
-            (out / f"{trace.name}.xz").write_bytes(lzma.compress(trace.read_bytes(), preset=3))
+    run(program(ranks, [*words, *BOTH[name], "--kineto", f"{folder}/{name}.json"]))
+    return lambda: compress_traces(name, out, folder)
+
+
+def compress_traces(name: str, out: Path, folder: Path) -> None:
+    """Compress the traces of all ranks of a program."""
+    for trace in folder.glob(f"{name}_rank*.json"):
+        (out / f"{trace.name}.xz").write_bytes(lzma.compress(trace.read_bytes(), preset=3))
 
 
 def count(name: str, out: Path) -> None:
@@ -169,18 +223,33 @@ def count(name: str, out: Path) -> None:
 def main() -> None:
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
-    failed = []
-    for word in sys.argv[2:]:
-        for name in GROUPS.get(word, [word]):
-            start = datetime.now(UTC)
+    until = time.monotonic() + 60 * float(os.environ.get("RECORD_MINUTES", "inf"))
+    failed: list[str] = []
+    left: list[tuple[str, Callable[[], None]]] = []
+    with tempfile.TemporaryDirectory() as held:
+        folder = Path(held)
+        for name in [name for word in sys.argv[2:] for name in GROUPS.get(word, [word])]:
+            if time.monotonic() > until:
+                failed.append(name)
+                continue
+            start = time.monotonic()
             try:
-                (count if name in COUNTED else record)(name, out)
+                if name in COUNTED:
+                    count(name, out)
+                else:
+                    left.append((name, record(name, out, folder)))
                 if name in BOTH:
-                    record_trace(name, out)
+                    left.append((name, record_trace(name, out, folder)))
             except (OSError, ValueError) as error:
                 print(f"{name}: {error}", file=sys.stderr)
                 failed.append(name)
-            print(f"{name}: {(datetime.now(UTC) - start).total_seconds():.0f} s", flush=True)
+            print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
+        with ThreadPoolExecutor() as threads:
+            done = [(name, threads.submit(finish)) for name, finish in left]
+        for name, one in done:
+            if (error := one.exception()) is not None:
+                print(f"{name}: {error}", file=sys.stderr)
+                failed.append(name)
     if failed:
         sys.exit(f"not recorded: {', '.join(failed)}")
 

@@ -50,6 +50,9 @@ def flags() -> argparse.Namespace:
     parser.add_argument("--tensor-parallel", action="store_true", help="of gpt")
     parser.add_argument("--name", default="step %d", help="of a step's range; none: no ranges")
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument(
+        "--timed", action="store_true", help="by perfmodel.RecordSteps, which marks the report"
+    )
     parser.add_argument("--truth", type=Path)
     parser.add_argument("--kineto", type=Path, help="record by torch.profiler, into *_rankN.json")
     return parser.parse_args()
@@ -313,6 +316,19 @@ class Run:
             rounds.append((time.perf_counter() - start) / 5)
         return sorted(rounds)[2]
 
+    def timed(self) -> None:
+        """The steps that Nsight Systems records, after others that are timed."""
+        from perfmodel import RecordSteps
+
+        first = 10 + 25
+        record = RecordSteps(warmup=10, timed=25, steps=self.c.steps)
+        with contextlib.ExitStack() as held:
+            for k in range(first + self.c.steps):
+                if self.c.shapes and k == first:
+                    held.enter_context(torch.autograd.profiler.emit_nvtx(record_shapes=True))
+                with record:
+                    self.step(self.run, nvtx_range)
+
     def profiled(self) -> None:
         """The steps that Nsight Systems records."""
         named = contextlib.nullcontext if self.c.name == "none" else nvtx_range
@@ -373,6 +389,8 @@ def main() -> None:
     truth["step_s_bare"] = run.bare_seconds()
     if c.kineto:
         run.kineto(c.kineto)
+    elif c.timed:
+        run.timed()
     else:
         run.profiled()
     if run.rank == 0 and c.truth:
