@@ -4,8 +4,8 @@
 
 Every FOLDER holds reports (`NAME.sqlite.xz`, and traces of torch.profiler, `NAME_rankN.json.xz`)
 beside `NAME.truth.json` with the seconds of a step without a profiler. Programs, not recordings,
-are in two halves, by the SHA-256 of their names: `perfmodel/timing/recorders.toml` was fitted to
-the first one and the other one was looked at once. With `--factors` the table says by what every
+are in two halves: `perfmodel/timing/recorders.toml` was fitted to the first one (`FITTED`) and not
+to the other one. With `--factors` the table says by what every
 cost would have to be multiplied for the time without a profiler to come out: the 5th and the 95th
 percentile of the host-limited recordings of the fitted half are `low` and `high` there.
 """
@@ -34,7 +34,7 @@ from perfmodel.timing.run_graph import replay_of
 
 TRUTHS: Final = ("step_s_bare", "step_s_without_profiler")
 """Keys of truth files; `step_s_profiled` and `step_s` were timed while it was recorded."""
-SAME_PROGRAM: Final = re.compile(r"(_both|_shapes|_timing|_b\d+|_p\d+)+$")
+SAME_PROGRAM: Final = re.compile(r"(_both|_shapes|_timing|_timed|_trace|_b\d+|_p\d+)+$")
 """Ends of names that say how a program was recorded, or its batch."""
 GPU_LIMITED: Final = 1.1
 """The GPU limits a step that takes less than so many times the GPU's work without a profiler."""
@@ -42,8 +42,12 @@ FITTED: Final = (
     "gpt", "empty_cache", "video", "pageable", "gpt_unnamed", "gpt2_compiled", "gan", "conv32",
     "bert", "resnet34", "straggler", "dataloader", "item", "loop_optimizer", "gpt_small", "ddp",
     "convnext", "late_allreduce",
+    "gpt_deep", "gpt_deep_item", "gpt_deep_pageable", "gpt_deep_loop_optimizer",
+    "gpt_deep_dataloader", "gpt_deep_empty_cache", "llama_thin", "mobilenet", "efficientnet",
+    "swin", "densenet", "vit",
 )  # fmt: skip
-"""The first 18 of the 36 programs, ordered by the SHA-256 of their names."""
+"""The first 18 of 36 programs, ordered by the SHA-256 of their names; and 12 that were recorded to
+test what the first ones gave, on two other hosts, and then used to fit the exponent."""
 
 
 @dataclass(frozen=True)
