@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from benchmarks.common import folders, results
 from perfmodel.analysis.analyze import analyze_reports
-from perfmodel.analysis.whatif import changes_of
+from perfmodel.analysis.changes import changes_of
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.programs.program import Options
 from perfmodel.readers.share import share

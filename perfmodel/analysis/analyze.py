@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from perfmodel.analysis.changes import one_after_another
 from perfmodel.analysis.estimates import estimate, with_launches
 from perfmodel.analysis.outliers import find_outliers, hosts_of
 from perfmodel.analysis.rates import counted, fit_rates, fit_roofline, product_rates
@@ -47,7 +48,6 @@ from perfmodel.programs import program_of_run
 from perfmodel.programs.facts import DeviceReduce, Facts, GemmTime, ServingFact
 from perfmodel.programs.findings import find
 from perfmodel.programs.identify import missing_values
-from perfmodel.programs.places import located
 from perfmodel.readers import RAW, check_at_rest
 from perfmodel.readers.trace import NULL, Trace
 from perfmodel.timing.async_batches import AsyncBatches, head_of, time_async, until_done
@@ -390,11 +390,10 @@ def _join(
 def _concluded(analysis: RunAnalysis, facts: Facts) -> RunAnalysis:
     """Add what follows from the numbers."""
     program = analysis.program
+    found = find(program.facts(facts), program.actions(analysis.identity))
     return replace(
         analysis,
-        findings=located(
-            find(program.facts(facts), program.actions(analysis.identity)), facts.steps
-        ),
+        findings=one_after_another(analysis, found),
         outliers=find_outliers(analysis.ranks, analysis.hosts),
     )
 

@@ -5,7 +5,6 @@ One object, made once, which the terminal, the page, JSON and notebooks show.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
@@ -16,7 +15,6 @@ from perfmodel.timing.trim import LAUNCHES
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import RankRow, RunAnalysis
-    from perfmodel.programs.findings import Finding
 
 FIXES: Final = 3
 """Findings that a summary shows."""
@@ -109,13 +107,24 @@ class RankBar:
 class Fix:
     """A finding in a summary: what to do, what it saves, and what a step then takes.
 
-    `sure` says why the saving is not sure, '' where it is.
+    Attributes
+    ----------
+    kind, title, action : str
+    saving_s : float or None
+        Of this one alone.
+    after_previous_s, step_s : float or None
+        What it saves where those before it are fixed, and the step with all fixes up to this one.
+    share : float or None
+    sure : str
+        Why the saving is not sure, '' where it is.
+    line, range : str or None
     """
 
     kind: str
     title: str
     action: str
     saving_s: float | None
+    after_previous_s: float | None
     step_s: float | None
     share: float | None
     sure: str
@@ -187,7 +196,7 @@ def summarize(run: RunAnalysis) -> Summary:
         ranks=len(run.ranks),
         uses_gpu=uses_gpu,
         bars=bars,
-        fixes=tuple(_fix(run, one, step_s) for one in run.findings[:FIXES]),
+        fixes=tuple(_fixes(run, step_s)),
         findings=len(run.findings),
         bound_s=bound_s,
         mfu=run.work.mfu.of_step if run.work and run.work.mfu else None,
@@ -209,22 +218,28 @@ def _bar(row: RankRow) -> RankBar | None:
     return RankBar(row.rank, step_s, *(scale * seconds for seconds in parts))
 
 
-def _fix(run: RunAnalysis, one: Finding, step_s: float) -> Fix:
-    saving_s = one.true_saving_s
-    own_s = run.batch.median.value if one.saving_without_recorder_s is None else step_s
-    of_s = run.batch.mean_s if one.of_mean else own_s
+def _fixes(run: RunAnalysis, step_s: float) -> Iterator[Fix]:
+    """The first findings; the first one's step is known without a replay."""
     few = f"only {run.batch.count} step{'s' * (run.batch.count != 1)}"
-    return Fix(
-        kind=one.kind,
-        title=one.title,
-        action=one.action,
-        saving_s=saving_s,
-        step_s=None if saving_s is None else max(of_s - saving_s, 0.0),
-        share=one.share,
-        sure=few if run.batch.count < _FEW else "",
-        line=one.line,
-        range=one.range,
-    )
+    left_s: float | None = None
+    for i, one in enumerate(run.findings[:FIXES]):
+        saving_s, after_s = one.true_saving_s, one.after_previous_s
+        if i == 0:
+            own_s = run.batch.median.value if one.saving_without_recorder_s is None else step_s
+            left_s, after_s = run.batch.mean_s if one.of_mean else own_s, saving_s
+        left_s = max(left_s - after_s, 0.0) if left_s is not None and after_s is not None else None
+        yield Fix(
+            kind=one.kind,
+            title=one.title,
+            action=one.action,
+            saving_s=saving_s,
+            after_previous_s=after_s,
+            step_s=left_s,
+            share=one.share,
+            sure=few if run.batch.count < _FEW else "",
+            line=one.line,
+            range=one.range,
+        )
 
 
 def _verdict(
@@ -243,10 +258,7 @@ def _verdict(
     less = f"{si(first.true_saving_s, 's')} ({percent(first.share or 0.0)}) less."
     if first.kind not in _OF_RANKS:
         return Verdict(f"{limit}. {title} {less}", first.kind, first.true_saving_s)
-    late = re.search(r"\brank (\d+)", first.title)
-    return Verdict(
-        f"{title} {less}", first.kind, first.true_saving_s, int(late[1]) if late else None
-    )
+    return Verdict(f"{title} {less}", first.kind, first.true_saving_s, first.rank)
 
 
 _OF_RANKS: Final = ("straggler", "waiting_mpi", "shared_gpu")

@@ -10,12 +10,12 @@ from typing import Final
 import numpy as np
 
 from perfmodel.analysis.analyze import analyze_run
+from perfmodel.analysis.changes import GraphChanges, changes_of
 from perfmodel.analysis.question import SMOOTH, Answer, Reach, Source, answer
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.analysis.runs import distinct_reports, runs_of, time_one
 from perfmodel.analysis.splits import Parallelisms, parallelisms
 from perfmodel.analysis.splits import words as words_of_splits
-from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.analysis.sweeps import FLAT
 from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
@@ -27,192 +27,9 @@ from perfmodel.programs import program_of_run
 from perfmodel.programs.calibrated import Change, Evidence, model_of
 from perfmodel.programs.program import Options
 from perfmodel.readers.trace import Trace
-from perfmodel.timing.critical_path import Change as GraphChanged
-from perfmodel.timing.critical_path import Replay
 from perfmodel.timing.run import Run, TimedReport
-from perfmodel.timing.run_exchanges import exchanges_of, kernels_of, lane_ranks
-from perfmodel.timing.run_graph import replay_of
-from perfmodel.timing.step_facts import StepFacts
 
 _USUAL: Final = Options()
-
-
-TITLES: Final[Mapping[str, str]] = {
-    "launch_bound": "launches cost nothing, as in one CUDA graph per step",
-    "blocking_sync": "the host never waits for the GPU",
-    "host_compute": "the host's own work takes no time",
-    "allocation": "no GPU memory is allocated or freed",
-    "pageable_copy": "no copies from pageable memory",
-    "copy": "no copies",
-    "communication": "no communication by MPI",
-    "exposed_communication": "no communication that computing does not hide",
-    "straggler": "the late rank does no more than the others",
-    "many_small_kernels": "small kernels of a range are fused",
-    "other": "CUDA graphs launch at once",
-    "kernel": "kernels take no time",
-    "waiting_mpi": "the late rank does no more than the others",
-    "kernel_below_ceiling": "an operator runs at its ceiling",
-    "memory_bound": "operators that memory limits are fused",
-    "low_precision_unused": "GEMMs run on tensor cores",
-    "unfused_attention": "attention is one kernel",
-}
-"""What is different in the graph, by the kind of the finding that it is for."""
-_LATE: Final = ("straggler", "waiting_mpi")
-_OF_KERNELS: Final = (
-    "kernel_below_ceiling", "memory_bound", "low_precision_unused", "unfused_attention",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class GraphChange:
-    """One change of the graph of a program's steps, or several, and what it saves by a replay.
-
-    Attributes
-    ----------
-    name : str
-        The kind of a finding, with a number where there are several of one kind.
-    change : str
-        What is different; of kernels and late ranks with the title of the finding.
-    saving_s, step_s : float
-        Of a step, and what is left of it.
-    share : float
-        `saving_s` of the step.
-    """
-
-    name: str
-    change: str
-    saving_s: float
-    step_s: float
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
-class GraphChanges:
-    """What changes of the graph of a program's steps would save, the largest saving first.
-
-    `step_s` is the step that they save of: without the profiler, where that makes it longer and is
-    named by `without`.
-    `together` is what several of them save that were asked for at once.
-    """
-
-    label: str
-    step_s: float
-    changes: tuple[GraphChange, ...]
-    together: GraphChange | None
-    warnings: tuple[str, ...]
-    without: str = ""
-
-
-def graph_changes(
-    timed: Sequence[TimedReport], options: Options, together: Sequence[str] = ()
-) -> GraphChanges:
-    """Replay the steps of a run with changes: those of its findings, and what else takes time.
-
-    Of the steps without the profiler, where that makes them longer. A change that a finding is
-    about has the saving that the finding says.
-
-    Parameters
-    ----------
-    timed : sequence of TimedReport
-        The reports of one run.
-    options : Options
-    together : sequence of str
-        Names of changes that are replayed at once.
-
-    Raises
-    ------
-    ModelError
-        If there are several runs, no steps, or no change of such a name.
-    """
-    return changes_of(analyze_run(_one_run(timed), options), together)
-
-
-def changes_of(analysis: RunAnalysis, together: Sequence[str] = ()) -> GraphChanges:
-    """Do what `graph_changes` does, of a run that is analyzed.
-
-    Raises
-    ------
-    ModelError
-        If there are no steps, or no change of such a name.
-    """
-    run = analysis.measured
-    if analysis.steps is None or not analysis.steps.facts.step_s:
-        raise ModelError(f"{run.label}: expected steps to replay; got none; see perfmodel analyze")
-    facts, numbered = _facts(analysis.steps), lane_ranks(run.steps)
-    step_s = facts.step_s
-    replay = replay_of(
-        run.steps, numbered, kernels_of(run.steps), exchanges_of(run), analysis.steps.median_s
-    )
-    known = dict(_of_findings(analysis))
-    for kind, change in facts.changes.items():
-        saved = step_s - replay.step_s(facts.base | change)
-        named = known.keys() & ({*_LATE} if kind in _LATE else {kind})
-        if not named and saved >= _WORTH * step_s:
-            said = TITLES[kind.rstrip("_0123456789")]
-            known[kind] = _row(kind, said, saved, step_s), change
-    unknown = [name for name in together if name not in known]
-    if unknown:
-        raise ModelError(
-            f"expected changes of this run ({', '.join(known)}); got {', '.join(unknown)}"
-        )
-    rows = sorted((row for row, _ in known.values()), key=lambda row: -row.saving_s)
-    at_once = _together(known, together, replay, facts) if together else None
-    without = facts.recorder.name if facts.base.shorter_ns and facts.recorder else ""
-    return GraphChanges(run.label, step_s, tuple(rows), at_once, analysis.warnings, without)
-
-
-def _facts(steps: StepBreakdown) -> StepFacts:
-    """Of the step that findings are ranked by."""
-    return steps.facts.unrecorded or steps.facts
-
-
-def _row(name: str, change: str, saving_s: float, step_s: float) -> GraphChange:
-    return GraphChange(name, change, saving_s, step_s - saving_s, saving_s / step_s)
-
-
-Known = Mapping[str, tuple[GraphChange, GraphChanged]]
-
-
-def _of_findings(run: RunAnalysis) -> Iterator[tuple[str, tuple[GraphChange, GraphChanged]]]:
-    """Findings that a change of the graph is known for, by name, with their savings."""
-    assert run.steps is not None
-    facts, count = _facts(run.steps), dict[str, int]()
-    computing = max((rank.compute_s for rank in run.steps.ranks), default=0.0)
-    for finding in run.findings:
-        if finding.of_mean or finding.kind not in TITLES:
-            continue
-        count[finding.kind] = number = count.get(finding.kind, 0) + 1
-        name = f"{finding.kind}_{number}" if number > 1 else finding.kind
-        change = facts.changes.get(name, facts.changes.get(finding.kind))
-        saving_s = finding.true_saving_s or 0.0
-        said = TITLES[finding.kind]
-        if finding.kind in (*_LATE, *_OF_KERNELS, "many_small_kernels"):
-            said = f"{said}: {finding.title}"
-        if finding.kind in _LATE:
-            change = facts.changes.get("straggler")
-        if finding.kind in _OF_KERNELS and computing:
-            left = max(1.0 - saving_s / computing, 0.0)
-            lanes = range(len(run.steps.ranks))
-            change = GraphChanged(scale={(lane, "kernel"): left for lane in lanes})
-        if change is not None:
-            yield name, (_row(name, said, saving_s, facts.step_s), change)
-
-
-def _together(known: Known, names: Sequence[str], replay: Replay, facts: StepFacts) -> GraphChange:
-    """Replay several changes at once: they save at least what the largest does.
-
-    One alone saves what it says. Where a finding says less than its replay, since a GPU idles no
-    longer by that cause, several save no more than all alone; else they may.
-    """
-    chosen = [known[name] for name in dict.fromkeys(names)]
-    alone = [row.saving_s for row, _ in chosen]
-    change, step_s = facts.base, facts.step_s
-    for _, one in chosen:
-        change |= one
-    less = any(step_s - replay.step_s(facts.base | one) > row.saving_s for row, one in chosen)
-    at_once = step_s - replay.step_s(change)
-    saving_s = max(min(at_once, sum(alone)) if less else at_once, *alone)
-    return _row(" + ".join(row.name for row, _ in chosen), "together", saving_s, step_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -643,6 +460,30 @@ def ask(traces: Sequence[Trace], model: Model | None = None, options: Options = 
 def ask_of_measured(timed: Sequence[TimedReport], model: Model | None, options: Options) -> WhatIf:
     """Say what `ask` says of reports that were measured with the same options."""
     return what_if_of(_one_run(timed), model, options)
+
+
+def graph_changes(
+    timed: Sequence[TimedReport], options: Options, together: Sequence[str] = ()
+) -> GraphChanges:
+    """Replay the steps of a run with changes: those of its findings, and what else takes time.
+
+    Of the steps without the profiler, where that makes them longer. A change that a finding is
+    about has the saving that the finding says.
+
+    Parameters
+    ----------
+    timed : sequence of TimedReport
+        The reports of one run.
+    options : Options
+    together : sequence of str
+        Names of changes that are replayed at once.
+
+    Raises
+    ------
+    ModelError
+        If there are several runs, no steps, or no change of such a name.
+    """
+    return changes_of(analyze_run(_one_run(timed), options), together)
 
 
 def _one_run(timed: Sequence[TimedReport]) -> Run:

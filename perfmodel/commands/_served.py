@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.analysis.changes import changes_of
 from perfmodel.analysis.compare.compare import CompareOptions, compare_traces
 from perfmodel.analysis.events import documented, events
 from perfmodel.analysis.result import Analysis, RunAnalysis
-from perfmodel.analysis.whatif import changes_of
 from perfmodel.base.document import plain, to_json
 from perfmodel.base.errors import ReportError, WorkloadError
 from perfmodel.base.escape import printable

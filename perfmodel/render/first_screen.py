@@ -55,7 +55,8 @@ def _lines(run: RunAnalysis, said: Summary, fixes: int, of_action: int) -> Itera
         yield from _bars(said)
     if said.fixes:
         yield ""
-        yield f" {'FIX':<50} {'saves':>9}  {'step then':>9}"
+        after = any(fix.after_previous_s is not None for fix in said.fixes[1:fixes])
+        yield f" {'FIX':<50} {'saves':>9}  {'step with all' if after else 'step then':>13}"
         for i, fix in enumerate(said.fixes[:fixes], 1):
             yield from _fix(i, fix, of_action)
     shared = any(fix.step_s and fix.step_s < (said.bound_s or 0.0) for fix in said.fixes)
@@ -142,7 +143,7 @@ def _fix(number: int, fix: Fix, of_action: int) -> Iterator[str]:
     saves = si(fix.saving_s, "s") if fix.saving_s is not None else "unknown"
     then = si(fix.step_s, "s") if fix.step_s is not None else ""
     first, *others = textwrap.wrap(f"{number} {fix.title}", 50, subsequent_indent="  ")
-    yield f" {first:<50} {saves:>9}  {then:>9}".rstrip()
+    yield f" {first:<50} {saves:>9}  {then:>13}".rstrip()
     yield from (f" {line}" for line in others[:1])
     if fix.line:
         yield _cut(f"   at {fix.line}")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from perfmodel.analysis.result import Analysis, BatchSummary, RunAnalysis
     from perfmodel.analysis.steps import StepBreakdown
     from perfmodel.base.table import Table
+    from perfmodel.programs.findings import Finding
 
 _LOST: Final = 0.01
 """Share of the GPU time in no step that is worth a line."""
@@ -31,6 +32,8 @@ _APART: Final = 0.05
 """Ranges whose median duration differs from the step on the GPU's clock by more are said to."""
 _SURE: Final = 0.9
 """Of answers with this probability at least 97 % are right (`python -m benchmarks.steps`)."""
+_SAME: Final = 0.95
+"""A saving of at least this share of that alone is said once."""
 _LONGEST: Final = 200
 """Letters of a message of Nsight Systems that are shown."""
 
@@ -307,6 +310,14 @@ def _all_on_gpus(trace: Trace) -> bool:
     return hosts <= set(np.unique(trace.ops.process).tolist())
 
 
+def _after(number: int, one: Finding) -> str:
+    """Say what a finding saves after those before it, where that is less than alone."""
+    after_s, alone_s = one.after_previous_s, one.true_saving_s
+    if number == 1 or after_s is None or alone_s is None or after_s > _SAME * alone_s:
+        return ""
+    return f", {si(after_s, 's')} after {'1' if number == 2 else f'1 to {number - 1}'}"
+
+
 def _findings(run: RunAnalysis) -> Iterator[str]:
     if not run.findings:
         unknown = lacking(run.unattributed) and not any(r.gpu_busy_s for r in run.ranks)
@@ -321,7 +332,7 @@ def _findings(run: RunAnalysis) -> Iterator[str]:
     without = f" without {recorder.name}" if recorder and recorder.matters and known else ""
     yield f"Findings, ranked by potential saving per step{without} (savings overlap):"
     for i, f in enumerate(run.findings, 1):
-        yield f" {i}. {f.title}{f.saving and f' — up to {f.saving}'}"
+        yield f" {i}. {f.title}{f.saving and f' — up to {f.saving}'}{_after(i, f)}"
         yield f"    {f.evidence}"
         if f.line:
             yield f"    at {f.line}{f', in {f.range!r}' if f.range else ''}"

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from perfmodel.analysis.changes import GraphChanges
 from perfmodel.analysis.question import Answer
-from perfmodel.analysis.whatif import GraphChanges, Saving, Step, WhatIf, words
+from perfmodel.analysis.whatif import Saving, Step, WhatIf, words
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si

@@ -15,10 +15,17 @@ from perfmodel.timing.exchanges import Exchanges
 from perfmodel.timing.host_timeline import ALLOCATION, CAUSES, HOST, LAUNCH, PAGEABLE, SYNC
 from perfmodel.timing.late_ranks import Arrivals, Chain, LateRank, late_rank, late_ranks
 from perfmodel.timing.nccl import PASSES, NcclKernels
-from perfmodel.timing.recorder import Recorder, Timed, fitted, without_recorder
+from perfmodel.timing.recorder import (
+    Recorder,
+    Timed,
+    costs_of,
+    fitted,
+    unrecorded,
+    without_recorder,
+)
 from perfmodel.timing.run_graph import replay_of
 from perfmodel.timing.small_kernels import MANY
-from perfmodel.timing.step_graph import KERNEL_OP
+from perfmodel.timing.step_graph import KERNEL_OP, StepGraph
 from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.unified import UnifiedFacts, unified_facts
 
@@ -38,6 +45,8 @@ _SLOWER: Final = 1.25
 """Kernels are slower if the number differs by less than the first, and each takes longer so many
 times."""
 _BY_HOST: Final = (ALLOCATION, HOST, SYNC, PAGEABLE, LAUNCH)
+DISPATCH: Final = "dispatch"
+"""Key of what the host does to launch: the calls, and all of its own work between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +222,7 @@ class StepFacts:
     path : tuple of PathPart
         Largest first; empty where the steps cannot be replayed.
     free_s : mapping of str to float
-        Time of a step in which one of `PATH_KINDS` takes none.
+        Time of a step in which one of `PATH_KINDS`, or `DISPATCH`, takes none.
     small : tuple of SmallRange
     stragglers : tuple of LateRank
         The rank that the others wait for most first; empty where no exchange is matched.
@@ -277,15 +286,12 @@ class StepFacts:
     recorder: Recorder | None = None
     unrecorded: StepFacts | None = None
 
-    def idle_s(self, cause: str) -> float:
-        """Idle time by a cause, of the rank with most of it."""
-        return max((c.seconds for c in self.idle if c.cause == cause), default=0.0)
-
-    def most_idle_s(self) -> float:
-        """Idle time of the rank with most of it."""
+    def idle_s(self, *causes: str) -> float:
+        """Idle time by one of some causes, of the rank with most of it."""
         by_rank: dict[int, float] = {}
         for c in self.idle:
-            by_rank[c.rank] = by_rank.get(c.rank, 0.0) + c.seconds
+            if c.cause in causes or not causes:
+                by_rank[c.rank] = by_rank.get(c.rank, 0.0) + c.seconds
         return max(by_rank.values(), default=0.0)
 
     def longest(self, cause: str) -> Gap | None:
@@ -390,13 +396,14 @@ def step_facts(
         return facts
     base = fitted(replay, graphs, recorder)
     less = _saved(replay, base, asked)
+    kernels_s = _kernels_at_most(replay, graphs, recorder, less)
     return replace(
         facts,
         unrecorded=replace(
             facts,
             step_s=less.step_s,
             path=(),
-            free_s=less.free_s,
+            free_s={**less.free_s, "kernel": less.step_s - kernels_s},
             small=less.small,
             straggler_saving_s=less.straggler_s,
             bucket_saving_s=less.bucket_s,
@@ -444,6 +451,9 @@ def _saved(replay: Replay, base: Change, asked: _Asked) -> _Saved:
         if step and seconds > _WORTH * step
     }
     changes = {kind: Change(free=frozenset([kind])) for kind in free}
+    if len(dispatch := {CAUSES[LAUNCH], CAUSES[HOST]} & free.keys()) > 1:
+        changes[DISPATCH] = Change(free=frozenset(dispatch))
+        free[DISPATCH] = step - saved_s(changes[DISPATCH])
     if "copy" in free or "pageable_copy" in free:
         changes["copy"] = Change(free=frozenset(["copy", "pageable_copy"]))
     many = {COLLECTIVES: 0.0} if asked.collectives >= _SMALL_MESSAGES else {}
@@ -463,6 +473,22 @@ def _saved(replay: Replay, base: Change, asked: _Asked) -> _Saved:
         saved_s(hidden) if asked.collectives else 0.0,
         changes,
     )
+
+
+def _kernels_at_most(
+    replay: Replay, graphs: Sequence[StepGraph], recorder: Recorder, less: _Saved
+) -> float:
+    """What a step without the profiler takes less without kernels, at most.
+
+    Sizes slow the host most, and nobody knows well by how much. So the host is taken to be as fast
+    as it may be: what kernels lose is then not hidden by what only the recording costs.
+    """
+    free = Change(free=frozenset(["kernel"]))
+    saved_s = less.step_s - less.free_s.get("kernel", less.step_s)
+    if recorder.source != "estimated" or "sized_range" not in recorder.by_kind:
+        return saved_s
+    fastest = unrecorded(graphs, costs_of(graphs[0].recorder).high)
+    return max(saved_s, replay.step_s(fastest) - replay.step_s(fastest | free))
 
 
 def _shorter(idle: tuple[IdleCause, ...], less_s: float) -> tuple[IdleCause, ...]:

@@ -16,9 +16,12 @@ from typing import Any, Final
 from perfmodel.base.units import percent, si
 from perfmodel.programs.actions import Actions
 from perfmodel.programs.facts import Facts
+from perfmodel.programs.findings.places import located
 
 WORTH: Final = 0.01
 """Findings that would save less than this share of a step are not reported."""
+_NEVER_CAPTURED: Final = ("blocking_sync", "allocation")
+_COMPARABLE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +42,17 @@ class Finding:
         Of the step that `true_saving_s` is of, as `find` computes it: of one step for all findings
         of a run.
     line, range : str or None
-        Where in the program it is, None where the report does not say (`programs.places`).
+        Line of code and range of the program, None where the report does not say (`places`).
     saving_without_recorder_s : float or None
         The saving of the step without the profiler that recorded it, None where that is unknown.
+    rank : int or None
+        The rank that causes it; None where no single one does.
+    change : str
+        Key of `StepFacts.changes`: the change of the graph whose replay says the saving; '' is the
+        key that is called as the kind.
+    after_previous_s : float or None
+        What it saves where all findings before it are fixed (`analysis.changes`); None where no
+        change of the graph is known.
     """
 
     kind: str
@@ -54,6 +65,9 @@ class Finding:
     line: str | None = None
     range: str | None = None
     saving_without_recorder_s: float | None = None
+    rank: int | None = None
+    change: str = ""
+    after_previous_s: float | None = None
 
     @property
     def true_saving_s(self) -> float | None:
@@ -153,7 +167,7 @@ def rules() -> tuple[Rule, ...]:
 
 
 def find(facts: Facts, actions: Actions) -> tuple[Finding, ...]:
-    """Return the findings worth at least one percent of a step, largest saving first.
+    """Return the findings worth at least one percent of a step, largest saving first, with places.
 
     Of the step without the profiler, where that is known, each with its recorded saving, too: what
     only the profiler makes slow is no finding then, and work of the GPU that a slow host hides may
@@ -162,29 +176,33 @@ def find(facts: Facts, actions: Actions) -> tuple[Finding, ...]:
     found, steps = _ranked(facts, actions), facts.steps
     without_s = steps.recorder.without_s if steps and steps.recorder else None
     if steps is None or without_s is None:
-        return found
+        return located(found, steps)
     if steps.unrecorded is None:
-        return tuple(replace(one, saving_without_recorder_s=one.saving_s) for one in found)
+        same = [replace(one, saving_without_recorder_s=one.saving_s) for one in found]
+        return located(same, steps)
     part = without_s / steps.step_s
     batch = replace(facts.batch, value=facts.batch.value * part)
     shorter = replace(facts, steps=steps.unrecorded, batch=batch, mean_s=facts.mean_s * part)
     recorded = {(one.kind, one.title): one for one in found}
-    return tuple(
+    true = [
         replace(
             recorded.get((one.kind, one.title), replace(one, saving_s=0.0)),
             share=one.share,
             saving_without_recorder_s=one.saving_s,
         )
         for one in _ranked(shorter, actions)
-    )
+    ]
+    return located(true, steps)
 
 
 def _ranked(facts: Facts, actions: Actions) -> tuple[Finding, ...]:
     """Return the findings of a step that are worth it, largest saving first.
 
-    Unknown savings come last. A saving is between nothing and the whole step. The step is the
-    median one; where a finding is of some steps only, the mean one, for all findings: what each
-    step loses is the same share of the recording.
+    A step that waits for the GPU or allocates memory cannot be captured in a CUDA graph: such a
+    finding comes before that of launches, if it saves half as much. Unknown savings come last.
+    A saving is between nothing and the whole step. The step is the median one; where a finding is
+    of some steps only, the mean one, for all findings: what each step loses is the same share of
+    the recording.
     """
     step_s = facts.batch.value
     if step_s <= 0:
@@ -196,7 +214,15 @@ def _ranked(facts: Facts, actions: Actions) -> tuple[Finding, ...]:
         step_s = facts.mean_s
     shown = [_of_step(one, step_s) for one in found]
     shown = [one for one in shown if one.share is None or one.share >= WORTH]
-    return tuple(sorted(shown, key=lambda f: (f.saving_s is None, -(f.saving_s or 0.0))))
+    launches_s = max((f.saving_s or 0.0 for f in shown if f.kind == "launch_bound"), default=0.0)
+
+    def order(one: Finding) -> tuple[bool, float, bool, float]:
+        saving_s = one.saving_s or 0.0
+        first = one.kind in _NEVER_CAPTURED and saving_s >= _COMPARABLE * launches_s
+        rank_s = max(saving_s, launches_s) if first else saving_s
+        return one.saving_s is None, -rank_s, one.kind == "launch_bound", -saving_s
+
+    return tuple(sorted(shown, key=order))
 
 
 def _of_step(one: Finding, step_s: float) -> Finding:

@@ -13,6 +13,7 @@ from perfmodel.programs.actions import Actions
 from perfmodel.programs.facts import Facts, Spent
 from perfmodel.programs.findings import WORTH, Finding, finding, share_of_step
 from perfmodel.programs.findings.ranks import straggler
+from perfmodel.timing.step_facts import DISPATCH
 
 if TYPE_CHECKING:
     from perfmodel.timing.copies import CopyGroup
@@ -25,6 +26,10 @@ _OFFLOADED: Final = 0.1
 in the recorded trainings that offload nothing."""
 _EITHER_WAY: Final = 0.5
 """Copies that bring back at least this share of what they take away hold what is kept."""
+_ONE_PIECE: Final = 0.1
+"""A pause of the host from this share of a step is a piece of work of its own: doing it at another
+time saves so much. The longest pauses of healthy programs take 3 to 5 %, that of a data loader in
+the main process 75 % (docs/findings.md)."""
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _OF_NETWORK: Final = re.compile(r"\b(forward|backward|parallel|softmax|loss|aten|nn)\b")
 """Words of ranges that a network's own work is in, whatever else they are called."""
@@ -217,18 +222,36 @@ def small_kernels(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[
 @finding("launch_bound", needs=("steps",))
 def launches(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Finding]:
     """Time in which the queue is empty while the host launches."""
-    idle = steps.idle_s("launch_bound")
+    whole = is_dispatch(steps)
+    causes = ("launch_bound", "host_compute") if whole else ("launch_bound",)
+    idle, change = steps.idle_s(*causes), DISPATCH if whole else "launch_bound"
     known = sum(small.saving_s for small in steps.small)
     count = max(round(facts.gpu_ops), 1)
+    between = ", and works between launches" if whole else ""
     yield Finding(
         "launch_bound",
         "the GPU waits for launches",
-        min(steps.saved_s("launch_bound"), idle) - known,
+        min(steps.saved_s(change), idle) - known,
         f"the GPU idles {si(idle, 's')} per step with an empty queue while the host launches "
         f"{count} operation{'s' * (count != 1)}, one every {si(facts.batch.value / count, 's')}"
-        f"{_slowed(facts)}",
+        f"{between}{_slowed(facts)}",
         actions.launch_less(synchronizes=False),
+        change=change,
     )
+
+
+def is_dispatch(steps: StepFacts) -> bool:
+    """Whether the host's own work that the GPU waits for is that of launching.
+
+    It is Python between operators then, in many short pauses, which is shorter where less is
+    launched; not one piece of work that could be done at another time, such as loading data.
+    """
+    longest = steps.longest("host_compute")
+    if DISPATCH not in steps.changes or longest is None:
+        return False
+    recorded_s = steps.recorder.step_s if steps.recorder else steps.step_s  # as the gap is
+    where = _host_work(steps.mostly_in("host_compute"))
+    return longest.seconds < _ONE_PIECE * recorded_s and where not in ("load_ahead", "write_less")
 
 
 @finding("blocking_sync", "host_compute", "allocation", "pageable_copy", needs=("steps",))
@@ -241,6 +264,8 @@ def host(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Finding]:
         "pageable_copy": "copies from pageable memory",
     }
     late = straggler(steps)
+    if is_dispatch(steps):
+        del titles["host_compute"]
     for kind, title in titles.items():
         idle, gap = steps.idle_s(kind), steps.longest(kind)
         call = gap.call if gap else ""
@@ -249,7 +274,7 @@ def host(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Finding]:
         if kind == "host_compute":
             most = min(most, idle)
         elif kind != "pageable_copy":
-            most = min(most, steps.most_idle_s())
+            most = min(most, steps.idle_s())
         if late is not None and late.doing.startswith(kind):
             most -= steps.straggler_saving_s
         longest = f"; the longest gap is {si(gap.seconds, 's')}{where}" if gap else ""

@@ -79,6 +79,7 @@ def interrupted(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Fi
                 f"which has its turn meanwhile",
                 "find the other process (nvidia-smi), and give each program a GPU of its own "
                 "(CUDA_VISIBLE_DEVICES)",
+                rank=one.rank,
             )
 
 
@@ -102,6 +103,8 @@ def late_to_kernels(
         f"{percent(late.share_last)} of the collectives, "
         f"together {si(late.late_s, 's')} after the rank before it{_too_few(late)}{more}",
         actions.advise("help_stage" if only_messages(steps) else "help_rank", rank=late.rank),
+        range=late.doing.partition(" in ")[2] or None,
+        rank=late.rank,
     )
 
 
@@ -122,7 +125,7 @@ def waiting_in_mpi(facts: Facts, actions: Actions, waiting: Waiting) -> Iterator
         return
     worst = _waits_longest(waiting.waiting_s)
     seconds, rank = waiting.waiting_s[worst], _number(facts, worst)
-    who, more = _who_is_last(facts)
+    who, more, last = _who_is_last(facts)
     begun = [g for g in facts.collectives if g.name.startswith("MPI_I") and g.waiting_s]
     saved = seconds
     if more is not None and begun and facts.host_ranks:  # nor go on before it is in MPI
@@ -136,6 +139,8 @@ def waiting_in_mpi(facts: Facts, actions: Actions, waiting: Waiting) -> Iterator
         f"rank {rank} waits longest in collectives: {share_of_step(facts, seconds)}"
         f"{_trend(facts, waiting, worst)}{who}",
         actions.balance(),
+        range=more.range if more else None,
+        rank=last,
     )
 
 
@@ -176,6 +181,7 @@ def _waiting_in_some_steps(facts: Facts, waiting: Waiting, actions: Actions) -> 
     if mean[worst] < max(_RARE * float(usual[worst]), WORTH * facts.batch.value):
         return None
     long = by_batch[worst] > mean[worst]
+    who, _, last = _who_is_last(facts)
     return Finding(
         "waiting_mpi",
         "ranks wait for each other in some steps",
@@ -183,9 +189,10 @@ def _waiting_in_some_steps(facts: Facts, waiting: Waiting, actions: Actions) -> 
         f"rank {_number(facts, worst)} waits {si(float(mean[worst]), 's')} per step on average in "
         f"collectives: {si(float(np.median(by_batch[worst][long])), 's')} in {int(long.sum())} of "
         f"{len(long)} steps, {si(float(np.median(by_batch[worst][~long])), 's')} in the others"
-        f"{_who_is_last(facts)[0]}",
+        f"{who}",
         actions.balance(),
         of_mean=True,
+        rank=last,
     )
 
 
@@ -206,15 +213,16 @@ def _trend(facts: Facts, waiting: Waiting, worst: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Longer:
-    """What a rank does longer than the median rank; `alone` with the time of both."""
+    """Work that takes a rank longer than the median rank; `alone` with the time of both."""
 
     said: str
     alone: str
     more_s: float
+    range: str | None = None
 
 
-def _who_is_last(facts: Facts) -> tuple[str, _Longer | None]:
-    """Name the rank to which most waiting leads back, with what it does longer.
+def _who_is_last(facts: Facts) -> tuple[str, _Longer | None, int | None]:
+    """Name the rank to which most waiting leads back, with what takes it longer, and its number.
 
     Of a program without a GPU, where there is no such rank, one that computes longer than the
     others.
@@ -228,15 +236,15 @@ def _who_is_last(facts: Facts) -> tuple[str, _Longer | None]:
         )
         more = _longer(facts, late.rank)
         if more is None or (facts.host_ranks and more.more_s < _UNEQUAL * facts.batch.value):
-            return said, None
-        return f"{said}; it {more.said}", more
+            return said, None, late.rank
+        return f"{said}; it {more.said}", more, late.rank
     if not facts.host_ranks:
-        return "", None
+        return "", None, None
     slow = max(facts.host_ranks, key=lambda rank: facts.host_ranks[rank][0])
     more = _longer(facts, slow)
     if more is None or more.more_s < _UNEQUAL * facts.batch.value:
-        return "", None
-    return f"; rank {slow} {more.said}", more
+        return "", None, None
+    return f"; rank {slow} {more.said}", more, slow
 
 
 def _too_few(late: LateRank) -> str:
@@ -265,6 +273,7 @@ def _longer(facts: Facts, rank: int) -> _Longer | None:
         f"is {more} longer in '{most.range}' than the median rank",
         f"is {si(most.seconds, 's')} in '{most.range}', {more} more than the median rank",
         most.more_s,
+        most.range,
     )
 
 
@@ -327,6 +336,8 @@ def late_messages(facts: Facts, actions: Actions, messages: PointToPoint) -> Ite
         f"{said}{si(late.caused_s, 's')} of all ranks' waiting per step leads back to rank "
         f"{late.rank}, up to {si(late.most_s, 's')} of one rank{passed}{_too_few(late)}",
         actions.advise("help_rank", rank=late.rank),
+        range=most.range if most else None,
+        rank=late.rank,
     )
 
 
@@ -369,4 +380,6 @@ def _unseen_waiting(facts: Facts, actions: Actions) -> Iterator[Finding]:
         f"median rank, and the steps of all ranks are as long: the others pass the time "
         f"elsewhere, such as between calls of MPI_Test, which does not wait",
         actions.advise("help_rank", rank=slow.rank),
+        range=slow.range,
+        rank=slow.rank,
     )

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import perfmodel
+from perfmodel.analysis.changes import changes_of
 from perfmodel.analysis.outliers import own_seconds
 from perfmodel.analysis.rates import amounts
 from perfmodel.analysis.result import RangeRow, RunAnalysis
 from perfmodel.analysis.steps import kernels_of_steps
-from perfmodel.analysis.whatif import WhatIf, changes_of, words
+from perfmodel.analysis.whatif import WhatIf, words
 from perfmodel.base.gpu import Gpu
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
