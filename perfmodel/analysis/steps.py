@@ -41,6 +41,10 @@ _UNEQUAL: Final = 0.1
 it more, per step of all."""
 _LONG: Final = 1.5
 """A long step takes more than so many median ones: what a bar chart of steps shows at a glance."""
+_PACE: Final = 0.8
+"""A GPU that idles this share of what the longest idles is as slow as that one: of the ladder's
+hosts that wait in every step all GPUs do, of those that queue their work one or both (any share
+from 0.5 to 0.8 chooses the same)."""
 _MOSTLY: Final = 0.5
 """A cause explains long steps if it takes this share of what they take more."""
 _BUSY: Final = {
@@ -342,6 +346,42 @@ def idle_ranges(
             lanes += 1
     rows = [IdleRange(*key, s / lanes, s / step_s) for key, s in found.items() if s and step_s]
     return tuple(sorted(rows, key=lambda row: -row.seconds))
+
+
+def idle_pieces(
+    reports: Sequence[StepReport], *, warmup: int | None = None
+) -> tuple[dict[str, float], float]:
+    """Cut the idle time of a median step into pieces by the range that the host was in.
+
+    Of the GPUs that idle longest: where hosts queue their work, the others wait for them inside
+    kernels that communicate, and their idle time says nothing of the step.
+
+    Returns
+    -------
+    dict of str to float
+        Seconds by range, '' outside any; the mean over these GPUs.
+    float
+        Share of their steps; 0 without any.
+    """
+    window = counted_steps([r.times for r in reports], warmup)
+    lanes = [
+        (_gpu_idle_s(report.times, lane, window), report, lane)
+        for report in reports
+        for lane in np.flatnonzero(report.times.device >= 0).tolist()
+    ]
+    most = max((idle_s for idle_s, _, _ in lanes), default=0.0)
+    chosen = [one for one in lanes if one[0] > 0 and one[0] >= _PACE * most]
+    pieces: dict[str, float] = {}
+    step_s = 0.0
+    for idle_s, report, lane in chosen:
+        rows = report.gaps.rows_of(lane, window)
+        where = report.gaps.range[rows].astype(np.int64) + 1
+        distinct, shares = _shares(report, rows, window, where)
+        names = ("", *report.gaps.names)
+        for code, share in zip(distinct.tolist(), shares.tolist(), strict=True):
+            pieces[names[code]] = pieces.get(names[code], 0.0) + share * idle_s / len(chosen)
+        step_s += (_median_s(report.times.step_ns[lane, window]) or 0.0) / len(chosen)
+    return pieces, min(sum(pieces.values()) / step_s, 1.0) if step_s else 0.0
 
 
 def _idle(
