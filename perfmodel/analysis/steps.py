@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -117,6 +117,8 @@ class StepBreakdown:
         Share of the GPU time between the first and the last step that no step holds.
     idle : tuple of IdleCause
         By rank, the largest cause first.
+    pieces : mapping of str to float
+        Seconds of idle time by range, see `idle_pieces`.
     facts : StepFacts
         The critical path, small kernels and late ranks.
     levels : tuple of LevelRow
@@ -140,6 +142,7 @@ class StepBreakdown:
     kernels: tuple[KernelTime, ...]
     unattributed: float
     idle: tuple[IdleCause, ...]
+    pieces: Mapping[str, float]
     facts: StepFacts
     levels: tuple[LevelRow, ...]
     layers: tuple[LayerTime, ...]
@@ -197,6 +200,7 @@ def break_down(
         kernels=kernels[:_TOP_KERNELS],
         unattributed=sum(r.lost_ns for r in reports) / launched if launched else 0.0,
         idle=idle,
+        pieces=idle_pieces(reports, warmup=warmup)[0],
         levels=level_rows([r.spans for r in reports], sum(r.work_ns for r in reports)),
         layers=layer_times([r.spans for r in reports]),
         candidates=reports[0].steps.candidates,

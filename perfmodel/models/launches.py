@@ -112,7 +112,7 @@ class Spread:
         return Effect(value, math.sqrt(total), df)
 
 
-def host_speeds(pieces: Sequence[Mapping[str, float]], without: str = "") -> Floats | None:
+def host_speeds(pieces: Sequence[Mapping[str, float]], without: str | None = None) -> Floats | None:
     """Say how slow the host was in each of several runs, by what it was slow in alike.
 
     A host whose neighbours, clocks or cores make it slower takes longer in all pieces of a step; a
@@ -125,7 +125,7 @@ def host_speeds(pieces: Sequence[Mapping[str, float]], without: str = "") -> Flo
     ----------
     pieces : sequence of mapping of str to float
         Seconds of the host in a median step by piece, one mapping a run.
-    without : str
+    without : str, optional
         A piece that is left out.
 
     Returns
@@ -161,6 +161,19 @@ def spreads() -> dict[str, Spread]:
     """Return the spread between runs by what limits a time: 'GPU', 'host', 'GEMMs', ..."""
     text = resources.files("perfmodel.models").joinpath("reruns.toml").read_text("utf-8")
     return {name: Spread(**row) for name, row in tomllib.loads(text).items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeforeAfter:
+    """Seconds per step on both sides of a change."""
+
+    before_s: float
+    after_s: float
+
+    @property
+    def difference_s(self) -> float:
+        """After less before."""
+        return self.after_s - self.before_s
 
 
 @dataclass(frozen=True, slots=True)
