@@ -148,6 +148,23 @@ class StepBreakdown:
     layers: tuple[LayerTime, ...]
     candidates: tuple[Candidate, ...]
 
+    @property
+    def idle_without_recorder_s(self) -> tuple[float, float] | None:
+        """Idle time of the slowest rank's GPU as recorded, and without the profiler.
+
+        The profiler costs the host time; the GPU's work stays. None where that cost is unknown, or
+        does not matter.
+        """
+        recorder = self.facts.recorder
+        if recorder is None or not recorder.matters or recorder.without_s is None:
+            return None
+        slowest = max(self.ranks, key=lambda rank: rank.batch_s)
+        if slowest.gpu_busy_s is None:
+            return None
+        recorded, without = slowest.batch_s, recorder.without_s
+        busy_s = slowest.gpu_busy_s
+        return max(recorded - busy_s, 0.0), max(without - busy_s, 0.0)
+
 
 def break_down(
     reports: Sequence[StepReport],
