@@ -13,7 +13,7 @@ from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.models.history import FEWEST, Change, change_points, newly_found
-from perfmodel.models.launches import BeforeAfter, host_speeds
+from perfmodel.models.launches import HOST_LIMITED, BeforeAfter, host_speeds
 from perfmodel.readers.results import Recorded
 
 STEP: Final = "step"
@@ -23,8 +23,6 @@ HEADS: Final = (STEP, GPU_BUSY, STEADY)
 """Kinds of time that are of the whole step; the last one says what the first does not."""
 IDLE: Final = "idle"
 """The kind of the host's pieces, which say how fast it was."""
-_HOST_LIMITED: Final = 0.2
-"""Of a step: where the GPU idles less, hosts that differ by 13 % move it by less than 3 %."""
 LEAST: Final = 0.01
 NEAR: Final = 3
 """Commits by which two times may seem to change apart, and the delay of an alarm."""
@@ -215,7 +213,7 @@ def _at_one_speed(runs: Sequence[Recorded]) -> list[Recorded]:
     largest = max(idle[0], key=lambda name: sum(one.get(name, 0.0) for one in idle))
     names = {None: STEADY, largest: f"{STEADY} (all ranges but {largest or 'none'})"}
     for without, name in names.items():
-        speeds = host_speeds(idle, without) if share >= _HOST_LIMITED else None
+        speeds = host_speeds(idle, without) if share >= HOST_LIMITED else None
         if speeds is not None:
             for i, seconds in zip(known, (step / np.exp(share * speeds)).tolist(), strict=True):
                 times = {**found[i].seconds, (STEADY, name): seconds}

@@ -31,6 +31,7 @@ from perfmodel.base.errors import ReportError, WorkloadError
 from perfmodel.models.launches import (
     ENOUGH,
     GATE_SCALES,
+    HOST_LIMITED,
     LAUNCH_NOISE,
     SCALES,
     Effect,
@@ -64,8 +65,6 @@ _LAUNCHES: Final = 2
 """Of each side: one a side would raise 8 % of false alarms (`benchmarks.gate`)."""
 _BATCHES: Final = 15
 """Of every launch: nearly all from which the noise at one speed was learned have more."""
-_HOST_LIMITED: Final = 0.2
-"""Of a batch: where the GPU idles less, hosts that differ by 13 % move it by less than 3 %."""
 KERNEL_NOISE: Final = 0.0075
 """Relative standard deviation of the time in kernels between runs of one configuration: less in
 three of four of profiles/launches, fresh, hosts and scale, 0.24 % in the median."""
@@ -258,7 +257,7 @@ def _steady(
     if min(x.batches for x in launches) < _BATCHES:
         return None
     share = float(np.mean([one.idle_share for one in launches]))
-    if share < _HOST_LIMITED:
+    if share < HOST_LIMITED:
         return None
 
     def at(speeds: Floats) -> Effect:
