@@ -34,11 +34,12 @@ from perfmodel.models.launches import host_speeds
 from perfmodel.programs.program import Options
 
 LIMIT: Final = 0.05
-TRIALS: Final = 400
+TRIALS: Final = 1000
 BATCHES: Final = 20
 FEWEST_RUNS: Final = 3
 FEWEST_PIECES: Final = 7
-SEED: Final = 20261124
+SEED: Final = 7
+"""The rule was chosen among six with the seed 20261124, on the same recorded runs."""
 ANSWERS: Final = (
     Column("slower", "Slower", "percent", digits=1),
     Column("equal", "Not slower", "percent", digits=1),
