@@ -10,6 +10,9 @@ How runs of one program differ is drawn
                                             run in twenty is up to ten standard deviations slower
     GPU, host, GEMMs                        from the recorded runs of this repository: differences
                                             from the median of their configuration
+    host, by pieces                         the same with the pieces of the host's time
+                                            (`benchmarks.gate`), a slowdown in one of them, and
+                                            steps at one speed of the host
 
 `found` is a change within three commits of the true one, with all 100 commits known; `in time`,
 the same with the slow commit and the two after it known only. `watched` counts series with a false
@@ -26,6 +29,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.common.folders import IMAGES, RESULTS
+from benchmarks.gate import drawn
 from benchmarks.reruns import logs
 from perfmodel.analysis.history import histories
 from perfmodel.base.arrays import Floats
@@ -42,6 +46,7 @@ LEAST: Final = 0.01
 """As `perfmodel compare --least` by default."""
 WATCHED: Final = 5
 """One series in so many is watched commit by commit, which takes 90 times as long."""
+WATCHED_HOSTS: Final = 10
 FEWEST_RUNS: Final = 3
 SEED: Final = 20261124
 """The constants of `perfmodel.models.history` were chosen with the seeds 0, 5 and 38."""
@@ -132,6 +137,44 @@ def score(draw: Draw, runs: int, count: int) -> tuple[float, float, float, float
     )  # fmt: skip
 
 
+def of_hosts(made: np.random.Generator, runs: int, at: int = COMMITS) -> list[Recorded]:
+    """Draw runs whose host limits the steps, and is slower in one piece from a commit on."""
+    before, after = drawn(made, COMMITS * runs, SLOWER - 1, "one piece")
+    found = []
+    for i in range(COMMITS * runs):
+        pieces = (before if i // runs < at else after)[i]
+        times = {("step", "step"): float(pieces.sum())}
+        times |= {("idle", str(k)): float(s) for k, s in enumerate(pieces[:-1])}
+        found.append(Recorded(f"{i // runs:03d}", f"{i:06d}", "host", times))
+    return found
+
+
+def score_hosts(runs: int, count: int) -> tuple[float, float, float, float, float]:
+    """As `score`, of histories of runs with the pieces of the host's time."""
+    made = np.random.default_rng(SEED)
+    alarms = watched = found = in_time = places = 0
+    for i in range(count):
+        equal = of_hosts(made, runs)
+        alarms += bool(histories(equal)[0].shifts)
+        if i % WATCHED_HOSTS == 0:
+            watched += any(
+                histories(equal[: n * runs])[0].shifts for n in range(FEWEST, COMMITS + 1)
+            )
+        at = int(made.integers(2 * FEWEST, COMMITS - WITHIN))
+        slower = of_hosts(made, runs, at)
+        near = [
+            s.change for s in histories(slower)[0].shifts if abs(s.change.at - at) <= WITHIN
+        ]  # fmt: skip
+        found += bool(near)
+        places += any(one.first <= at <= one.last for one in near)
+        early = histories(slower[: (at + WITHIN) * runs])[0].shifts
+        in_time += any(abs(s.change.at - at) <= WITHIN for s in early)
+    return (
+        alarms / count, watched / -(-count // WATCHED_HOSTS), found / count, in_time / count,
+        places / max(found, 1),
+    )  # fmt: skip
+
+
 def draw_example() -> None:
     """Draw a history with the noise of recorded GPU-limited runs, a slowdown and a repair."""
     made = np.random.default_rng(38)
@@ -151,11 +194,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--series", type=int, default=400, help="of each kind")
     count = parser.parse_args().series
-    rows = []
+    rows: list[tuple[str, float | None, int, float, float, float, float, float]] = []
     for name, sd, draw in (*recorded(), *distributions()):
         for runs in (1, 3) if name.startswith("recorded") else (1,):
             rows.append((name, sd, runs, *score(draw, runs, count)))
             print(rows[-1], flush=True)
+    for runs in (1, 3):
+        rows.append(("recorded, host, by pieces", None, runs, *score_hosts(runs, count // 2)))
+        print(rows[-1], flush=True)
     title = f"Changes over {COMMITS} commits, {count} series of each kind; a slowdown of 5 %"
     text = render(Table(title, COLUMNS, rows), "table", width=120)
     draw_example()

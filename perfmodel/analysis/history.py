@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -13,12 +13,16 @@ from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.models.history import FEWEST, Change, change_points, newly_found
+from perfmodel.models.launches import HOST_LIMITED, BeforeAfter, host_speeds
 from perfmodel.readers.results import Recorded
 
 STEP: Final = "step"
 GPU_BUSY: Final = "GPU busy"
-HEADS: Final = (STEP, GPU_BUSY)
-"""Kinds of time that are of the whole step."""
+STEADY: Final = "step at one speed of the host"
+HEADS: Final = (STEP, GPU_BUSY, STEADY)
+"""Kinds of time that are of the whole step; the last one says what the first does not."""
+IDLE: Final = "idle"
+"""The kind of the host's pieces, which say how fast it was."""
 LEAST: Final = 0.01
 NEAR: Final = 3
 """Commits by which two times may seem to change apart, and the delay of an alarm."""
@@ -31,7 +35,8 @@ Key = tuple[str, str]
 def times_of(run: RunAnalysis) -> Iterator[tuple[str, str, float]]:
     """Yield kind, name and seconds per step of what is followed over commits.
 
-    The step and ranges are medians on the host's clock; kernels are means per step and rank.
+    The step and ranges are medians on the host's clock; kernels are means per step and rank; idle
+    times are those of the GPUs that idle longest, by range.
     """
     yield STEP, STEP, run.batch.median.value
     busy = [rank.gpu_busy_s for rank in run.ranks if rank.gpu_busy_s]
@@ -43,10 +48,12 @@ def times_of(run: RunAnalysis) -> Iterator[tuple[str, str, float]]:
             yield "range", "/".join(row.path[len(head.path) :]), row.host_s
     for kernel in run.steps.kernels if run.steps else ():
         yield "kernel", kernel.name, kernel.seconds
+    for name, seconds in run.steps.pieces.items() if run.steps else ():
+        yield IDLE, name, seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Part(BeforeAfter):
     """A range or kernel whose time changed together with a step.
 
     `before_s` and `after_s` are medians over the same commits as the step's; 0 where it was not.
@@ -54,13 +61,6 @@ class Part:
 
     kind: str
     name: str
-    before_s: float
-    after_s: float
-
-    @property
-    def difference_s(self) -> float:
-        """After less before, per step."""
-        return self.after_s - self.before_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,16 +164,22 @@ def _ordered(runs: Sequence[Recorded], order: Sequence[str]) -> list[Recorded]:
 
 def history_of(benchmark: str, runs: Sequence[Recorded], least: float = LEAST) -> History:
     """Find the changes of one configuration, whose runs come in the order of commits."""
+    runs = _at_one_speed(runs)
     commits = tuple(dict.fromkeys(run.commit for run in runs))
     by_commit = [[run for run in runs if run.commit == commit] for commit in commits]
     keys = dict.fromkeys(key for run in runs for key in run.seconds)
     series = {key: np.array([_median(group, key) for group in by_commit]) for key in keys}
-    found = [
-        shift for key in keys if key[0] in HEADS for shift in _shifts(key, series, commits, least)
-    ]
+    found: list[Shift] = []
+    for key in (key for kind in HEADS for key in keys if key[0] == kind):
+        known = [shift.change.at for shift in found if shift.kind != GPU_BUSY]
+        found += [
+            shift
+            for shift in _shifts(key, series, commits, least)
+            if key[0] != STEADY or all(abs(shift.change.at - at) > NEAR for at in known)
+        ]
     step = float(np.nanmedian(series[STEP, STEP]))
     for key in keys:  # what changed alone, in steps that did not
-        if key[0] not in HEADS:
+        if key[0] not in (*HEADS, IDLE):
             found += [
                 shift
                 for shift in _shifts(key, series, commits, least)
@@ -187,6 +193,32 @@ def history_of(benchmark: str, runs: Sequence[Recorded], least: float = LEAST) -
 def _median(runs: Sequence[Recorded], key: Key) -> float:
     known = [run.seconds[key] for run in runs if key in run.seconds]
     return float(np.median(known)) if known else math.nan
+
+
+def _at_one_speed(runs: Sequence[Recorded]) -> list[Recorded]:
+    """Add to every run the steps that it had taken on hosts of one speed.
+
+    As `perfmodel.analysis.compare` does it: by the speed in which all ranges agree, and in which
+    all but the largest do, whose own changes the first one hides in part. Runs are as they were
+    where the speeds are unknown, or limit nothing.
+    """
+    pieces = [{name: s for (kind, name), s in run.seconds.items() if kind == IDLE} for run in runs]
+    known = [i for i, one in enumerate(pieces) if one and (STEP, STEP) in runs[i].seconds]
+    found = list(runs)
+    if not known:
+        return found
+    step = np.array([runs[i].seconds[STEP, STEP] for i in known])
+    idle = [pieces[i] for i in known]
+    share = min(float(np.median([sum(one.values()) for one in idle] / step)), 1.0)
+    largest = max(idle[0], key=lambda name: sum(one.get(name, 0.0) for one in idle))
+    names = {None: STEADY, largest: f"{STEADY} (all ranges but {largest or 'none'})"}
+    for without, name in names.items():
+        speeds = host_speeds(idle, without) if share >= HOST_LIMITED else None
+        if speeds is not None:
+            for i, seconds in zip(known, (step / np.exp(share * speeds)).tolist(), strict=True):
+                times = {**found[i].seconds, (STEADY, name): seconds}
+                found[i] = replace(found[i], seconds=times)
+    return found
 
 
 def _shifts(
@@ -221,12 +253,12 @@ def _parts(series: Mapping[Key, Floats], old: Int64, now: Int64, change: Change)
     found = []
     moved = change.after - change.before
     for (kind, name), values in series.items():
-        if kind in HEADS:
+        if kind in (*HEADS, IDLE):
             continue
         sides = [np.nan_to_num(values[place]) for place in (old, now)]
         before, after = (float(np.median(side)) for side in sides)
         spread = max(float(np.median(np.abs(side - np.median(side)))) for side in sides)
-        part = Part(kind, name, before, after)
+        part = Part(kind, name, before_s=before, after_s=after)
         if part.difference_s / moved >= _SHARE and abs(part.difference_s) > 2 * spread:
             found.append(part)
     yield from sorted(found, key=lambda part: -abs(part.difference_s))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import Final
 
 import numpy as np
 
-from perfmodel.analysis.result import RankRow
+from perfmodel.analysis.result import Outlier, OutlierKind, RankRow
 from perfmodel.base.arrays import Floats
 from perfmodel.readers.trace import NcclRank, Trace
 from perfmodel.timing.run import Run
-
-Kind = Literal["host", "GPU", "rank"]
 
 _FEWEST: Final = 4
 """Of fewer ranks, GPUs or hosts none is unusual."""
@@ -26,37 +23,6 @@ _LEAST: Final = 0.02
 _MOST: Final = 0.75
 """A host, or a GPU number, of whose ranks this share are outliers is named in their place."""
 _SHOWN: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Outlier:
-    """A rank, GPU or host whose steps take longer than those of the others.
-
-    Attributes
-    ----------
-    kind : {'host', 'GPU', 'rank'}
-        A GPU is one number on several hosts.
-    name : str
-    measure : str
-        What takes longer: 'own time' (the step without waiting for other ranks) or 'computing'.
-    seconds, usual_s : float
-        Its own median, and the median of the others of its kind; per step.
-    ranks : tuple of int
-    """
-
-    JSON_KEYS: ClassVar[Mapping[str, str]] = {"excess": "excess"}
-
-    kind: Kind
-    name: str
-    measure: str
-    seconds: float
-    usual_s: float
-    ranks: tuple[int, ...]
-
-    @property
-    def excess(self) -> float:
-        """By how much longer, as a share of the usual time."""
-        return self.seconds / self.usual_s - 1.0
 
 
 def hosts_of(run: Run, *, named: bool = False) -> dict[int, str]:
@@ -92,7 +58,7 @@ def find_outliers(ranks: Sequence[RankRow], hosts: Mapping[int, str]) -> tuple[O
         named = {rank for one in groups for rank in one.ranks}
         alone = {r: str(r) for r in seconds if r not in named}
         single = [*_groups("rank", alone, measure, seconds)]
-        kinds: tuple[tuple[Kind, Mapping[int, str]], ...]
+        kinds: tuple[tuple[OutlierKind, Mapping[int, str]], ...]
         kinds = ("host", hosts), ("GPU", gpus if several else {})
         for kind, member in kinds:
             together = [*_together(kind, member, single)]
@@ -104,7 +70,7 @@ def find_outliers(ranks: Sequence[RankRow], hosts: Mapping[int, str]) -> tuple[O
 
 
 def _together(
-    kind: Kind, member: Mapping[int, str], single: Sequence[Outlier]
+    kind: OutlierKind, member: Mapping[int, str], single: Sequence[Outlier]
 ) -> Iterator[Outlier]:
     """Hosts, or GPUs, most of whose ranks are outliers, which a few groups may not show."""
     slow: dict[str, list[Outlier]] = {}
@@ -119,7 +85,7 @@ def _together(
 
 
 def _groups(
-    kind: Kind, member: Mapping[int, str], measure: str, seconds: Mapping[int, float]
+    kind: OutlierKind, member: Mapping[int, str], measure: str, seconds: Mapping[int, float]
 ) -> Iterator[Outlier]:
     """Groups of ranks whose median is an outlier among those of all groups."""
     ranks: dict[str, list[int]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.units import si
@@ -12,7 +12,6 @@ from perfmodel.readers.trace import Trace
 
 if TYPE_CHECKING:
     from perfmodel.analysis.operators import StepWork
-    from perfmodel.analysis.outliers import Outlier
     from perfmodel.analysis.rates import Rate
     from perfmodel.analysis.serving import ServingRow
     from perfmodel.analysis.steps import StepBreakdown
@@ -32,6 +31,40 @@ if TYPE_CHECKING:
     from perfmodel.timing.samples import Estimate
     from perfmodel.timing.skew import Skew
     from perfmodel.workloads.work import Counts, Workload
+
+
+OutlierKind = Literal["host", "GPU", "rank"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """A rank, GPU or host whose steps take longer than those of the others.
+
+    Attributes
+    ----------
+    kind : {'host', 'GPU', 'rank'}
+        A GPU is one number on several hosts.
+    name : str
+    measure : str
+        What takes longer: 'own time' (the step without waiting for other ranks) or 'computing'.
+    seconds, usual_s : float
+        Its own median, and the median of the others of its kind; per step.
+    ranks : tuple of int
+    """
+
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {"excess": "excess"}
+
+    kind: OutlierKind
+    name: str
+    measure: str
+    seconds: float
+    usual_s: float
+    ranks: tuple[int, ...]
+
+    @property
+    def excess(self) -> float:
+        """By how much longer, as a share of the usual time."""
+        return self.seconds / self.usual_s - 1.0
 
 
 @dataclass(frozen=True, slots=True)

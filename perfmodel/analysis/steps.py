@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,6 +41,10 @@ _UNEQUAL: Final = 0.1
 it more, per step of all."""
 _LONG: Final = 1.5
 """A long step takes more than so many median ones: what a bar chart of steps shows at a glance."""
+_PACE: Final = 0.8
+"""A GPU that idles this share of what the longest idles is as slow as that one: of the ladder's
+hosts that wait in every step all GPUs do, of those that queue their work one or both (any share
+from 0.5 to 0.8 chooses the same)."""
 _MOSTLY: Final = 0.5
 """A cause explains long steps if it takes this share of what they take more."""
 _BUSY: Final = {
@@ -113,6 +117,8 @@ class StepBreakdown:
         Share of the GPU time between the first and the last step that no step holds.
     idle : tuple of IdleCause
         By rank, the largest cause first.
+    pieces : mapping of str to float
+        Seconds of idle time by range, see `idle_pieces`.
     facts : StepFacts
         The critical path, small kernels and late ranks.
     levels : tuple of LevelRow
@@ -136,10 +142,28 @@ class StepBreakdown:
     kernels: tuple[KernelTime, ...]
     unattributed: float
     idle: tuple[IdleCause, ...]
+    pieces: Mapping[str, float]
     facts: StepFacts
     levels: tuple[LevelRow, ...]
     layers: tuple[LayerTime, ...]
     candidates: tuple[Candidate, ...]
+
+    @property
+    def idle_without_recorder_s(self) -> tuple[float, float] | None:
+        """Idle time of the slowest rank's GPU as recorded, and without the profiler.
+
+        The profiler costs the host time; the GPU's work stays. None where that cost is unknown, or
+        does not matter.
+        """
+        recorder = self.facts.recorder
+        if recorder is None or not recorder.matters or recorder.without_s is None:
+            return None
+        slowest = max(self.ranks, key=lambda rank: rank.batch_s)
+        if slowest.gpu_busy_s is None:
+            return None
+        recorded, without = slowest.batch_s, recorder.without_s
+        busy_s = slowest.gpu_busy_s
+        return max(recorded - busy_s, 0.0), max(without - busy_s, 0.0)
 
 
 def break_down(
@@ -193,6 +217,7 @@ def break_down(
         kernels=kernels[:_TOP_KERNELS],
         unattributed=sum(r.lost_ns for r in reports) / launched if launched else 0.0,
         idle=idle,
+        pieces=idle_pieces(reports, warmup=warmup)[0],
         levels=level_rows([r.spans for r in reports], sum(r.work_ns for r in reports)),
         layers=layer_times([r.spans for r in reports]),
         candidates=reports[0].steps.candidates,
@@ -342,6 +367,42 @@ def idle_ranges(
             lanes += 1
     rows = [IdleRange(*key, s / lanes, s / step_s) for key, s in found.items() if s and step_s]
     return tuple(sorted(rows, key=lambda row: -row.seconds))
+
+
+def idle_pieces(
+    reports: Sequence[StepReport], *, warmup: int | None = None
+) -> tuple[dict[str, float], float]:
+    """Cut the idle time of a median step into pieces by the range that the host was in.
+
+    Of the GPUs that idle longest: where hosts queue their work, the others wait for them inside
+    kernels that communicate, and their idle time says nothing of the step.
+
+    Returns
+    -------
+    dict of str to float
+        Seconds by range, '' outside any; the mean over these GPUs.
+    float
+        Share of their steps; 0 without any.
+    """
+    window = counted_steps([r.times for r in reports], warmup)
+    lanes = [
+        (_gpu_idle_s(report.times, lane, window), report, lane)
+        for report in reports
+        for lane in np.flatnonzero(report.times.device >= 0).tolist()
+    ]
+    most = max((idle_s for idle_s, _, _ in lanes), default=0.0)
+    chosen = [one for one in lanes if one[0] > 0 and one[0] >= _PACE * most]
+    pieces: dict[str, float] = {}
+    step_s = 0.0
+    for idle_s, report, lane in chosen:
+        rows = report.gaps.rows_of(lane, window)
+        where = report.gaps.range[rows].astype(np.int64) + 1
+        distinct, shares = _shares(report, rows, window, where)
+        names = ("", *report.gaps.names)
+        for code, share in zip(distinct.tolist(), shares.tolist(), strict=True):
+            pieces[names[code]] = pieces.get(names[code], 0.0) + share * idle_s / len(chosen)
+        step_s += (_median_s(report.times.step_ns[lane, window]) or 0.0) / len(chosen)
+    return pieces, min(sum(pieces.values()) / step_s, 1.0) if step_s else 0.0
 
 
 def _idle(

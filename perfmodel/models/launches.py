@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -17,6 +17,12 @@ from perfmodel.models.spread import t_95, t_quantile, t_two_sided
 
 ENOUGH: Final = 3
 """Launches a side from which launches themselves say how much they differ."""
+
+FEWEST_PIECES: Final = 5
+"""Pieces of the host's time whose median says how fast it was: a change of one or two leaves it."""
+
+HOST_LIMITED: Final = 0.2
+"""Share of a step: where the GPU idles less, hosts that differ by 13 % move it by less than 3 %."""
 
 LAUNCH_NOISE: Final = 0.10
 """Relative standard deviation of host times between launches of one configuration.
@@ -93,12 +99,84 @@ class Spread:
             width = math.hypot(width, _NORMAL_95 * medians[0].error)
         return limits(math.exp(mean), width)
 
+    def effect(self, before: Sequence[Median], after: Sequence[Median]) -> Effect:
+        """Compare two sides, whose variance between runs is that of `another`.
+
+        It holds what the medians of about 20 batches of a run are off, too.
+        """
+        sides = before, after
+        df, squares = self.df, self.df * self.sd**2
+        for side in sides:
+            mean = float(np.mean([m.log for m in side]))
+            squares += sum((m.log - mean) ** 2 for m in side)
+            df += len(side) - 1
+        total = squares / df * sum(1 / len(side) for side in sides)
+        value = float(np.mean([m.log for m in after]) - np.mean([m.log for m in before]))
+        return Effect(value, math.sqrt(total), df)
+
+
+def host_speeds(pieces: Sequence[Mapping[str, float]], without: str | None = None) -> Floats | None:
+    """Say how slow the host was in each of several runs, by what it was slow in alike.
+
+    A host whose neighbours, clocks or cores make it slower takes longer in all pieces of a step; a
+    change of the program takes longer in some. So the factor of a run is the median of the factors
+    of its pieces, weighted by their times: pieces of less than half of the time do not move it far.
+    Between two pieces it is interpolated. Source: weighted medians, F. Y. Edgeworth, Hermathena 6,
+    279-285 (1887).
+
+    Parameters
+    ----------
+    pieces : sequence of mapping of str to float
+        Seconds of the host in a median step by piece, one mapping a run.
+    without : str, optional
+        A piece that is left out.
+
+    Returns
+    -------
+    array, shape (runs,), or None
+        Logarithm of the factor over the geometric mean of all runs; None where fewer than
+        `FEWEST_PIECES` are in all of them.
+
+    Examples
+    --------
+    >>> first = {"load": 2.0, "forward": 2.0, "backward": 3.0, "step": 1.0, "log": 1.0}
+    >>> second = {name: 1.21 * s for name, s in first.items()} | {"load": 5.0}
+    >>> np.exp(np.diff(host_speeds([first, second]))).round(2)
+    array([1.21])
+    """
+    names = [n for n in pieces[0] if all(one.get(n, 0.0) > 0 for one in pieces)]
+    if len(names) < FEWEST_PIECES:
+        return None
+    names = [n for n in names if n != without]
+    logs = np.log([[one[n] for n in names] for one in pieces])
+    usual = logs.mean(axis=0)
+    weight = np.exp(usual) / np.exp(usual).sum()
+    found = []
+    for off in logs - usual:
+        order = np.argsort(off, kind="stable")
+        below = np.cumsum(weight[order]) - weight[order] / 2
+        found.append(float(np.interp(0.5, below, off[order])))
+    return np.array(found)
+
 
 @cache
 def spreads() -> dict[str, Spread]:
     """Return the spread between runs by what limits a time: 'GPU', 'host', 'GEMMs', ..."""
     text = resources.files("perfmodel.models").joinpath("reruns.toml").read_text("utf-8")
     return {name: Spread(**row) for name, row in tomllib.loads(text).items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeforeAfter:
+    """Seconds per step on both sides of a change."""
+
+    before_s: float
+    after_s: float
+
+    @property
+    def difference_s(self) -> float:
+        """After less before."""
+        return self.after_s - self.before_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +278,7 @@ def interval(table: Floats) -> Interval:
     --------
     >>> found = interval(np.arange(1.0, 12.0)[None] % 7)
     >>> found.value, found.low, found.high
-    (3.0, 1.0, 5.0)
+    (3.0, 0.0, 6.0)
     """
     values = np.sort(table[np.isfinite(table)])
     centre = float(np.median(values))

@@ -30,7 +30,7 @@ class Recorded:
     benchmark : str
         What is compared over commits: the name that was given, workload, GPU, ranks and sizes.
     seconds : mapping of (str, str) to float
-        Per step, by kind ('step', 'GPU busy', 'range', 'kernel') and name.
+        Per step, by kind ('step', 'GPU busy', 'range', 'kernel', 'idle') and name.
     """
 
     commit: str

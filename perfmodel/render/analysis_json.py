@@ -24,9 +24,15 @@ from perfmodel.render.serving import ServingDocument, serving_document
 from perfmodel.timing.range_times import ranks_of
 
 if TYPE_CHECKING:
-    from perfmodel.analysis.outliers import Outlier
     from perfmodel.analysis.rates import Rate
-    from perfmodel.analysis.result import Analysis, ModelCheck, RangeRow, RankRow, RunAnalysis
+    from perfmodel.analysis.result import (
+        Analysis,
+        ModelCheck,
+        Outlier,
+        RangeRow,
+        RankRow,
+        RunAnalysis,
+    )
     from perfmodel.analysis.steps import CategoryTime
     from perfmodel.base.gpu import Gpu
     from perfmodel.machines.machine import Basis, Chip, Figure, Machine

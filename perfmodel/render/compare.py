@@ -241,9 +241,16 @@ def _gate(gate: Gate) -> Iterator[str]:
             f"Gate: the noise is too large to tell whether a step is more than {allowed} "
             f"({limits}): give more launches a side"
         )
+    else:
+        said = "more than" if gate.slower else "not more than"
+        yield f"Gate: a step is {said} {allowed} ({limits})"
+    if gate.host is not None and gate.host_ratio is not None:
+        yield (
+            f"    at one speed of the host: ratio {gate.host[0]:.3f} to {gate.host[1]:.3f}; "
+            f"after, the host took {100 * (gate.host_ratio - 1):+.1f} % in all ranges alike"
+        )
+    if gate.slower is None:
         return
-    said = "more than" if gate.slower else "not more than"
-    yield f"Gate: a step is {said} {allowed} ({limits})"
     if gate.without_recorder_s is not None:
         before, after = (si(s, "s") for s in gate.without_recorder_s)
         yield f"    judged without the profiler: {before} before, {after} after"
@@ -354,7 +361,8 @@ def document(comparison: Comparison) -> dict[str, Any]:
             ],
         },
         "gate": c.gate and {
-            **pick(c.gate, "limit low high slower gpu per_sample without_recorder_s"),
+            **pick(c.gate, "limit low high slower gpu host host_ratio per_sample"),
+            **pick(c.gate, "without_recorder_s"),
             "rows": [_row(r) for r in c.gate.rows],
         },
         "warnings": c.warnings,

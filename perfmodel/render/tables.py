@@ -431,6 +431,13 @@ def idle_text(steps: StepBreakdown) -> Table:
     """Idle time by rank and cause, with the longest gap of each."""
     rows, notes = idlest(steps)
     columns = (*IDLE, Column("longest", "Longest gap", of=lambda c: gap_text(c.gaps[0])))
+    recorder, idle = steps.facts.recorder, steps.idle_without_recorder_s
+    if recorder and idle:
+        about = "" if recorder.source == "measured" else "about "
+        notes.append(
+            f"with {recorder.name} the GPU of the slowest rank idles {si(idle[0], 's')} of a step, "
+            f"without it {about}{si(idle[1], 's', 2 if about else 3)}"
+        )
     return Table.of("Why the GPU idles (median step)", rows, columns, notes)
 
 

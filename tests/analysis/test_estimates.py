@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from benchmarks.common.folders import PROFILES
-from benchmarks.reruns import learned, logs, reruns
+from benchmarks.reruns import evidence, learned, reruns
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.estimates import estimate
 from perfmodel.analysis.rates import fit_rate
@@ -262,7 +262,7 @@ def test_reruns_lie_where_they_are_expected(kind: str, given: str) -> None:
 
 
 def test_the_spreads_are_those_that_are_learned() -> None:
-    for kind, groups in logs(0).items():
+    for kind, groups in evidence().items():
         sd, df = learned(groups)
         said = spreads()[kind]
         assert (said.sd, said.df) == pytest.approx((sd, df), rel=0.05)

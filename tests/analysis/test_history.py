@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfmodel.analysis.history import histories
+from benchmarks.common.folders import PROFILES
+from perfmodel.analysis.history import STEADY, histories
 from perfmodel.readers.results import Recorded, read_results
 from support.build_training import Training, training_report
 from support.cli import fails, perfmodel, succeeds
@@ -74,6 +75,58 @@ def test_commit_kernel_and_range_of_a_slowdown() -> None:
     }  # fmt: skip
     assert not step.new
     assert found.alarms(0.03) == ()
+
+
+def hosts(factors: np.ndarray, extra: float = 0.0, where: str = "forward") -> list[Recorded]:
+    """Runs whose hosts take so many times as long, of 5 ms in five ranges and 1 ms on the GPU."""
+    found = []
+    for at, factor in enumerate(factors.tolist()):
+        usual = {"": 0.5e-3, "load": 1.2e-3, "forward": 1.0e-3, "backward": 1.3e-3, "log": 1.0e-3}
+        usual[where] += extra * (at >= SLOWER_AT)
+        pieces = {name: factor * s for name, s in usual.items()}
+        step = sum(pieces.values()) + 1e-3
+        times = {("step", "step"): step, ("GPU busy", "GPU busy"): 1e-3}
+        times |= {("range", name): s for name, s in pieces.items() if name}
+        times |= {("idle", name): s for name, s in pieces.items()}
+        found.append(Recorded(f"c{at:02d}", f"{at:03d}", "host", times))
+    return found
+
+
+@pytest.mark.parametrize("where", ["forward", "backward", "log"])
+def test_a_slower_range_is_found_on_hosts_that_differ_by_13_percent(where: str) -> None:
+    factors = np.exp(0.13 * np.random.default_rng(3).standard_normal(COMMITS))
+    (found,) = histories(hosts(factors, 0.3e-3, where))  # 5 % of the step
+    (shift,) = found.shifts
+    assert (shift.kind, shift.commit) == (STEADY, f"c{SLOWER_AT}")
+    assert shift.change.ratio == pytest.approx(1.05, abs=0.012)
+    (equal,) = histories(hosts(factors))
+    assert equal.shifts == ()
+    without = [
+        Recorded(r.commit, r.recorded_utc, r.benchmark,
+                 {k: s for k, s in r.seconds.items() if k[0] != "idle"})
+        for r in hosts(factors, 0.3e-3, where)
+    ]  # fmt: skip
+    assert all(s.kind != "step" for s in histories(without)[0].shifts)
+
+
+def test_a_step_that_the_gpu_limits_has_no_speed_of_the_host() -> None:
+    made = [
+        Recorded(r.commit, r.recorded_utc, r.benchmark,
+                 {**r.seconds, ("step", "step"): r.seconds["step", "step"] + 50e-3})
+        for r in hosts(np.ones(COMMITS), 0.3e-3)
+    ]  # fmt: skip
+    (found,) = histories(made)
+    assert all(kind != STEADY for kind, _ in found.series)
+
+
+def test_what_analyze_keeps_has_the_pieces_of_the_hosts_time(tmp_path: Path) -> None:
+    base = tmp_path / "h.db"
+    report = PROFILES / "ladder" / "pinned_1.sqlite.xz"
+    succeeds("analyze", report, "--db", base, "--commit", "c1", "-q")
+    (run,) = read_results(base)
+    pieces = {name: s for (kind, name), s in run.seconds.items() if kind == "idle"}
+    assert {"forward GEMM 1", "MPI_Allreduce"} <= set(pieces)
+    assert 0.6 < sum(pieces.values()) / run.seconds["step", "step"] < 0.8
 
 
 def test_equal_commits_have_no_change() -> None:

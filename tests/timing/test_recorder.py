@@ -15,6 +15,7 @@ from perfmodel.analysis.runs import time_runs
 from perfmodel.analysis.steps import break_down
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
+from perfmodel.render.tables import idle_text
 from perfmodel.timing.critical_path import Change, Replay
 from perfmodel.timing.host_timeline import HOST, LAUNCH
 from perfmodel.timing.recorder import (
@@ -35,6 +36,25 @@ US = 1000
 STEPS = 5
 NSYS = "Nsight Systems 2025.3.2"
 LAUNCH_US, SIZED_US, RANGE_US = costs_of(NSYS).ns / US
+
+
+def test_the_idle_table_says_what_is_idle_without_the_profiler() -> None:
+    """`gpt_shapes` takes 8.6 ms without nsys (its truth), 5 ms of which its GPU works."""
+    (run,) = analyze_reports([PROGRAMS / "gpt_shapes.sqlite.xz"], Options()).runs
+    steps = run.steps
+    assert steps is not None
+    idle = steps.idle_without_recorder_s
+    recorder, (rank,) = steps.facts.recorder, steps.ranks
+    assert idle is not None
+    assert recorder is not None
+    assert rank.gpu_busy_s is not None
+    assert idle[0] == pytest.approx(rank.batch_s - rank.gpu_busy_s)
+    assert idle[0] - idle[1] == pytest.approx(recorder.step_s - (recorder.without_s or 0.0))
+    assert 8.6e-3 - rank.gpu_busy_s == pytest.approx(idle[1], abs=1e-3)
+    (note,) = [n for n in idle_text(steps).notes if "nsys" in n]
+    assert note.endswith("idles 17.6 ms of a step, without it about 3.0 ms")
+    facts = replace(steps.facts, recorder=replace(recorder, without_s=None))
+    assert replace(steps, facts=facts).idle_without_recorder_s is None
 
 
 def graph(op_us: int = 1, slow: float | None = 1.0, sized: int = 0) -> StepGraph:

@@ -26,17 +26,21 @@ from perfmodel.analysis.compare.series import (
     launch_of,
 )
 from perfmodel.analysis.runs import is_large, measure_report, runs_of, time_one
+from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ReportError, WorkloadError
 from perfmodel.models.launches import (
     ENOUGH,
     GATE_SCALES,
+    HOST_LIMITED,
     LAUNCH_NOISE,
     SCALES,
     Effect,
     Median,
     effect,
     holm,
+    host_speeds,
     median,
+    spreads,
 )
 from perfmodel.programs import MARK_SYMBOLS, program_of_run
 from perfmodel.programs.identify import MARK_KEY, Identity, from_mark
@@ -57,6 +61,10 @@ ALPHA: Final = 0.05
 _NINE_IN_TEN: Final = 1.645
 """Standard deviations on either side that hold nine in ten, as the recorder's intervals do."""
 _LEAST_STEP_S: Final = 1e-9
+_LAUNCHES: Final = 2
+"""Of each side: one a side would raise 8 % of false alarms (`benchmarks.gate`)."""
+_BATCHES: Final = 15
+"""Of every launch: nearly all from which the noise at one speed was learned have more."""
 KERNEL_NOISE: Final = 0.0075
 """Relative standard deviation of the time in kernels between runs of one configuration: less in
 three of four of profiles/launches, fresh, hosts and scale, 0.24 % in the median."""
@@ -141,11 +149,16 @@ class Gate:
     low, high : float
         Limits of after / before of the batch, of which each is missed with 5 %.
     slower : bool or None
-        True if the batch or its kernels are slower, by `judged`; False if neither is; None if the
-        noise is too large to decide.
+        True if the batch or its kernels are slower, by `judged`, or the batch at one speed of the
+        host; False if none is; None if the noise is too large to decide.
     gpu : (float, float, bool or None) or None
         The limits and the answer for the time in kernels that compute, which differs less between
         runs; None where kernels were not recorded.
+    host : (float, float, bool or None) or None
+        The same of the batch, had all launches had a host of one speed; None where that speed is
+        unknown, see `perfmodel.models.launches.host_speeds`.
+    host_ratio : float or None
+        By how much the host took longer after in all its pieces alike.
     per_sample : bool
         Whether times are per sample, for the sides have different batch sizes.
     rows : tuple of Row
@@ -161,6 +174,8 @@ class Gate:
     slower: bool | None
     rows: tuple[Row, ...]
     gpu: tuple[float, float, bool | None] | None = None
+    host: tuple[float, float, bool | None] | None = None
+    host_ratio: float | None = None
     per_sample: bool = False
     without_recorder_s: tuple[float, float] | None = None
 
@@ -183,21 +198,79 @@ def judged(found: Effect, limit: float) -> tuple[float, float, bool | None]:
 def gate_of(
     batch: Effect, rows: Sequence[Row], limit: float, kernels: Effect | None = None,
     samples: float = 1.0, without_recorder_s: tuple[float, float] | None = None,
+    steady: _Steady | None = None,
 ) -> Gate:  # fmt: skip
-    """Judge the batch, and apart from it its kernels, per sample.
+    """Judge the batch, and apart from it its kernels and what no slower host explains, per sample.
 
-    `samples` are those of a batch after over those before.
+    `samples` are those of a batch after over those before. The batch at one speed of the host
+    decides what the batch as recorded leaves open. It passes only if it does so without the largest
+    piece of the host's time, too, and if no more than the limit is seen as recorded: a change of a
+    large piece, or of all alike, looks like a slower host.
     """
     more = math.log(samples)
-    low, high, slower = judged(replace(batch, value=batch.value - more), limit)
-    gpu = (
-        None if kernels is None
-        else judged(replace(kernels, value=kernels.value - more), limit)
-    )  # fmt: skip
+
+    def judge(found: Effect) -> tuple[float, float, bool | None]:
+        return judged(replace(found, value=found.value - more), limit)
+
+    low, high, slower = judge(batch)
+    gpu = None if kernels is None else judge(kernels)
+    host = None
+    if steady is not None:
+        host = judge(steady.effect)
+        seen = batch.value - more > math.log1p(limit)
+        if slower is None and (host[2] or (not seen and judge(steady.besides)[2] is False)):
+            slower = host[2]
     slower = True if gpu is not None and gpu[2] else slower
     gained = [r for r in rows[1:] if r.verdict in ("slower", "only after") and r.difference_s > 0]
     gained.sort(key=lambda row: -row.difference_s)
-    return Gate(limit, low, high, slower, tuple(gained), gpu, samples != 1.0, without_recorder_s)
+    return Gate(
+        limit, low, high, slower, tuple(gained), gpu, host, steady.host_ratio if steady else None,
+        samples != 1.0, without_recorder_s,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Steady:
+    """The change of the batch at one speed of the host, and of that speed (time after / before).
+
+    `besides` is the same change by the speed of all pieces but the largest.
+    """
+
+    effect: Effect
+    besides: Effect
+    host_ratio: float
+
+
+def _steady(
+    before: Launches, after: Launches, medians: tuple[list[Median], list[Median]]
+) -> _Steady | None:
+    """Take the host's speed out of the batch; None where it is unknown, or limits nothing.
+
+    A launch whose host took e^c times as long in its pieces, which are a share s of the batch, has
+    the batch over e^(s c).
+    """
+    launches, n = [*before, *after], len(before)
+    pieces = [one.pieces for one in launches]
+    speeds = host_speeds(pieces)
+    if speeds is None or min(n, len(after)) < _LAUNCHES:
+        return None
+    if min(x.batches for x in launches) < _BATCHES:
+        return None
+    share = float(np.mean([one.idle_share for one in launches]))
+    if share < HOST_LIMITED:
+        return None
+
+    def at(speeds: Floats) -> Effect:
+        even = [
+            replace(m, log=m.log - share * c)
+            for m, c in zip((*medians[0], *medians[1]), speeds.tolist(), strict=True)
+        ]
+        return spreads()["host at one speed"].effect(even[:n], even[n:])
+
+    largest = max(pieces[0], key=lambda name: sum(one.get(name, 0.0) for one in pieces))
+    others = host_speeds(pieces, without=largest)
+    ratio = math.exp(float(np.mean(speeds[n:]) - np.mean(speeds[:n])))
+    return _Steady(at(speeds), at(speeds if others is None else others), ratio)
 
 
 @dataclass(frozen=True, slots=True)
@@ -691,7 +764,8 @@ def _gate(
         seconds = [_central(side) or 0.0 for side in without.sides]
         steps = seconds[0], seconds[1]
     kernels = _kernels(medians, machines=machines)
-    return gate_of(found, rows, options.limit, kernels, samples, steps)
+    steady = None if machines else _steady(old, new, without.sides if without else sides)
+    return gate_of(found, rows, options.limit, kernels, samples, steps, steady)
 
 
 def _kernels(

@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from perfmodel.models.launches import BeforeAfter
 from perfmodel.programs import program_of
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.names import parse
@@ -44,7 +45,7 @@ class _Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(BeforeAfter):
     """What one operator launched on both sides, all calls of a step with the same kernels together.
 
     Attributes
@@ -58,7 +59,7 @@ class Pair:
     calls : int
         Per step.
     before_s, after_s : float
-        GPU time per step.
+        GPU time.
     """
 
     operator: str
@@ -66,17 +67,10 @@ class Pair:
     before: tuple[str, ...]
     after: tuple[str, ...]
     calls: int
-    before_s: float
-    after_s: float
-
-    @property
-    def difference_s(self) -> float:
-        """After less before, per step."""
-        return self.after_s - self.before_s
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class Pairs(BeforeAfter):
     """All pairs of a step, the longest first, and the GPU time that has no partner.
 
     Attributes
@@ -89,8 +83,6 @@ class Pairs:
     """
 
     rows: tuple[Pair, ...]
-    before_s: float
-    after_s: float
     alone_before_s: float
     alone_after_s: float
 
@@ -136,12 +128,14 @@ def pairs_of(before: Trace, after: Trace, options: Options | None = None) -> Pai
         key = operator, by, old.text(first), new.text(second)
         rows.setdefault(key, []).append((old.sum(first), new.sum(second)))
     made = [
-        Pair(*key, len(times), float(sum(t[0] for t in times)), float(sum(t[1] for t in times)))
+        Pair(*key, len(times), before_s=sum(t[0] for t in times), after_s=sum(t[1] for t in times))
         for key, times in rows.items()
     ]
     made.sort(key=lambda row: -max(row.before_s, row.after_s))
-    sums = sum(old.seconds.values()), sum(new.seconds.values())
-    return Pairs(tuple(made), *sums, old.sum(alone[0]), new.sum(alone[1]))
+    return Pairs(
+        tuple(made), old.sum(alone[0]), new.sum(alone[1]),
+        before_s=sum(old.seconds.values()), after_s=sum(new.seconds.values()),
+    )  # fmt: skip
 
 
 def _align(

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from perfmodel.analysis.steps import break_down, idle_causes, on_step_clock
+from perfmodel.analysis.steps import break_down, idle_causes, idle_pieces, on_step_clock
 from perfmodel.base.arrays import Floats, Int64, distinct_rows
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.kernels import kernel
@@ -169,9 +169,10 @@ class Launch:
     `recorded` names what it has events of: 'gpu', 'nodes' (operations one by one, no CUDA graphs
     traced whole) and 'mpi'; `queues` says that the host leaves batches before they are done, so
     that the host times of ranges are those of queueing. `idle` has the seconds that the GPU of a
-    rank idles in a median step, by rank and cause; empty where the report does not say. `work` has
-    what a median batch of a rank does, whatever time it takes: GPU operations, bytes. `recorder` is
-    the step with and without its profiler, where it was asked for and is known.
+    rank idles in a median step, by rank and cause; empty where the report does not say. `pieces`
+    has those of the GPUs that idle longest by range, and `idle_share` their share of a step. `work`
+    has what a median batch of a rank does, whatever time it takes: GPU operations, bytes.
+    `recorder` is the step with and without its profiler, where it was asked for and is known.
     """
 
     label: str
@@ -182,6 +183,8 @@ class Launch:
     series: Mapping[Key, Series]
     queues: bool = False
     idle: Mapping[tuple[int, str], float] = field(default_factory=dict)
+    pieces: Mapping[str, float] = field(default_factory=dict)
+    idle_share: float = 0.0
     work: Mapping[str, float] = field(default_factory=dict)
     recorder: Recorder | None = None
 
@@ -262,6 +265,7 @@ def launch_of(
     queues = async_batches.queues and not by_gpu
     causes = idle_causes(run.steps, warmup=first) if run.steps else ()
     idle = {(one.rank, one.cause): one.seconds for one in causes}
+    pieces, share = idle_pieces(run.steps, warmup=first) if run.steps else ({}, 0.0)
     counted = {
         "GPU operations": head.gpu_ops, "bytes copied": head.copy_bytes,
         "bytes handed to MPI": head.mpi_bytes,
@@ -272,7 +276,8 @@ def launch_of(
         if np.isfinite(table[:, first:]).any()
     }
     return Launch(
-        run.label, first, len(run.ranks), gpus, recorded, kept, queues, idle, work, recorder
+        run.label, first, len(run.ranks), gpus, recorded, kept, queues, idle, pieces, share, work,
+        recorder,
     )  # fmt: skip
 
 
