@@ -283,8 +283,8 @@ def _gpu_ops(kind: int, rows: dict[str, Int64], ids: Ids, nodes: Nodes | None = 
         np.broadcast_to(np.int8(kind), rows["start"].shape), rows["start"], rows["end"],
         narrow(column["deviceId"], np.int32), narrow(column["streamId"], np.int32),
         column["globalPid"], column["correlationId"], ids.codes(column["demangledName"]),
-        column["bytes"], *(narrow(column[c], np.int8) for c in ("copyKind", "srcKind", "dstKind")),
-        node=_replayed(column, nodes),
+        column["bytes"], narrow(column["copyKind"], np.int8), narrow(column["srcKind"], np.int8),
+        narrow(column["dstKind"], np.int8), _replayed(column, nodes),
     )  # fmt: skip
 
 
