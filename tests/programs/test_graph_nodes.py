@@ -12,8 +12,10 @@ from perfmodel.analysis.analyze import analyze
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.share import share
+from perfmodel.readers.stacks import PYTHON_DOMAIN
 from support.build_report import ReportBuilder
-from support.build_thread import Thread
+from support.build_stacks import python_stack
+from support.build_thread import MARK, Thread
 
 ADD = "aten::add_, op_id = 2, sizes = [[8], [8]]"
 MM = "aten::mm, op_id = 1, sizes = [[{m}, 32], [32, 16]]"
@@ -77,6 +79,23 @@ def test_kernels_have_the_operator_of_their_node(report: Path) -> None:
     assert rows["aten::mm"].flops == 2 * (64 + 128) / 2 * 32 * 16
     assert rows["aten::mm"].count == rows["aten::add_"].count == 1
     assert run.work.modelled == 1
+
+
+def test_kernels_have_the_line_of_their_node(tmp_path: Path) -> None:
+    built = ReportBuilder("2025.3.2")
+    built.gpu(0)
+    thread = built.thread()
+    captured(thread, 64)
+    replayed(thread, 0)
+    domain = thread.register_domain(PYTHON_DOMAIN)
+    file = built.string("/home/ada/model.py")
+    for name, line, at in (("attend", 7, 2_000), ("add", 9, 3_000), ("replay", 1, 100_000)):
+        stack = python_stack((built.string(name), file, line))
+        thread.event(MARK, at, domainId=domain, binaryData=stack)
+    run = analyze([read(built.write(tmp_path / "r.sqlite"))], Options()).fitted
+    assert run.steps is not None
+    lines = {kernel.name: kernel.line for kernel in run.steps.kernels}
+    assert lines[GEMM] == "/home/ada/model.py:7 in attend"
 
 
 def test_a_shared_report_keeps_its_nodes(report: Path, tmp_path: Path) -> None:
