@@ -16,10 +16,10 @@ from perfmodel.programs.pytorch.calls import Calls
 from perfmodel.programs.pytorch.operator_times import Placed, find, tabulate
 from perfmodel.programs.pytorch.operators import Call, Inference, formula_of, numel, work_of
 from perfmodel.programs.pytorch.replays import with_replays
-from perfmodel.programs.serving.formulas import WEIGHTS
+from perfmodel.programs.serving.formulas import EXPERTS, WEIGHTS
 from perfmodel.programs.serving.steps import engine_steps
-from perfmodel.readers.trace import Trace
-from perfmodel.timing.engine_steps import EngineStep, EngineWork
+from perfmodel.readers.trace import MEMCPY, TO_HOST, Trace
+from perfmodel.timing.engine_steps import EngineStep, EngineTimes, EngineWork
 from perfmodel.timing.kernels import communicating
 from perfmodel.timing.operator_times import OperatorTimes, Phase
 from perfmodel.timing.step_report import StepReport
@@ -107,11 +107,42 @@ def _counted(
         share = spent[mine][modelled & quiet].sum() / max(spent[mine][quiet].sum(), 1)
         talking = _first_owners(owner, ~quiet)
         number = int(steps.steps.number[at])
-        work[int(lane), number] = _work(
+        found = _work(
             [more[i] for i in seen], [more[i] for i in talking], step, known,
             covered=bool(share >= _COVERED),
         )  # fmt: skip
+        routes = np.array([i >= 0 and more[i].name in EXPERTS for i in owner.tolist()], np.bool_)
+        times = _times(trace, ops.op[mine], ops.op[ops.lane == lane], ~quiet, routes)
+        work[int(lane), number] = replace(found, times=times)
     return replace(calls, calls=tuple(more)), work
+
+
+def _times(trace: Trace, mine: Int64, lane: Int64, sends: Bool, routes: Bool) -> EngineTimes:
+    """Measure one step of a lane.
+
+    Parameters
+    ----------
+    trace : Trace
+    mine, lane : int64 arrays
+        Operations of the step, by their start, and of all steps of the lane: rows of `GpuOps`.
+    sends, routes : bool arrays, shape of `mine`
+        Which of the step exchange, and which are of experts.
+    """
+    start, end = trace.ops.start_ns, trace.ops.end_ns
+    spent = (end - start)[mine]
+    read_bytes = read_ns = 0
+    reads = mine[(trace.ops.kind[mine] == MEMCPY) & np.isin(trace.ops.copy_kind[mine], TO_HOST)]
+    if len(reads):
+        read = int(reads[np.argmax(trace.ops.bytes[reads])])
+        read_bytes = max(int(trace.ops.bytes[read]), 0)
+        after = lane[start[lane] > start[read]]
+        until = start[after].min() if len(after) else end[read]
+        beside = lane[(start[lane] <= start[read]) & (end[lane] > end[read])]
+        read_ns = int((end if len(beside) else np.maximum(end, until))[read] - start[read])
+    return EngineTimes(
+        int(end[mine].max() - start[mine].min()), int(sends.sum()), int(spent[sends].sum()),
+        int(spent[routes].sum()), read_bytes, read_ns,
+    )  # fmt: skip
 
 
 def _first_owners(owner: Int64, chosen: Bool) -> list[int]:
