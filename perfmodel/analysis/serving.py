@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
 from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.machines.machine import Machine
+from perfmodel.models.serving import FloorBy, Recorded, link_bytes_per_s
 from perfmodel.timing.engine_steps import EngineWork, Stage
 from perfmodel.timing.run import Run
 from perfmodel.timing.run_exchanges import lane_ranks
-
-FloorBy = Literal["memory", "compute", "exchange"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +240,26 @@ def _experts(group: Sequence[_Step], by: str) -> dict[int, list[float]]:
     return dict(sorted(found.items()))
 
 
+def recorded(rows: Sequence[ServingRow]) -> dict[str, Recorded]:
+    """Return what the steps of each phase reach of what bounds them, and what the host adds.
+
+    A phase that has no rows for a bound has that of the others; those with most time come first.
+    """
+    everywhere: dict[str, float] = {}
+    found: dict[str, dict[str, float]] = {}
+    hosts: dict[str, float] = {}
+    for row in rows:
+        hosts.setdefault(row.phase, row.host_s)
+        if row.floor_s is not None and row.floor_by is not None and row.busy_s:
+            reached = row.floor_s / row.busy_s
+            everywhere.setdefault(row.floor_by, reached)
+            found.setdefault(row.phase, {}).setdefault(row.floor_by, reached)
+    return {
+        phase: Recorded({**everywhere, **found.get(phase, {})}, host_s)
+        for phase, host_s in hosts.items()
+    }
+
+
 def _median(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if known else None
@@ -266,9 +285,8 @@ def _compute_s(work: EngineWork, machine: Machine | None) -> float | None:
 
 def _exchange_s(work: EngineWork, machine: Machine | None) -> float | None:
     """Bytes of exchanged tensors over one direction of the link, each sent once."""
-    links = machine.bandwidth_bytes_per_s if machine else {}
-    rate = links.get("nvlink", links.get("infinity_fabric"))
-    return work.exchange_bytes / (rate / 2) if rate and work.exchange_bytes else None
+    rate = link_bytes_per_s(machine) if machine else None
+    return work.exchange_bytes / rate if rate and work.exchange_bytes else None
 
 
 def _ridge(
