@@ -123,6 +123,26 @@ def test_a_capture_of_another_program_is_not_joined() -> None:
     assert any("421 of 421 kernels are replayed" in text for text in found.warnings)
 
 
+@pytest.mark.parametrize("lost", [-1, 200])
+def test_a_replay_may_lack_its_last_kernel_alone(lost: int, tmp_path: Path) -> None:
+    """A kernel that lacks in the middle shifts all others to other operators."""
+    with opened_unpacked(PUBLIC / f"{SGLANG[0]}.json.xz") as stream:
+        document = json.load(stream)
+    events = document["traceEvents"]
+    (launch,) = (e for e in events if e["name"] == "hipGraphLaunch")
+    same = launch["args"]["correlation"]
+    mine = [e for e in events if e["cat"] == "kernel" and e["args"].get("correlation") == same]
+    left_out = sorted(mine, key=lambda e: e["ts"])[lost]
+    document["traceEvents"] = [e for e in events if e is not left_out]
+    file = tmp_path / "decode.json"
+    file.write_text(json.dumps(document))
+    capture = PUBLIC / f"{SGLANG[1]}.json.xz"
+    run = analyze([read(file)], Options(shapes=capture)).fitted
+    assert run.work is not None
+    assert (run.work.modelled > 0.99) == (lost == -1)
+    assert any("replayed by CUDA graphs" in text for text in run.warnings) == (lost != -1)
+
+
 @pytest.mark.parametrize(
     ("pair", "engine", "model", "cached"),
     [(VLLM, "vllm", "gpt-oss-20b", 55086), (SGLANG, "sglang", "qwen3-8b", 32785)],
@@ -339,6 +359,26 @@ def test_a_windowed_layer_reads_its_window() -> None:
         assert work is not None
         cached.append(work.cache_bytes // (2 * 8 * 64 * 2))
     assert cached == [2 * 128, 10_000]
+
+
+@pytest.mark.parametrize(
+    ("path", "flops"),
+    [  # attention: 57 blocks of 24 heads x 128 numbers, 768 tokens
+        ("xdit_flux.1/capture_traces/*.json.gz", 57 * 4 * 768**2 * 24 * 128),
+        ("xdit_sd_3.5/*.json.gz", None),
+    ],
+)
+def test_public_traces_of_diffusion(path: str, flops: int | None) -> None:
+    """Flux replays the graph that it captures in the same recording."""
+    folder = os.environ.get("PERFMODEL_PUBLIC")
+    found = sorted(Path(folder).rglob(f"tests/traces/inference/{path}")) if folder else []
+    if not found:
+        pytest.skip("PERFMODEL_PUBLIC names no copies of public recordings")
+    run = analyze([read(found[0])], Options()).fitted
+    assert run.work is not None
+    assert run.work.modelled > 0.94
+    attention = [row.flops for row in run.work.operators if row.name == "aiter::fmha_v3_fwd"]
+    assert attention == ([] if flops is None else [flops])
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ _LABELS: Final = tuple(re.compile(row["pattern"]) for row in _FILE["capture"])
 _ALIKE: Final = 0.9
 """Share of products and of torch.compile's kernels that must be the same in capture and replay:
 a captured operator may choose another kernel only where the library tunes itself."""
+_LOST: Final = 0.01
+"""Share of the kernels of a replay that may be lost at its end; all others must then be alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,12 +243,12 @@ def _by_count(
     products = [bool(formula_of(name).product == "gemm") for name in names.name]
     labels = source.ranges.name[nesting.row]
     chosen = _chosen(trace, wanted, available, nodes, labels, names.name, products, tokens)
-    groups: dict[int, _Group] = {}
+    groups: dict[tuple[int, int], _Group] = {}
     for one, number in zip(wanted, chosen, strict=True):
         if number is not None:
-            call = available[number].call
+            call = available[number].call[: len(one.op)]
             group = _Group([], api.thread[call], api.start_ns[call])
-            groups.setdefault(number, group).ops.append(one.op)
+            groups.setdefault((number, len(call)), group).ops.append(one.op)
     return [*groups.values()]
 
 
@@ -281,11 +283,13 @@ def _chosen(
         content = trace.ops.name[one.op].tobytes()
         best = None
         for i in order:
-            if len(available[i].call) != len(one.op):
+            missing = len(available[i].call) - len(one.op)
+            if not 0 <= missing <= _LOST * len(one.op):
                 continue
             key = i, content
             if key not in fits:
-                fits[key] = _fits(trace, one, nodes[i], labels, names, products)
+                node, alike = nodes[i][: len(one.op)], 1.0 if missing else _ALIKE
+                fits[key] = _fits(trace, one, node, labels, names, products, alike)
             if fits[key]:
                 best = i
                 break
@@ -308,6 +312,7 @@ def _fits(
     labels: Int32 | Int64,
     names: Sequence[str],
     products: Sequence[bool],
+    alike: float,
 ) -> bool:
     """Whether GEMMs were captured where GEMMs run, and torch.compile's kernels where these run."""
     checked = same = 0
@@ -320,4 +325,4 @@ def _fits(
             checked, same = checked + 1, same + kernel(name).multiplies
         elif names[label].startswith("triton_"):
             checked, same = checked + 1, same + (name == names[label])
-    return checked > 0 and same >= _ALIKE * checked
+    return checked > 0 and same >= alike * checked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,15 +13,14 @@ from perfmodel.base.arrays import Bool, Int64
 from perfmodel.base.kernels.types import ITEM_BYTES
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.calls import Calls
-from perfmodel.programs.pytorch.operator_times import Placed, find, tabulate
+from perfmodel.programs.pytorch.operator_times import Placed, find_replayed, tabulate
 from perfmodel.programs.pytorch.operators import Call, Inference, formula_of, numel, work_of
-from perfmodel.programs.pytorch.replays import with_replays
 from perfmodel.programs.serving.formulas import EXPERTS, WEIGHTS
 from perfmodel.programs.serving.steps import engine_steps
 from perfmodel.readers.trace import MEMCPY, TO_HOST, Trace
 from perfmodel.timing.engine_steps import EngineStep, EngineTimes, EngineWork
 from perfmodel.timing.kernels import communicating
-from perfmodel.timing.operator_times import OperatorTimes, Phase
+from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.step_report import StepReport
 from perfmodel.workloads.decoder import Batch, Decoder, published
 
@@ -52,33 +51,14 @@ def serving_times(
         The recording of the graphs' capture; `trace` itself where no other one is given.
     """
     said = engine_steps(trace, steps.steps)
-    found = find(trace, steps, options.dtype, causal=options.causal)
-    count = len(steps.times.ops.op)
-    unknown: list[Phase] = ["forward"] * count
-    nothing = Calls((), np.full(count, -1, np.int64), tuple(unknown), ("",) * count)
-    calls = found.calls if found else nothing
     tokens = [one.tokens if one else None for one in said]
-    calls, replayed, joined = with_replays(
-        trace, steps, calls, source, tokens, options.dtype, causal=options.causal
-    )
-    calls, work = _counted(trace, steps, calls, said)
+    found = find_replayed(trace, steps, source, tokens, options.dtype, causal=options.causal)
+    calls, work = _counted(trace, steps, found.calls, said)
     inside = steps.times.ops
     number = steps.steps.number[inside.step].astype(np.int64)
-    warnings = (*(found.warnings if found else ()), *_hidden(replayed, joined))
-    placed = Placed(
-        inside.op, inside.lane, number, len(steps.times.process), options.causal, warnings
-    )
+    lanes = len(steps.times.process)
+    placed = Placed(inside.op, inside.lane, number, lanes, options.causal, found.warnings)
     return replace(tabulate(trace, calls, placed), engine=work)
-
-
-def _hidden(replayed: int, joined: int) -> Iterator[str]:
-    """Say what replays hide, and how to see it."""
-    if joined < replayed:
-        yield (
-            f"{replayed - joined} of {replayed} kernels are replayed by CUDA graphs, and no "
-            f"recording of the capture names their operators: FLOPs and bytes lack them; give the "
-            f"recording of the capture by --shapes FILE (docs/serving.md)"
-        )
 
 
 def _counted(
