@@ -156,12 +156,15 @@ def with_replays(
     place[ops.op] = np.arange(len(ops.op))
     names = parse((*source.range_labels, ""), cut=source.numbers is not None)
     groups = _by_node(trace, wanted) if source is trace else []
-    if not groups:
+    if groups:
+        nesting = _nested(source, np.concatenate([group.thread for group in groups]))
+    else:
+        available = captures(source) if wanted else ()
+        if not available:
+            return calls, total, 0
+        nesting = _nested(source, np.concatenate([source.api.thread[c.call] for c in available]))
         needed = [tokens[int(ops.step[place[one.op[0]]])] for one in wanted]
-        groups = _by_count(trace, wanted, source, names, needed)
-    if not groups:
-        return calls, total, 0
-    nesting = _nested(source, np.concatenate([group.thread for group in groups]))
+        groups = _by_count(trace, wanted, source, available, nesting, names, needed)
     tree = Tree(
         source.ranges.name[nesting.row], nesting.parent, nesting.start_ns, nesting.thread,
         source.ranges.number[nesting.row], source.numbers,
@@ -227,15 +230,13 @@ def _by_count(
     trace: Trace,
     wanted: Sequence[Replay],
     source: Trace,
+    available: Sequence[Capture],
+    nesting: Nesting,
     names: OperatorNames,
     tokens: Sequence[int | None],
 ) -> list[_Group]:
     """Group replays by the capture with as many calls, in the order in which they run."""
-    available = captures(source) if wanted else ()
-    if not available:
-        return []
     api = source.api
-    nesting = _nested(source, np.concatenate([api.thread[one.call] for one in available]))
     nodes = [
         innermost(nesting, api.thread[one.call], api.start_ns[one.call], api.start_ns[one.call])
         for one in available
