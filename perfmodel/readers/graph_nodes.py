@@ -6,7 +6,7 @@ was cloned from when the graph was instantiated, and which thread made that one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -41,6 +41,12 @@ class Nodes:
         place = np.full(len(node), -1, np.int32)
         place[made] = np.arange(len(made))
         self._place = place
+
+    @property
+    def begun(self) -> Iterator[tuple[int, int]]:
+        """Threads that made nodes, and when they made the first of them."""
+        thread, first = np.unique(self._thread, return_index=True)
+        yield from zip(thread.tolist(), self._start_ns[first].tolist(), strict=True)
 
     def of(self, process: Int64, node: Int64) -> Int32:
         """Return the row of the captured node that each was cloned from, -1 where none is known."""

@@ -377,7 +377,8 @@ def _assemble(
     (ops, on), (api, by) = by_process, by_thread
     tables: tuple[Any, ...] = (nvtx.ranges, mpi.calls, nvtx.payloads)
     coded = [factorize(np.asarray(table.thread)) for table in tables]
-    begun = [*by.least.items(), *((tid, at) for at, tid, _ in nvtx.marks)]
+    nodes = Nodes(db)
+    begun = [*by.least.items(), *nodes.begun, *((tid, at) for at, tid, _ in nvtx.marks)]
     for table, (codes, distinct) in zip(tables, coded, strict=True):
         begun += zip(distinct.tolist(), least(codes, table.start_ns, len(distinct)), strict=True)
     gpu = {p: gpus.get((p >> 24 & 0xFFFFFF, d), d) for p, d in on.least.items() if p != NULL}
@@ -432,7 +433,7 @@ def _assemble(
         all_to_all=_all_to_all(nvtx),
         single=_single(frames, ids, strings),
         views=db.views & frozenset(_FACTS).union(*EVENT_TABLES.values()),
-        graph_nodes=Nodes(db).numbered(known.thread),
+        graph_nodes=nodes.numbered(known.thread),
     )
 
 
