@@ -11,6 +11,7 @@ import pytest
 from perfmodel.analysis.analyze import analyze
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
+from perfmodel.readers.nsys import read_by_process
 from perfmodel.readers.share import share
 from perfmodel.readers.stacks import PYTHON_DOMAIN
 from support.build_report import ReportBuilder
@@ -96,6 +97,11 @@ def test_kernels_have_the_line_of_their_node(tmp_path: Path) -> None:
     assert run.steps is not None
     lines = {kernel.name: kernel.line for kernel in run.steps.kernels}
     assert lines[GEMM] == "/home/ada/model.py:7 in attend"
+
+
+def test_parts_of_a_large_report_have_the_same_nodes(report: Path) -> None:
+    trace, events = read_by_process(report)
+    assert events.whole(trace).ops.node.tolist() == read(report).ops.node.tolist()
 
 
 def test_a_shared_report_keeps_its_nodes(report: Path, tmp_path: Path) -> None:
