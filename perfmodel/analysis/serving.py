@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
-from typing import ClassVar, Literal
+from statistics import fmean, median
+from typing import ClassVar
 
 import numpy as np
 
 from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.machines.machine import Machine
+from perfmodel.models.serving import FloorBy, Recorded, link_bytes_per_s
 from perfmodel.timing.engine_steps import EngineWork, Stage
 from perfmodel.timing.run import Run
-
-FloorBy = Literal["memory", "compute", "exchange"]
+from perfmodel.timing.run_exchanges import lane_ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,9 @@ class ServingRow:
     shards : int
         GPUs that share each layer.
     steps : int
-    sequences, context_tokens, generation_tokens, cached_tokens : float
+    sequences, generations : float
+        All, and those that get an output token after the prompt's.
+    context_tokens, generation_tokens, cached_tokens : float
         Cached tokens are those whose keys and values are read; at least so many without `exact`.
     exact : bool
         Whether the engine names all of them.
@@ -46,9 +48,24 @@ class ServingRow:
     compute_bound_sequences : float or None
         Sequences from which decoding is bound by computing, with as many tokens each; None where
         it is not a decode, or where the KV cache of each takes longer than its computing.
+    gap_s : float or None
+        From the last operation of a step to the first of the next; None without a next one.
+    exchanges, exchange_kernels_s : float
+        Kernels of a step that exchange, and their time.
+    experts_s : tuple of float
+        Time in experts of each GPU that has some, by rank.
+    experts_late_s : float
+        By how much the GPU with most time in experts exceeds the mean, in a step.
+    read_bytes, read_s : float
+        The largest copy to the host; its time, and that until the GPU has work again.
     """
 
-    JSON_KEYS: ClassVar[Mapping[str, str]] = {"host_s": "host_s", "tokens_per_s": "tokens_per_s"}
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {
+        name: name
+        for name in (
+            "host_s", "tokens_per_s", "ttft_s", "ttft_gpu_s", "tpot_s", "tpot_gpu_s", "tpot_floor_s"
+        )
+    }  # fmt: skip
 
     engine: str
     phase: Stage
@@ -56,6 +73,7 @@ class ServingRow:
     shards: int
     steps: int
     sequences: float
+    generations: float
     context_tokens: float
     generation_tokens: float
     cached_tokens: float
@@ -70,6 +88,49 @@ class ServingRow:
     floor_s: float | None
     floor_by: FloorBy | None
     compute_bound_sequences: float | None
+    gap_s: float | None
+    exchanges: float
+    exchange_kernels_s: float
+    experts_s: tuple[float, ...]
+    experts_late_s: float
+    read_bytes: float
+    read_s: float
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Time to the first token of a prompt that this step finishes, without its queueing.
+
+        The step's; None of a decode. Of a prompt in several chunks it is the last chunk's alone.
+        """
+        return self.step_s if self.context_tokens else None
+
+    @property
+    def ttft_gpu_s(self) -> float | None:
+        """What the GPU's work alone allows of `ttft_s`."""
+        return self.busy_s if self.context_tokens else None
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Time per output token of a sequence: the step's over the tokens that it gets in it.
+
+        None of a prefill. With speculative decoding it is the least: if all tokens are accepted.
+        """
+        return self._each(self.step_s)
+
+    @property
+    def tpot_gpu_s(self) -> float | None:
+        """What the GPU's work alone allows of `tpot_s`."""
+        return self._each(self.busy_s)
+
+    @property
+    def tpot_floor_s(self) -> float | None:
+        """What bandwidth and peaks allow of `tpot_s`."""
+        return None if self.floor_s is None else self._each(self.floor_s)
+
+    def _each(self, seconds: float) -> float | None:
+        if not self.generation_tokens:
+            return None
+        return seconds * self.generations / self.generation_tokens
 
     @property
     def host_s(self) -> float:
@@ -92,6 +153,9 @@ class _Step:
     work: EngineWork
     step_s: float
     busy_s: float
+    rank: int
+    number: int
+    gap_s: float | None
 
 
 def serving_rows(run: Run, steps: StepBreakdown, machine: Machine | None) -> tuple[ServingRow, ...]:
@@ -106,13 +170,15 @@ def serving_rows(run: Run, steps: StepBreakdown, machine: Machine | None) -> tup
 
 
 def _steps(run: Run, window: range) -> Iterator[_Step]:
-    for report, found in zip(run.steps, run.operators, strict=False):
+    ranks = lane_ranks(run.steps)
+    for report, found, rank in zip(run.steps, run.operators, ranks, strict=False):
         at = {int(number): i for i, number in enumerate(np.unique(report.steps.number))}
         for (lane, number), work in found.engine.items():
             lasted = int(report.times.step_ns[lane, at[number]]) if number in at else -1
             if number in window and lasted >= 0:
                 busy = int(report.times.busy_ns[lane, at[number]])
-                yield _Step(work, lasted * 1e-9, busy * 1e-9)
+                gap = max(lasted - work.times.span_ns, 0) * 1e-9 if number + 1 in at else None
+                yield _Step(work, lasted * 1e-9, busy * 1e-9, rank[lane], number, gap)
 
 
 def _row(group: Sequence[_Step], machine: Machine | None) -> ServingRow:
@@ -133,6 +199,7 @@ def _row(group: Sequence[_Step], machine: Machine | None) -> ServingRow:
         floors["exchange"] = exchange_s
     by = max(floors, key=lambda name: floors[name], default=None)
     sequences = median(w.step.sequences for w in works)
+    experts = _experts(group, "rank")
     return ServingRow(
         engine=first.engine,
         phase=first.stage,
@@ -140,6 +207,7 @@ def _row(group: Sequence[_Step], machine: Machine | None) -> ServingRow:
         shards=works[0].shards,
         steps=len(group),
         sequences=sequences,
+        generations=median(w.step.generations for w in works),
         context_tokens=median(w.step.context_tokens for w in works),
         generation_tokens=median(w.step.generation_tokens for w in works),
         cached_tokens=median(w.step.cached for w in works),
@@ -154,7 +222,42 @@ def _row(group: Sequence[_Step], machine: Machine | None) -> ServingRow:
         floor_s=floors[by] if by else None,
         floor_by=by,
         compute_bound_sequences=_ridge(sequences, weights, memory_s, compute_s, cache, first.stage),
+        gap_s=_median([one.gap_s for one in group]),
+        exchanges=median(w.times.exchanges for w in works),
+        exchange_kernels_s=median(w.times.exchange_ns for w in works) * 1e-9,
+        experts_s=tuple(median(times) for times in experts.values() if any(times)),
+        experts_late_s=median(max(s) - fmean(s) for s in _experts(group, "number").values()),
+        read_bytes=median(w.times.read_bytes for w in works),
+        read_s=median(w.times.read_ns for w in works) * 1e-9,
     )
+
+
+def _experts(group: Sequence[_Step], by: str) -> dict[int, list[float]]:
+    """Return the times in experts by rank, or by step."""
+    found: dict[int, list[float]] = {}
+    for one in group:
+        found.setdefault(getattr(one, by), []).append(one.work.times.experts_ns * 1e-9)
+    return dict(sorted(found.items()))
+
+
+def recorded(rows: Sequence[ServingRow]) -> dict[str, Recorded]:
+    """Return what the steps of each phase reach of what bounds them, and what the host adds.
+
+    A phase that has no rows for a bound has that of the others; those with most time come first.
+    """
+    everywhere: dict[str, float] = {}
+    found: dict[str, dict[str, float]] = {}
+    hosts: dict[str, float] = {}
+    for row in rows:
+        hosts.setdefault(row.phase, row.host_s)
+        if row.floor_s is not None and row.floor_by is not None and row.busy_s:
+            reached = row.floor_s / row.busy_s
+            everywhere.setdefault(row.floor_by, reached)
+            found.setdefault(row.phase, {}).setdefault(row.floor_by, reached)
+    return {
+        phase: Recorded({**everywhere, **found.get(phase, {})}, host_s)
+        for phase, host_s in hosts.items()
+    }
 
 
 def _median(values: Sequence[float | None]) -> float | None:
@@ -182,9 +285,8 @@ def _compute_s(work: EngineWork, machine: Machine | None) -> float | None:
 
 def _exchange_s(work: EngineWork, machine: Machine | None) -> float | None:
     """Bytes of exchanged tensors over one direction of the link, each sent once."""
-    links = machine.bandwidth_bytes_per_s if machine else {}
-    rate = links.get("nvlink", links.get("infinity_fabric"))
-    return work.exchange_bytes / (rate / 2) if rate and work.exchange_bytes else None
+    rate = link_bytes_per_s(machine) if machine else None
+    return work.exchange_bytes / rate if rate and work.exchange_bytes else None
 
 
 def _ridge(

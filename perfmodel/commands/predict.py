@@ -24,6 +24,21 @@ from perfmodel.programs import model_of_sizes, program_of_sizes
 @click.option(
     "--graphs", is_flag=True, help="Replay the report's step as a CUDA graph: one launch."
 )
+@click.option(
+    "--decoder", metavar="NAME|config.json",
+    help="Predict a language model as it is served, such as qwen3-8b; with --machine.",
+)  # fmt: skip
+@click.option(
+    "--context", type=click.IntRange(1, 2**31), default=1024, show_default=True,
+    help="Tokens of a sequence of --decoder.",
+)  # fmt: skip
+@click.option(
+    "--expert-gpus", type=click.IntRange(1, 1 << 16), default=1, show_default=True,
+    help="GPUs over which the experts of --decoder are distributed; -p share a layer.",
+)  # fmt: skip
+@click.option(
+    "--shapes", type=_options.REPORT, help="Recording of the graphs' capture of a served REPORT."
+)
 @_options.symbols
 @_options.trainer
 @_options.switches
@@ -59,6 +74,11 @@ def predict(
     (batch, seq, d_model, n_layer, ...) are inferred and printed; --set changes them, --name
     corrects them, -p adds ranks by DistributedDataParallel.
 
+    With --decoder:
+    The least time of a prefill and a decode of a language model, by its weights, KV cache, FLOPs
+    and exchanges: B sequences (--sweep B=1:256, or context=1024:65536), -p GPUs a layer. With a
+    REPORT of an engine the time at the shares of bandwidth and peaks that it reaches.
+
     With --model:
     Time per batch and per phase, with 90 % intervals and what bounds each phase. Without --sweep
     and --scaling one configuration is predicted. Settings without a run in the calibration are
@@ -72,6 +92,9 @@ def predict(
     from perfmodel.models.predict import predict as predict_case
     from perfmodel.render import predict as shown
 
+    if options["decoder"] is not None:
+        emit(_served(report, path, options), fmt, out)
+        return
     names, gpu, graphs = (options.pop(key) for key in ("names", "gpu", "graphs"))
     if (report is None) == (path is None):
         raise click.UsageError("expected a REPORT, or a model by --model; give one of them")
@@ -100,6 +123,42 @@ def predict(
     if said is not None:
         warn(said)
     emit(result, fmt, out, picture=picture)
+
+
+def _served(report: Path | None, path: Path | None, options: dict[str, Any]) -> Any:
+    """Predict the passes of a language model."""
+    from perfmodel.analysis.analyze import analyze_reports
+    from perfmodel.analysis.serving import recorded
+    from perfmodel.models.serving import Layout, forward_pass
+    from perfmodel.programs.program import Options
+    from perfmodel.render.decoders import Predicted, prediction
+    from perfmodel.workloads.decoder import Batch, decoder
+
+    if path is not None or options["machine"] is None:
+        raise click.UsageError("--decoder: give --machine NAME, and no --model")
+    machine, _ = _options.machine_of(options["machine"])
+    model, reached = decoder(options["decoder"]), {}
+    if report is not None:
+        run = analyze_reports([report], Options(shapes=options["shapes"])).fitted
+        reached = recorded(run.serving)
+        if not reached:
+            raise click.UsageError(f"{report}: expected steps of an engine; got none")
+    layout = Layout(options["ranks"] or 1, options["expert_gpus"])
+    fixed = {"B": options["batch_size"] or 1, "context": options["context"]}
+    swept: list[dict[str, int]] = [{}]
+    if options["sweep"]:
+        symbol, values = _values(options["sweep"])
+        if symbol not in fixed:
+            raise click.BadParameter(f"expected B or context to sweep; got {symbol!r}")
+        swept = [{symbol: value} for value in values]
+    rows = []
+    for phase, make in (("prefill", Batch.prefill), ("decode", Batch.decode)):
+        for change in swept:
+            sequences, context = (fixed | change).values()
+            found = forward_pass(model, make(sequences, context), machine, layout)
+            rows.append(Predicted(phase, sequences, context, layout, found, reached.get(phase),
+                                  machine.capacity_bytes.get("hbm")))  # fmt: skip
+    return prediction(model.name, machine.name, rows)
 
 
 def _case(model: Any, options: dict[str, Any]) -> Any:

@@ -31,6 +31,10 @@ ADVICE: Final[Mapping[str, str]] = {
     "raise_rate": "larger matrices: a larger batch; sizes that are multiples of 64",
     "quantize_weights": "quantize the weights of these layers to 8 bits, or to 4 bits where the "
     "accuracy allows it, and measure the accuracy",
+    "balance_experts": "place experts on the GPUs by their load, and copy those with most tokens",
+    "exchange_faster": "exchange with one kernel that writes to the other GPUs' memory, fused with "
+    "the normalization that follows; or let fewer GPUs share a layer",
+    "sample_on_gpu": "choose the next tokens on the GPU, and copy their ids alone",
     "fuse_attention": "use a fused attention kernel, which keeps the scores on the chip",
     "fuse_small": "fuse the kernels{where}, or capture them in a CUDA graph",
     "prefetch_pages": "cudaMemPrefetchAsync before the kernels that use them; or cudaMalloc in "

@@ -148,6 +148,11 @@ class ServingFact:
     sequences, step_s, busy_s : float
     floor_s, weight_bytes : float or None
     shards : int
+    generations : float
+    exchanges, exchange_kernels_s, exchange_s, read_bytes, read_s : float
+        `exchange_s` is None where the link or the bytes are not known.
+    experts_s : tuple of float
+    experts_late_s : float
     """
 
     phase: str
@@ -158,6 +163,14 @@ class ServingFact:
     floor_s: float | None
     weight_bytes: float | None
     shards: int
+    generations: float = 0.0
+    exchanges: float = 0.0
+    exchange_kernels_s: float = 0.0
+    exchange_s: float | None = None
+    experts_s: tuple[float, ...] = ()
+    experts_late_s: float = 0.0
+    read_bytes: float = 0.0
+    read_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

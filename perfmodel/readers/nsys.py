@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from perfmodel.base.gpu import Gpu
 from perfmodel.readers.checks import stamp, unchanged
 from perfmodel.readers.chunks import LeftOut
 from perfmodel.readers.codes import Codes, Ids, factorize, least
+from perfmodel.readers.graph_nodes import Nodes
 from perfmodel.readers.nvtx import MPI_DOMAIN, Nvtx, read_nvtx
 from perfmodel.readers.operator_texts import OperatorTexts
 from perfmodel.readers.order import in_order, numbered
@@ -247,13 +248,15 @@ def _read_ops(
     columns = ["correlationId", "globalPid", "demangledName"]
     if details:
         columns += ["deviceId", "streamId", "bytes", "copyKind", "srcKind", "dstKind"]
+        columns += ["graphNodeId"]
+    nodes = Nodes(db)
     tables = []
     for at, (kind, table) in enumerate(OP_TABLES):
         have = db.columns(table)
         alone = NULL if "globalPid" in have or not have else _only_process(db)
 
         def made(rows: dict[str, Int64], kind: int = kind, alone: int = alone) -> GpuOps:
-            ops = _gpu_ops(kind, rows, ids)
+            ops = _gpu_ops(kind, rows, ids, nodes)
             if alone != NULL:
                 ops = replace(ops, process=np.full(len(ops), alone))
             return replace(ops, process=processes.of(np.asarray(ops.process), ops.device))
@@ -273,15 +276,22 @@ def _only_process(db: Database) -> int:
     return int(found[0]) if len(found) == 1 else NULL
 
 
-def _gpu_ops(kind: int, rows: dict[str, Int64], ids: Ids) -> GpuOps:
+def _gpu_ops(kind: int, rows: dict[str, Int64], ids: Ids, nodes: Nodes | None = None) -> GpuOps:
     """Return operations of one kind, processes still as serialized ids."""
     column: defaultdict[str, Any] = _columns(rows)
     return GpuOps(
         np.broadcast_to(np.int8(kind), rows["start"].shape), rows["start"], rows["end"],
         narrow(column["deviceId"], np.int32), narrow(column["streamId"], np.int32),
         column["globalPid"], column["correlationId"], ids.codes(column["demangledName"]),
-        column["bytes"], *(narrow(column[c], np.int8) for c in ("copyKind", "srcKind", "dstKind")),
+        column["bytes"], narrow(column["copyKind"], np.int8), narrow(column["srcKind"], np.int8),
+        narrow(column["dstKind"], np.int8), _replayed(column, nodes),
     )  # fmt: skip
+
+
+def _replayed(column: Mapping[str, Int64], nodes: Nodes | None) -> Int32:
+    if nodes is None:
+        return np.broadcast_to(np.int32(-1), column["start"].shape)
+    return nodes.of(column["globalPid"], column["graphNodeId"])
 
 
 def _single(db: Database, ids: Ids, strings: Sequence[str]) -> dict[str, int]:
@@ -367,7 +377,8 @@ def _assemble(
     (ops, on), (api, by) = by_process, by_thread
     tables: tuple[Any, ...] = (nvtx.ranges, mpi.calls, nvtx.payloads)
     coded = [factorize(np.asarray(table.thread)) for table in tables]
-    begun = [*by.least.items(), *((tid, at) for at, tid, _ in nvtx.marks)]
+    nodes = Nodes(db)
+    begun = [*by.least.items(), *nodes.begun, *((tid, at) for at, tid, _ in nvtx.marks)]
     for table, (codes, distinct) in zip(tables, coded, strict=True):
         begun += zip(distinct.tolist(), least(codes, table.start_ns, len(distinct)), strict=True)
     gpu = {p: gpus.get((p >> 24 & 0xFFFFFF, d), d) for p, d in on.least.items() if p != NULL}
@@ -422,6 +433,7 @@ def _assemble(
         all_to_all=_all_to_all(nvtx),
         single=_single(frames, ids, strings),
         views=db.views & frozenset(_FACTS).union(*EVENT_TABLES.values()),
+        graph_nodes=nodes.numbered(known.thread),
     )
 
 

@@ -29,9 +29,11 @@ _MPI: Final = (
 )  # fmt: skip
 _EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "globalTid", "correlationId", "nameId"),
-    "CUPTI_ACTIVITY_KIND_KERNEL": (*_GPU_WORK, "demangledName"),
-    "CUPTI_ACTIVITY_KIND_MEMCPY": (*_GPU_WORK, "bytes", "copyKind", "srcKind", "dstKind"),
-    "CUPTI_ACTIVITY_KIND_MEMSET": (*_GPU_WORK, "bytes"),
+    "CUPTI_ACTIVITY_KIND_KERNEL": (*_GPU_WORK, "demangledName", "graphNodeId"),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": (
+        *_GPU_WORK, "bytes", "copyKind", "srcKind", "dstKind", "graphNodeId",
+    ),
+    "CUPTI_ACTIVITY_KIND_MEMSET": (*_GPU_WORK, "bytes", "graphNodeId"),
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": _GPU_WORK,
     "MPI_P2P_EVENTS": _MPI,
     "MPI_START_WAIT_EVENTS": _MPI,
@@ -44,6 +46,7 @@ _EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """Tables of events; calls come before the GPU work that they launch."""
 _OTHERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "CUDA_GRAPH_NODE_EVENTS": ("start", "globalTid", "graphNodeId", "originalGraphNodeId"),
     "MPI_RANKS": ("globalTid", "rank"),
     "MPI_COMMUNICATORS": (
         "rank", "commHandle", "size", "localRank", "groupRoot", "groupRootUid", "timestamp",

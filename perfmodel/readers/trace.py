@@ -147,6 +147,8 @@ class GpuOps(Events):
         Size of a copy or set, else `NULL`.
     copy_kind, src_kind, dst_kind : int8, shape (n,)
         Keys of `COPY_KINDS` and `MEMORY_KINDS`; -1 where they do not apply.
+    node : int32, shape (n,)
+        Row of `Trace.graph_nodes` of what a CUDA graph replays, else -1.
     """
 
     kind: Int8
@@ -161,6 +163,7 @@ class GpuOps(Events):
     copy_kind: Int8
     src_kind: Int8
     dst_kind: Int8
+    node: Int32
 
     def host_memory(self, op: Int64) -> Int8:
         """Kinds of the host's memory that some copies read or write, keys of `MEMORY_KINDS`.
@@ -324,6 +327,26 @@ NO_STACKS: Final = Stacks(
 """Of reports without frames."""
 
 
+@dataclass(frozen=True, slots=True)
+class GraphNodes(Events):
+    """Nodes of CUDA graphs, where they were captured.
+
+    Attributes
+    ----------
+    start_ns : int64, shape (n,)
+        Inside the call that was captured.
+    thread : int32, shape (n,)
+        Index into `Trace.threads` of the thread that made the node.
+    """
+
+    start_ns: Int64
+    thread: Int32
+
+
+NO_GRAPH_NODES: Final = GraphNodes(np.empty(0, np.int64), _NO_NODES)
+"""Of reports that do not trace the nodes of graphs."""
+
+
 class NcclRank(NamedTuple):
     """A rank of a communicator of NCCL that has so many ranks."""
 
@@ -400,6 +423,7 @@ class Trace:
         Ranges that say that the kernels launched in them are an all-to-all; None without any.
     single : mapping of str to int
         `ONE_BLOCK` or `ONE_THREAD` by the names of kernels that are launched so.
+    graph_nodes : GraphNodes
     """
 
     source: Path
@@ -437,6 +461,7 @@ class Trace:
     stacks: Stacks = NO_STACKS
     all_to_all: Ranges | None = None
     single: Mapping[str, int] = field(default_factory=dict)
+    graph_nodes: GraphNodes = NO_GRAPH_NODES
 
     def __repr__(self) -> str:  # texts of a report may be private
         return (

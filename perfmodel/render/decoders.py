@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from perfmodel.base.errors import ModelError
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.machines.machine import Machine
+from perfmodel.models.serving import Layout, Pass, Recorded, forward_pass
 from perfmodel.render.result import Result
 from perfmodel.workloads.decoder import Batch, Decoder
 
@@ -58,15 +60,11 @@ class Counted:
         """Least time of a phase by the machine, and what bounds it; None if it is unknown."""
         if self.machine is None:
             return None
-        batch = self.batches[phase]
-        rate = self.machine.bandwidth_bytes_per_s.get("hbm")
-        peak = self.machine.peak_flops_per_s.get(self.model.plain.unit)
-        if not rate or not peak:
+        try:
+            found = forward_pass(self.model, self.batches[phase], self.machine, Layout())
+        except ModelError:  # the machine's rates are not known
             return None
-        moved = self.model.read_bytes(batch) + self.model.cache_bytes(batch)
-        times = {"memory": moved / rate, "compute": self.model.flops(batch) / peak}
-        by = max(times, key=lambda name: times[name])
-        return times[by], by
+        return found.floor_s, found.floor_by
 
 
 def result(said: Counted) -> Result:
@@ -142,3 +140,88 @@ def document(said: Counted) -> dict[str, Any]:
             for phase in said.batches
         },
     }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A pass of a phase, and what it takes.
+
+    Attributes
+    ----------
+    phase : str
+    sequences, context : int
+    layout : Layout
+    found : Pass
+    recorded : Recorded or None
+    capacity_bytes : float or None
+        Of a GPU's memory.
+    """
+
+    phase: str
+    sequences: int
+    context: int
+    layout: Layout
+    found: Pass
+    recorded: Recorded | None
+    capacity_bytes: float | None
+
+    @property
+    def expected_s(self) -> float | None:
+        """The time at what the recording reaches."""
+        return self.found.expected_s(self.recorded)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of the batch in a second, at most: those of prompts, or those generated."""
+        tokens = self.sequences * (self.context if self.phase == "prefill" else 1)
+        return tokens / (self.expected_s or self.found.floor_s)
+
+    @property
+    def fits(self) -> str | None:
+        """Whether a GPU holds its weights and KV cache."""
+        if self.capacity_bytes is None:
+            return None
+        return "yes" if self.found.held_bytes <= self.capacity_bytes else "no"
+
+
+_PREDICTED: Final = (
+    Column("phase", "Phase"),
+    Column("sequences", "Sequences", "int"),
+    Column("context", "Context", "int"),
+    Column("tensor", "GPUs a layer", "int", of=lambda p: p.layout.tensor),
+    Column("experts", "GPUs of experts", "int", of=lambda p: p.layout.experts),
+    Column("held_bytes", "Held a GPU", "si", "B", of=lambda p: p.found.held_bytes),
+    Column("fits", "Fits"),
+    Column("memory_s", "Memory", "si", "s", of=lambda p: p.found.memory_s),
+    Column("compute_s", "Compute", "si", "s", of=lambda p: p.found.compute_s),
+    Column("exchange_s", "Exchange", "si", "s", of=lambda p: p.found.exchange_s or None),
+    Column("floor_s", "At least", "si", "s", of=lambda p: p.found.floor_s),
+    Column("floor_by", "By", of=lambda p: p.found.floor_by),
+    Column("expected_s", "Expected", "si", "s"),
+    Column("tokens_per_s", "Tokens/s", "si"),
+)
+_BOUNDS: Final = (
+    "At least: weights and KV cache moved once at the memory's bandwidth, FLOPs at the peaks, or "
+    "tensors sent once over the link, whichever takes longest. Held: weights and KV cache, without "
+    "activations. Tokens/s: of one batch, at most"
+)
+_EXPECTED: Final = (
+    "Expected: the bound over the share of it that the recording reaches where the same bounds it, "
+    "and what the host adds there to a step of the phase"
+)
+
+
+def prediction(name: str, machine: str, rows: Sequence[Predicted]) -> Result:
+    """Return predicted passes in every format."""
+    with_recording = any(row.expected_s is not None for row in rows)
+    columns = [c for c in _PREDICTED if with_recording or c.key != "expected_s"]
+    notes = [_BOUNDS, *([_EXPECTED] if with_recording else [])]
+    made = Table.of(f"{name} on {machine}", rows, columns, notes)
+    return Result(
+        [made],
+        lambda: {
+            "model": name,
+            "machine": machine,
+            "passes": [dict(zip((c.key for c in made.columns), r, strict=True)) for r in made.rows],
+        },
+    )

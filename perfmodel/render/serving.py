@@ -47,6 +47,21 @@ _FLOORS: Final = (
     Column("tokens_per_s", "Tokens/s", "si"),
     Column("compute_bound_sequences", "Compute-bound from", "float", digits=0),
 )
+_TOKENS: Final = (
+    Column("phase", "Phase"),
+    Column("sequences", "Sequences", "float", digits=0),
+    Column("ttft_s", "TTFT", "si", "s"),
+    Column("ttft_gpu_s", "GPU alone", "si", "s"),
+    Column("tpot_s", "TPOT", "si", "s"),
+    Column("tpot_gpu_s", "GPU alone", "si", "s"),
+    Column("tpot_floor_s", "Floor", "si", "s"),
+    Column("gap_s", "Gap between steps", "si", "s"),
+)
+_TOKENS_NOTE: Final = (
+    "TTFT: time of the step that finishes a prompt, without its queueing and earlier chunks. TPOT: "
+    "time of a step over the output tokens of a sequence in it. GPU alone: the same if the GPU "
+    "never idled"
+)
 
 
 def tables(rows: Sequence[ServingRow]) -> list[Table]:
@@ -55,13 +70,16 @@ def tables(rows: Sequence[ServingRow]) -> list[Table]:
     engine = rows[0].engine
     return [
         Table.of(f"Serving: steps of {engine} (median step)", rows, _COLUMNS, notes),
+        Table.of(
+            "Serving: time to first token and per output token", rows, _TOKENS, [_TOKENS_NOTE]
+        ),
         Table.of("Serving: least time of a step", rows, _FLOORS),
     ]
 
 
 def serving_table(run: RunAnalysis) -> Table:
     """All of it, for files."""
-    columns = (Column("engine", "Engine"), *_COLUMNS, *_FLOORS[1:])
+    columns = (Column("engine", "Engine"), *_COLUMNS, *_TOKENS[2:], *_FLOORS[1:])
     return Table.of("Serving", run.serving, columns)
 
 

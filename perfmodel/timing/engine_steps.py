@@ -56,6 +56,30 @@ class EngineStep:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineTimes:
+    """What one GPU did in a step of an engine.
+
+    Attributes
+    ----------
+    span_ns : int
+        From its first operation to the end of its last.
+    exchanges, exchange_ns : int
+        Kernels that exchange, and their time.
+    experts_ns : int
+        Time in kernels of experts.
+    read_bytes, read_ns : int
+        Largest copy to the host; its time, and that until the GPU has work again.
+    """
+
+    span_ns: int = 0
+    exchanges: int = 0
+    exchange_ns: int = 0
+    experts_ns: int = 0
+    read_bytes: int = 0
+    read_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class EngineWork:
     """What a step of an engine must do, of one GPU.
 
@@ -72,6 +96,7 @@ class EngineWork:
         By unit of the machine.
     exchange_bytes : float
         Of tensors that GPUs exchange.
+    times : EngineTimes
     """
 
     step: EngineStep
@@ -81,3 +106,4 @@ class EngineWork:
     cache_bytes: float | None
     flops: tuple[tuple[str, float], ...]
     exchange_bytes: float
+    times: EngineTimes = EngineTimes()

@@ -96,7 +96,10 @@ def nodes_at(trace: Trace, thread: Int32, at_ns: Int64) -> Int32:
 
 
 def stack_times(trace: Trace, steps: Steps, found: Launched, times: StepTimes) -> StackTimes:
-    """Sum GPU time inside steps up by the stack at its launch; without a GPU, the host's time."""
+    """Sum GPU time inside steps up by the stack at its launch; without a GPU, the host's time.
+
+    Of a kernel that a graph replays it is the stack at its capture, where the report names it.
+    """
     if len(trace.stacks) == 0:
         return NO_TIMES
     op = times.ops.op
@@ -107,7 +110,12 @@ def stack_times(trace: Trace, steps: Steps, found: Launched, times: StepTimes) -
     node = np.full(len(op), -1, np.int32)
     known = row >= 0
     launch = row[known]
-    node[known] = nodes_at(trace, found.thread[launch], found.at_ns[launch])
+    thread, at_ns = found.thread[launch], found.at_ns[launch]
+    replayed = trace.ops.node[op[known]]  # what a graph replays was called where it was captured
+    captured = np.flatnonzero(replayed >= 0)
+    thread[captured] = trace.graph_nodes.thread[replayed[captured]]
+    at_ns[captured] = trace.graph_nodes.start_ns[replayed[captured]]
+    node[known] = nodes_at(trace, thread, at_ns)
     names: dict[str, int] = {}
     kind, copy = trace.ops.kind[op].astype(np.int64), trace.ops.copy_kind[op]
     what = (kind << _CODE_BITS) + np.where(kind == KERNEL, trace.ops.name[op], copy) + 1

@@ -236,10 +236,10 @@ class Decoder:
 
     def read_bytes(self, batch: Batch) -> float:
         """Bytes of weights that a pass reads, each once: rows of tables, experts that are used."""
-        return sum(self.part_bytes(part, batch) for part in self.parts()) + self._tied_bytes
+        return sum(self.part_bytes(part, batch) for part in self.parts()) + self.tied_bytes
 
     @property
-    def _tied_bytes(self) -> float:
+    def tied_bytes(self) -> float:
         """A tied head reads the whole table."""
         return self.plain.bytes_of(self.vocab * self.hidden) if self.tied else 0.0
 

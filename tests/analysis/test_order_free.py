@@ -401,7 +401,7 @@ events_doubled = of_each(
     lambda e: e | {key: 2 * Decimal(e[key]) for key in ("ts", "dur") if key in e and "ts" in e}
 )
 OF_MACHINES = ("kernel_below_ceiling", "memory_bound", "low_precision_unused",
-               "weights_not_quantized")  # fmt: skip
+               "weights_not_quantized", "small_exchanges")  # fmt: skip
 """Findings against the rates of a device, which do not change with the unit of time."""
 
 

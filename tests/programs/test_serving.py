@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_findings import QUIET, find
 
 from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.files import opened_unpacked
+from perfmodel.programs.facts import Facts, ServingFact
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.operators import Call, Inference, formula_of, work_of
 from perfmodel.programs.pytorch.replays import captures
@@ -119,6 +123,26 @@ def test_a_capture_of_another_program_is_not_joined() -> None:
     assert any("421 of 421 kernels are replayed" in text for text in found.warnings)
 
 
+@pytest.mark.parametrize("lost", [-1, 200])
+def test_a_replay_may_lack_its_last_kernel_alone(lost: int, tmp_path: Path) -> None:
+    """A kernel that lacks in the middle shifts all others to other operators."""
+    with opened_unpacked(PUBLIC / f"{SGLANG[0]}.json.xz") as stream:
+        document = json.load(stream)
+    events = document["traceEvents"]
+    (launch,) = (e for e in events if e["name"] == "hipGraphLaunch")
+    same = launch["args"]["correlation"]
+    mine = [e for e in events if e["cat"] == "kernel" and e["args"].get("correlation") == same]
+    left_out = sorted(mine, key=lambda e: e["ts"])[lost]
+    document["traceEvents"] = [e for e in events if e is not left_out]
+    file = tmp_path / "decode.json"
+    file.write_text(json.dumps(document))
+    capture = PUBLIC / f"{SGLANG[1]}.json.xz"
+    run = analyze([read(file)], Options(shapes=capture)).fitted
+    assert run.work is not None
+    assert (run.work.modelled > 0.99) == (lost == -1)
+    assert any("replayed by CUDA graphs" in text for text in run.warnings) == (lost != -1)
+
+
 @pytest.mark.parametrize(
     ("pair", "engine", "model", "cached"),
     [(VLLM, "vllm", "gpt-oss-20b", 55086), (SGLANG, "sglang", "qwen3-8b", 32785)],
@@ -164,6 +188,100 @@ def test_decoding_in_16_bits_is_a_finding() -> None:
     found = [f for f in analyzed(*SGLANG).findings if f.kind == "weights_not_quantized"]
     # half of the 15.1 GB of weights, at 5.3 TB/s
     assert [f.saving_s for f in found] == [pytest.approx(15.3e9 / 2 / 5.3e12, rel=0.02)]
+
+
+def decode(**facts: Any) -> Facts:
+    serving = ServingFact("decode", 0.5, 32, 10e-3, 9e-3, 3e-3, 15e9, 1, 32.0)
+    return replace(QUIET, serving=(replace(serving, **facts),))
+
+
+def kinds(facts: Facts) -> dict[str, float | None]:
+    return {found.kind: found.saving_s for found in find(facts)}
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"exchanges": 64, "exchange_kernels_s": 400e-6, "exchange_s": 100e-6},
+         {"small_exchanges": 150e-6}),  # half of the time is decoding
+        ({"exchanges": 64, "exchange_kernels_s": 190e-6, "exchange_s": 100e-6}, {}),
+        ({"exchanges": 64, "exchange_kernels_s": 190e-6}, {}),  # unknown link
+        ({"experts_s": (4e-3, 6e-3), "experts_late_s": 1e-3}, {"unequal_experts": 0.5e-3}),
+        ({"experts_s": (5e-3, 6e-3), "experts_late_s": 0.5e-3}, {}),
+        ({"experts_s": (6e-3,)}, {}),
+        ({"read_bytes": 32 * 256_000, "read_s": 300e-6}, {"host_sampling": 150e-6}),
+        ({"read_bytes": 32 * 8, "read_s": 300e-6}, {}),
+    ],
+)  # fmt: skip
+def test_findings_of_serving(facts: dict[str, Any], expected: dict[str, float]) -> None:
+    assert kinds(decode(**facts)) == pytest.approx(expected)
+
+
+def changed(tmp_path: Path, report: str, change: Callable[[dict[str, Any]], None]) -> Path:
+    """Write a report of which an event after the other is changed."""
+    with opened_unpacked(PUBLIC / f"{report}.json.xz") as stream:
+        document = json.load(stream)
+    for event in document["traceEvents"]:
+        change(event)
+    file = tmp_path / f"{report}.json"
+    file.write_text(json.dumps(document))
+    return file
+
+
+def test_token_ids_are_copied_to_the_host_and_logits_are_sampled_there(tmp_path: Path) -> None:
+    (row,) = analyzed(*SGLANG).serving
+    assert row.read_bytes == 32 * 8
+
+    def logits(event: dict[str, Any]) -> None:
+        if event.get("cat") == "gpu_memcpy" and event["args"]["bytes"] == 32 * 8:
+            event["args"]["bytes"] = 32 * 151_936 * 2
+
+    run = analyze([read(changed(tmp_path, SGLANG[0], logits))], Options()).fitted
+    found = [f for f in run.findings if f.kind == "host_sampling"]
+    assert [f.saving_s for f in found] == [row.read_s]
+    assert "304 kB a sequence" in found[0].evidence
+
+
+def test_ranks_with_unequal_experts(tmp_path: Path) -> None:
+    """Two ranks of one engine; the experts of the first take half of the recorded time."""
+    capture = PUBLIC / f"{VLLM[1]}.json.xz"
+    spent = analyzed(*VLLM).serving[0].experts_s[0]
+    files = []
+    for rank in range(2):
+        (tmp_path / f"{rank}").mkdir()
+
+        def shorter(event: dict[str, Any], rank: int = rank) -> None:
+            if (
+                event.get("name", "").startswith("_matmul_ogs")
+                and event.get("cat") == "kernel"
+                and not rank
+            ):
+                event["dur"] /= 2
+
+        file = changed(tmp_path / f"{rank}", VLLM[0], shorter)
+        document = json.loads(file.read_text())
+        document["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": 2}
+        file.write_text(json.dumps(document))
+        files.append(file)
+    run = analyze([*map(read, files)], Options(shapes=capture)).fitted
+    (row,) = run.serving
+    assert len(row.experts_s) == 2
+    assert row.experts_s[1] == pytest.approx(spent)
+    assert row.experts_s[0] < row.experts_s[1]
+    late = (row.experts_s[1] - row.experts_s[0]) / 2
+    assert row.experts_late_s == pytest.approx(late)
+    assert [f.saving_s for f in run.findings if f.kind == "unequal_experts"] == [late]
+
+
+def test_times_to_tokens() -> None:
+    (row,) = analyzed(*SGLANG).serving
+    assert row.ttft_s is None
+    assert (row.tpot_s, row.tpot_gpu_s) == (row.step_s, row.busy_s)
+    assert row.tpot_floor_s == row.floor_s
+    guessed = replace(row, generation_tokens=64.0)  # two tokens a sequence, one of them guessed
+    assert guessed.tpot_s == row.step_s / 2
+    prompt = replace(row, phase="prefill", context_tokens=100.0, generation_tokens=0.0)
+    assert (prompt.ttft_s, prompt.ttft_gpu_s, prompt.tpot_s) == (row.step_s, row.busy_s, None)
 
 
 # --- formulas, by hand
@@ -241,6 +359,26 @@ def test_a_windowed_layer_reads_its_window() -> None:
         assert work is not None
         cached.append(work.cache_bytes // (2 * 8 * 64 * 2))
     assert cached == [2 * 128, 10_000]
+
+
+@pytest.mark.parametrize(
+    ("path", "flops"),
+    [  # attention: 57 blocks of 24 heads x 128 numbers, 768 tokens
+        ("xdit_flux.1/capture_traces/*.json.gz", 57 * 4 * 768**2 * 24 * 128),
+        ("xdit_sd_3.5/*.json.gz", None),
+    ],
+)
+def test_public_traces_of_diffusion(path: str, flops: int | None) -> None:
+    """Flux replays the graph that it captures in the same recording."""
+    folder = os.environ.get("PERFMODEL_PUBLIC")
+    found = sorted(Path(folder).rglob(f"tests/traces/inference/{path}")) if folder else []
+    if not found:
+        pytest.skip("PERFMODEL_PUBLIC names no copies of public recordings")
+    run = analyze([read(found[0])], Options()).fitted
+    assert run.work is not None
+    assert run.work.modelled > 0.94
+    attention = [row.flops for row in run.work.operators if row.name == "aiter::fmha_v3_fwd"]
+    assert attention == ([] if flops is None else [flops])
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ def make_ops(ops: Sequence[Op]) -> GpuOps:
         copy_kind=none,
         src_kind=none,
         dst_kind=none,
+        node=np.full(count, -1, np.int32),
     )
 
 

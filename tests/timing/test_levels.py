@@ -184,6 +184,7 @@ def test_a_step_that_names_its_epoch_is_no_epoch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("said", "names"), [
     ("step", ("ProfilerStep#3", "step 3", "Step#3", "train_step", "batch iteration", "iter 5",
               "epoch 1 step 3", "epoch * step *", "train_loss_step 3", "step[EXTEND bs=1 toks=2]",
+              "execute_diffusion_1_256x256",
               "execute_context_1(888)_generation_0(0)")),
     ("epoch", ("epoch 3", "Epoch", "train_batches", "steps")),
     ("micro_batch", ("micro_batch 2", "micro-step", "accumulation step 2", "accumulate")),

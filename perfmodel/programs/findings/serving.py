@@ -1,8 +1,9 @@
-"""Serving: weights that decoding reads in more bits than it needs."""
+"""Serving: wide weights, small exchanges, unequal experts, sampling on the host."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import fmean
 from typing import Final
 
 from perfmodel.base.units import percent, si
@@ -13,6 +14,14 @@ from perfmodel.programs.findings import Finding, finding
 _WIDE: Final = ("bfloat16", "float16")
 _HALVED: Final = 0.5
 """Share of the bytes that 8 bits in place of 16 leave out."""
+_LOGITS_BYTES: Final = 64_000
+"""Of a sequence, in 16 bits, of the smallest vocabularies in use (Llama 2: 32,000). The id of a
+token and its log probability take 12."""
+_SLOW: Final = 2.0
+"""From so many times what the link needs latency or waiting is most of an exchange."""
+_UNEQUAL: Final = 1.2
+"""Time of the slowest GPU's experts over the mean from which an imbalance is reported: less is
+chance, where a GPU's experts have some hundred tokens."""
 
 
 @finding("weights_not_quantized", needs=("serving", "operators", "machine"))
@@ -46,3 +55,67 @@ def wide_weights(
         f"many bytes",
         actions.advise("quantize_weights"),
     )
+
+
+@finding("small_exchanges", needs=("serving",))
+def small_exchanges(
+    facts: Facts, actions: Actions, serving: tuple[ServingFact, ...]
+) -> Iterator[Finding]:
+    """Exchanges of a layer's parts that take longer than the link needs for their bytes."""
+    for one in serving:
+        if one.exchange_s is None or one.exchange_kernels_s < _SLOW * one.exchange_s:
+            continue
+        yield Finding(
+            "small_exchanges",
+            f"exchanges of a {one.phase} take {one.exchange_kernels_s / one.exchange_s:.1f} times "
+            f"what the link needs",
+            (one.exchange_kernels_s - one.exchange_s) * one.of_time,
+            f"{one.exchanges:.0f} kernels per {one.phase} exchange for "
+            f"{si(one.exchange_kernels_s, 's')}; the link needs {si(one.exchange_s, 's')} for the "
+            f"tensors; waiting for other GPUs is part of it",
+            actions.advise("exchange_faster"),
+        )
+        return
+
+
+@finding("unequal_experts", needs=("serving",))
+def unequal_experts(
+    facts: Facts, actions: Actions, serving: tuple[ServingFact, ...]
+) -> Iterator[Finding]:
+    """GPUs whose experts get more tokens than those of others, which wait for them."""
+    for one in serving:
+        mean_s = fmean(one.experts_s) if one.experts_s else 0.0
+        if len(one.experts_s) < 2 or mean_s + one.experts_late_s < _UNEQUAL * mean_s or not mean_s:
+            continue
+        last = max(range(len(one.experts_s)), key=lambda rank: one.experts_s[rank])
+        yield Finding(
+            "unequal_experts",
+            "experts of some GPUs have more to do",
+            one.experts_late_s * one.of_time,
+            f"in a {one.phase} the experts take {si(mean_s, 's')} on the mean GPU, and on the one "
+            f"with most of each step {si(one.experts_late_s, 's')} more; most often rank {last} "
+            f"({si(one.experts_s[last], 's')})",
+            actions.advise("balance_experts"),
+        )
+        return
+
+
+@finding("host_sampling", needs=("serving",))
+def host_sampling(
+    facts: Facts, actions: Actions, serving: tuple[ServingFact, ...]
+) -> Iterator[Finding]:
+    """Logits that are copied to the host, where the next tokens are chosen."""
+    for one in serving:
+        if one.read_bytes < _LOGITS_BYTES * one.sequences:
+            continue
+        yield Finding(
+            "host_sampling",
+            "tokens are sampled on the host",
+            one.read_s * one.of_time,
+            f"each {one.phase} copies {si(one.read_bytes, 'B')} to the host, "
+            f"{si(one.read_bytes / one.sequences, 'B')} a sequence, as logits of a whole "
+            f"vocabulary take; the copy and the time until the GPU has work again last "
+            f"{si(one.read_s, 's')}",
+            actions.advise("sample_on_gpu"),
+        )
+        return

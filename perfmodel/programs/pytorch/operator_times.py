@@ -22,7 +22,7 @@ from perfmodel.timing.intervals import lengths
 from perfmodel.timing.kernels import COMMUNICATION, categorize
 from perfmodel.timing.launched import launched
 from perfmodel.timing.nesting import Nesting, innermost, last_moment, nest
-from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
+from perfmodel.timing.operator_times import OperatorKey, OperatorTimes, Phase
 from perfmodel.timing.recorder import SIZED, each_ns, events_of
 from perfmodel.timing.step_report import StepReport
 
@@ -64,9 +64,14 @@ class Found:
 
 
 def operator_times(
-    trace: Trace, steps: StepReport, dtype: str | None = None, *, causal: bool = False
+    trace: Trace,
+    steps: StepReport,
+    dtype: str | None = None,
+    *,
+    causal: bool = False,
+    source: Trace | None = None,
 ) -> OperatorTimes | None:
-    """Count the operators of every step, and time them; None if the ranges name no sizes.
+    """Count the operators of every step, and time them; None if no ranges name sizes.
 
     Parameters
     ----------
@@ -78,17 +83,54 @@ def operator_times(
         Of tensors whose type nothing in the report says.
     causal : bool
         Whether attention is counted as under a causal mask.
+    source : Trace, optional
+        The recording of the capture of graphs that are replayed; `trace` itself by default.
     """
-    found = find(trace, steps, dtype, causal=causal)
-    if found is None:
+    tokens = (None,) * len(steps.steps)
+    found = find_replayed(trace, steps, source or trace, tokens, dtype, causal=causal)
+    if not found.calls.calls:
         return None
-    warnings = (*found.warnings, *_slowed(steps))
-    unknown = (None,) * len(steps.steps)
-    calls, _, _ = with_replays(trace, steps, found.calls, trace, unknown, dtype, causal=causal)
+    warnings = (*found.warnings, *(_slowed(steps) if source is None else ()))
     inside = steps.times.ops
     number = steps.steps.number[inside.step].astype(np.int64)
     lanes = len(steps.times.process)
-    return tabulate(trace, calls, Placed(inside.op, inside.lane, number, lanes, causal, warnings))
+    placed = Placed(inside.op, inside.lane, number, lanes, causal, warnings)
+    return tabulate(trace, found.calls, placed)
+
+
+def find_replayed(
+    trace: Trace,
+    steps: StepReport,
+    source: Trace,
+    tokens: Sequence[int | None],
+    dtype: str | None = None,
+    *,
+    causal: bool = False,
+) -> Found:
+    """Find the calls of operators in the steps of a report, those of replayed graphs among them.
+
+    Parameters are those of `operator_times`, and of `replays.with_replays`.
+    """
+    found = find(trace, steps, dtype, causal=causal)
+    if found is None:
+        count = len(steps.times.ops.op)
+        phase: list[Phase] = ["forward"] * count
+        nothing = np.full(count, -1, np.int64)
+        found = Found(Calls((), nothing, tuple(phase), ("",) * count), ())
+    calls, replayed, joined = with_replays(
+        trace, steps, found.calls, source, tokens, dtype, causal=causal
+    )
+    return Found(calls, (*found.warnings, *_hidden(replayed, joined)))
+
+
+def _hidden(replayed: int, joined: int) -> Iterator[str]:
+    """Say what replays hide, and how to see it."""
+    if joined < replayed:
+        yield (
+            f"{replayed - joined} of {replayed} kernels are replayed by CUDA graphs, and no "
+            f"recording of the capture names their operators: FLOPs and bytes lack them; give the "
+            f"recording of the capture by --shapes FILE (docs/serving.md)"
+        )
 
 
 def _slowed(steps: StepReport) -> Iterator[str]:

@@ -647,7 +647,8 @@ def attention_backward(call: Call) -> OperatorWork:
 @formula("xformers_flash::flash_fwd", product="attention", sequences=(3,))
 @formula("xformers::efficient_attention_forward_cutlass", product="attention", sequences=(3, 4))
 @formula("flash_attn::_flash_attn_forward", "flashattn::_flash_attn_forward", "FlashAttnFunc",
-         "flash_attn_3::_flash_attn_forward", "flash_attn_3::fwd", product="attention")  # fmt: skip
+         "flash_attn_3::_flash_attn_forward", "flash_attn_3::fwd", "aiter::mha_fwd",
+         "aiter::fmha_v3_fwd", product="attention")  # fmt: skip
 def flash_attention(call: Call) -> OperatorWork:
     """As `attention`, of queries, keys and values [B, S, H, D] (flash_attn_interface.py).
 

@@ -181,13 +181,14 @@ class PyTorchProgram(Program):
         return {op: calls[i].described for op, i in pairs if i >= 0}
 
     def _operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
-        if options.shapes is None:
-            from perfmodel.programs.pytorch.operator_times import operator_times
+        from perfmodel.programs.pytorch.operator_times import operator_times
+        from perfmodel.programs.pytorch.replays import captures, replays
 
-            return operator_times(trace, steps, options.dtype, causal=options.causal)
+        other = None if options.shapes is None else read(options.shapes)
+        if other is None or (replays(trace, steps) and captures(other)):
+            return operator_times(trace, steps, options.dtype, causal=options.causal, source=other)
         from perfmodel.programs.pytorch.two_recordings import operator_times_from
 
-        other = read(options.shapes)
         shown, found = self.steps(other, options)
         measured = report_steps(shown, found)
         return operator_times_from(

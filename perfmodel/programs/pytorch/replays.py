@@ -2,9 +2,10 @@
 
 A replay launches all kernels of a graph at once, inside no operator. The calls that were captured
 launched nothing, but lie inside their operators, in the same recording or in one of the capture.
-Nodes run in the order of their capture on one stream, so that the n-th kernel of a replay is the
-n-th captured call; a capture belongs to a replay if it has as many, and if what multiplies in one
-multiplies in the other.
+Nsight Systems names the node of each kernel, and when and by which thread it was captured
+(`Trace.graph_nodes`). Of others the nodes run in the order of their capture on one stream, so that
+the n-th kernel of a replay is the n-th captured call; a capture belongs to a replay if it has as
+many, and if what multiplies in one multiplies in the other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from perfmodel.base.arrays import Int32, Int64
 from perfmodel.base.kernels import kernel
 from perfmodel.programs.pytorch.calls import Calls, Kernels, find_calls
-from perfmodel.programs.pytorch.names import parse
+from perfmodel.programs.pytorch.names import OperatorNames, parse
 from perfmodel.programs.pytorch.operators import Call, formula_of
 from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.readers.trace import KERNEL, NO_NAME, Trace
@@ -38,6 +39,8 @@ _LABELS: Final = tuple(re.compile(row["pattern"]) for row in _FILE["capture"])
 _ALIKE: Final = 0.9
 """Share of products and of torch.compile's kernels that must be the same in capture and replay:
 a captured operator may choose another kernel only where the library tunes itself."""
+_LOST: Final = 0.01
+"""Share of the kernels of a replay that may be lost at its end; all others must then be alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,36 +151,38 @@ def with_replays(
     """
     wanted = replays(trace, steps)
     total = sum(len(one.op) for one in wanted)
-    available = captures(source) if total else ()
-    if not available:
-        return calls, total, 0
     ops = steps.times.ops
     place = np.full(int(max(ops.op.max(initial=0), 0)) + 1, -1)
     place[ops.op] = np.arange(len(ops.op))
     names = parse((*source.range_labels, ""), cut=source.numbers is not None)
-    products = [bool(formula_of(name).product == "gemm") for name in names.name]
-    nesting, nodes = _nested(source, available)
-    labels = source.ranges.name[nesting.row]
-    chosen = _chosen(trace, wanted, available, nodes, labels, names.name, products,
-                     [tokens[int(ops.step[place[one.op[0]]])] for one in wanted])  # fmt: skip
+    groups = _by_node(trace, wanted) if source is trace else []
+    if groups:
+        nesting = _nested(source, np.concatenate([group.thread for group in groups]))
+    else:
+        available = captures(source) if wanted else ()
+        if not available:
+            return calls, total, 0
+        nesting = _nested(source, np.concatenate([source.api.thread[c.call] for c in available]))
+        needed = [tokens[int(ops.step[place[one.op[0]]])] for one in wanted]
+        groups = _by_count(trace, wanted, source, available, nesting, names, needed)
+    tree = Tree(
+        source.ranges.name[nesting.row], nesting.parent, nesting.start_ns, nesting.thread,
+        source.ranges.number[nesting.row], source.numbers,
+    )  # fmt: skip
     owner, phase, module = calls.owner.copy(), [*calls.phase], [*calls.module]
     more: list[Call] = [*calls.calls]
     matched = 0
-    tree = Tree(
-        labels, nesting.parent, nesting.start_ns, nesting.thread,
-        source.ranges.number[nesting.row], source.numbers,
-    )  # fmt: skip
-    for number in dict.fromkeys(i for i in chosen if i is not None):
-        mine = [one for one, i in zip(wanted, chosen, strict=True) if i == number]
-        op = mine[0].op
+    for group in groups:
+        op = group.ops[0]
+        node = innermost(nesting, group.thread, group.at_ns, group.at_ns)
         kernels = Kernels(
-            nodes[number], trace.ops.name[op], trace.ops.kind[op],
+            node, trace.ops.name[op], trace.ops.kind[op],
             (trace.ops.end_ns - trace.ops.start_ns)[op], trace.ops.bytes[op], trace.strings,
         )  # fmt: skip
         its = find_calls(names, tree, kernels, dtype, causal=causal)
         used, code = np.unique(its.owner[its.owner >= 0], return_inverse=True)
-        for one in mine:
-            at = place[one.op]
+        for one in group.ops:
+            at = place[one]
             owner[at] = -1
             owner[at[its.owner >= 0]] = code + len(more)
             more += [its.calls[i] for i in used.tolist()]
@@ -188,19 +193,73 @@ def with_replays(
     return found, total, matched
 
 
-def _nested(source: Trace, available: Sequence[Capture]) -> tuple[Nesting, list[Int64]]:
-    """Nest the ranges of the recording of captures; and the range around every captured call."""
-    threads = np.concatenate([source.api.thread[one.call] for one in available])
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Replays of one graph: the operations of each, and where the calls were captured.
+
+    Attributes
+    ----------
+    ops : list of int64 array, shape (k,)
+        Rows of `GpuOps`, in the order of the captured calls.
+    thread : int32, shape (k,)
+    at_ns : int64, shape (k,)
+    """
+
+    ops: list[Int64]
+    thread: Int32
+    at_ns: Int64
+
+
+def _by_node(trace: Trace, wanted: Sequence[Replay]) -> list[_Group]:
+    """Group replays whose operations name their nodes, by these nodes."""
+    groups: dict[bytes, _Group] = {}
+    for one in wanted:
+        node = trace.ops.node[one.op]
+        order = np.argsort(node, kind="stable")
+        order = order[node[order] >= 0]
+        rows = node[order]
+        if not len(rows):
+            continue
+        where = trace.graph_nodes
+        group = _Group([], where.thread[rows], where.start_ns[rows])
+        groups.setdefault(rows.tobytes(), group).ops.append(one.op[order])
+    return [*groups.values()]
+
+
+def _by_count(
+    trace: Trace,
+    wanted: Sequence[Replay],
+    source: Trace,
+    available: Sequence[Capture],
+    nesting: Nesting,
+    names: OperatorNames,
+    tokens: Sequence[int | None],
+) -> list[_Group]:
+    """Group replays by the capture with as many calls, in the order in which they run."""
+    api = source.api
+    nodes = [
+        innermost(nesting, api.thread[one.call], api.start_ns[one.call], api.start_ns[one.call])
+        for one in available
+    ]
+    products = [bool(formula_of(name).product == "gemm") for name in names.name]
+    labels = source.ranges.name[nesting.row]
+    chosen = _chosen(trace, wanted, available, nodes, labels, names.name, products, tokens)
+    groups: dict[tuple[int, int], _Group] = {}
+    for one, number in zip(wanted, chosen, strict=True):
+        if number is not None:
+            call = available[number].call[: len(one.op)]
+            group = _Group([], api.thread[call], api.start_ns[call])
+            groups.setdefault((number, len(call)), group).ops.append(one.op)
+    return [*groups.values()]
+
+
+def _nested(source: Trace, threads: Int32) -> Nesting:
+    """Nest the ranges of the processes of some threads."""
     processes = np.unique(source.thread_process[threads])
     mine = np.isin(source.thread_process[source.ranges.thread], processes)
     mine &= ~source.ranges.other_thread & (source.ranges.name != NO_NAME)
     rows = np.flatnonzero(mine)
-    nesting = nest(source.ranges, len(source.threads), rows, last_moment(source.ranges))
-    api = source.api
-    return nesting, [
-        innermost(nesting, api.thread[one.call], api.start_ns[one.call], api.start_ns[one.call])
-        for one in available
-    ]
+    return nest(source.ranges, len(source.threads), rows, last_moment(source.ranges))
 
 
 def _chosen(
@@ -225,11 +284,13 @@ def _chosen(
         content = trace.ops.name[one.op].tobytes()
         best = None
         for i in order:
-            if len(available[i].call) != len(one.op):
+            missing = len(available[i].call) - len(one.op)
+            if not 0 <= missing <= _LOST * len(one.op):
                 continue
             key = i, content
             if key not in fits:
-                fits[key] = _fits(trace, one, nodes[i], labels, names, products)
+                node, alike = nodes[i][: len(one.op)], 1.0 if missing else _ALIKE
+                fits[key] = _fits(trace, one, node, labels, names, products, alike)
             if fits[key]:
                 best = i
                 break
@@ -252,6 +313,7 @@ def _fits(
     labels: Int32 | Int64,
     names: Sequence[str],
     products: Sequence[bool],
+    alike: float,
 ) -> bool:
     """Whether GEMMs were captured where GEMMs run, and torch.compile's kernels where these run."""
     checked = same = 0
@@ -264,4 +326,4 @@ def _fits(
             checked, same = checked + 1, same + kernel(name).multiplies
         elif names[label].startswith("triton_"):
             checked, same = checked + 1, same + (name == names[label])
-    return checked > 0 and same >= _ALIKE * checked
+    return checked > 0 and same >= alike * checked

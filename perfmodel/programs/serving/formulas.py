@@ -30,6 +30,11 @@ _FILE: Final = tomllib.loads(
 )
 WEIGHTS: Final[dict[str, int]] = _FILE["weights"]
 """Place of the weights among the arguments of PyTorch's products."""
+EXPERTS: Final = frozenset(
+    name for row in _FILE["operator"] if row["kind"] in ("experts", "routed")
+    for name in row["names"]
+)  # fmt: skip
+"""Operators that are a layer's experts."""
 
 
 def _inference(call: Call) -> Inference:

@@ -23,6 +23,17 @@ _ACTIONS: Final = Actions(texts={
     "compute_less":
         "let the host prepare the next step while the GPU computes: vLLM --async-scheduling; "
         "SGLang without --disable-overlap-schedule",
+    "balance_experts":
+        "balance the experts over the GPUs: vLLM --enable-eplb; SGLang --enable-eplb with "
+        "--ep-num-redundant-experts; or share each expert's matrices (no expert parallelism)",
+    "exchange_faster":
+        "exchange small tensors in one shot, fused with the RMS norm: vLLM without "
+        "--disable-custom-all-reduce, VLLM_ALLREDUCE_USE_SYMM_MEM=1, fuse_allreduce_rms of "
+        "pass_config; SGLang --enable-torch-symm-mem, --enable-flashinfer-allreduce-fusion; or "
+        "fewer GPUs a layer and more replicas",
+    "sample_on_gpu":
+        "sample on the GPU: no logits processors in Python, and no log probabilities of the whole "
+        "vocabulary; SGLang --sampling-backend flashinfer",
     "quantize_weights":
         "serve a checkpoint with weights of 8 or 4 bits (FP8, AWQ, GPTQ, MXFP4, NVFP4), or set "
         "--quantization fp8, and measure the accuracy",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,15 +13,14 @@ from perfmodel.base.arrays import Bool, Int64
 from perfmodel.base.kernels.types import ITEM_BYTES
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.calls import Calls
-from perfmodel.programs.pytorch.operator_times import Placed, find, tabulate
+from perfmodel.programs.pytorch.operator_times import Placed, find_replayed, tabulate
 from perfmodel.programs.pytorch.operators import Call, Inference, formula_of, numel, work_of
-from perfmodel.programs.pytorch.replays import with_replays
-from perfmodel.programs.serving.formulas import WEIGHTS
+from perfmodel.programs.serving.formulas import EXPERTS, WEIGHTS
 from perfmodel.programs.serving.steps import engine_steps
-from perfmodel.readers.trace import Trace
-from perfmodel.timing.engine_steps import EngineStep, EngineWork
+from perfmodel.readers.trace import MEMCPY, TO_HOST, Trace
+from perfmodel.timing.engine_steps import EngineStep, EngineTimes, EngineWork
 from perfmodel.timing.kernels import communicating
-from perfmodel.timing.operator_times import OperatorTimes, Phase
+from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.step_report import StepReport
 from perfmodel.workloads.decoder import Batch, Decoder, published
 
@@ -52,33 +51,14 @@ def serving_times(
         The recording of the graphs' capture; `trace` itself where no other one is given.
     """
     said = engine_steps(trace, steps.steps)
-    found = find(trace, steps, options.dtype, causal=options.causal)
-    count = len(steps.times.ops.op)
-    unknown: list[Phase] = ["forward"] * count
-    nothing = Calls((), np.full(count, -1, np.int64), tuple(unknown), ("",) * count)
-    calls = found.calls if found else nothing
     tokens = [one.tokens if one else None for one in said]
-    calls, replayed, joined = with_replays(
-        trace, steps, calls, source, tokens, options.dtype, causal=options.causal
-    )
-    calls, work = _counted(trace, steps, calls, said)
+    found = find_replayed(trace, steps, source, tokens, options.dtype, causal=options.causal)
+    calls, work = _counted(trace, steps, found.calls, said)
     inside = steps.times.ops
     number = steps.steps.number[inside.step].astype(np.int64)
-    warnings = (*(found.warnings if found else ()), *_hidden(replayed, joined))
-    placed = Placed(
-        inside.op, inside.lane, number, len(steps.times.process), options.causal, warnings
-    )
+    lanes = len(steps.times.process)
+    placed = Placed(inside.op, inside.lane, number, lanes, options.causal, found.warnings)
     return replace(tabulate(trace, calls, placed), engine=work)
-
-
-def _hidden(replayed: int, joined: int) -> Iterator[str]:
-    """Say what replays hide, and how to see it."""
-    if joined < replayed:
-        yield (
-            f"{replayed - joined} of {replayed} kernels are replayed by CUDA graphs, and no "
-            f"recording of the capture names their operators: FLOPs and bytes lack them; give the "
-            f"recording of the capture by --shapes FILE (docs/serving.md)"
-        )
 
 
 def _counted(
@@ -107,11 +87,42 @@ def _counted(
         share = spent[mine][modelled & quiet].sum() / max(spent[mine][quiet].sum(), 1)
         talking = _first_owners(owner, ~quiet)
         number = int(steps.steps.number[at])
-        work[int(lane), number] = _work(
+        found = _work(
             [more[i] for i in seen], [more[i] for i in talking], step, known,
             covered=bool(share >= _COVERED),
         )  # fmt: skip
+        routes = np.array([i >= 0 and more[i].name in EXPERTS for i in owner.tolist()], np.bool_)
+        times = _times(trace, ops.op[mine], ops.op[ops.lane == lane], ~quiet, routes)
+        work[int(lane), number] = replace(found, times=times)
     return replace(calls, calls=tuple(more)), work
+
+
+def _times(trace: Trace, mine: Int64, lane: Int64, sends: Bool, routes: Bool) -> EngineTimes:
+    """Measure one step of a lane.
+
+    Parameters
+    ----------
+    trace : Trace
+    mine, lane : int64 arrays
+        Operations of the step, by their start, and of all steps of the lane: rows of `GpuOps`.
+    sends, routes : bool arrays, shape of `mine`
+        Which of the step exchange, and which are of experts.
+    """
+    start, end = trace.ops.start_ns, trace.ops.end_ns
+    spent = (end - start)[mine]
+    read_bytes = read_ns = 0
+    reads = mine[(trace.ops.kind[mine] == MEMCPY) & np.isin(trace.ops.copy_kind[mine], TO_HOST)]
+    if len(reads):
+        read = int(reads[np.argmax(trace.ops.bytes[reads])])
+        read_bytes = max(int(trace.ops.bytes[read]), 0)
+        after = lane[start[lane] > start[read]]
+        until = start[after].min() if len(after) else end[read]
+        beside = lane[(start[lane] <= start[read]) & (end[lane] > end[read])]
+        read_ns = int((end if len(beside) else np.maximum(end, until))[read] - start[read])
+    return EngineTimes(
+        int(end[mine].max() - start[mine].min()), int(sends.sum()), int(spent[sends].sum()),
+        int(spent[routes].sum()), read_bytes, read_ns,
+    )  # fmt: skip
 
 
 def _first_owners(owner: Int64, chosen: Bool) -> list[int]:

@@ -191,6 +191,7 @@ def _gpu_tables(
         copy_kind=of_copy(operations.copy_kind),
         src_kind=of_copy(source),
         dst_kind=of_copy(target),
+        node=np.full(len(order), -1, np.int32),
     )
     names = launch_calls(operations)
     launch = np.array([strings.setdefault(names[i], len(strings)) for i in rows.tolist()], np.int32)
