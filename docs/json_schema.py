@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 from perfmodel.base.document import LEFT_OUT, json_keys  # noqa: E402
 from perfmodel.base.errors import ErrorDocument  # noqa: E402
-from perfmodel.render.analysis_json import SCHEMA_VERSION, AnalysisDocument  # noqa: E402
+from perfmodel.render.analysis_json import SCHEMA_VERSION, AnalysisDocument, BriefDocument  # noqa: E402
 
 SCHEMA: Final = ROOT / "perfmodel" / "render" / "analysis.schema.json"
 PAGE: Final = ROOT / "docs" / "json.md"
@@ -48,6 +48,7 @@ is made of the types that write the document, and tests hold the documents again
 - Numbers are in base units, which names end in: `_s`, `_ns`, `_bytes`, `_flops`, `_bytes_per_s`,
   `_flops_per_s`. Shares are fractions of one.
 - What is not known, or not finite, is `null`. Keys in *italics* are left out where not known.
+- `--json --brief` prints a [BriefDocument](#briefdocument): the first screen of every run.
 - With `--json` an error is JSON, too: `{"error": {...}}` on standard output, with the exit code of
   the command.
 """
@@ -184,9 +185,9 @@ class Schemas:
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema of the document, or of an error in its place."""
+    """Return the schema of the document, of a brief one, or of an error in its place."""
     schemas = Schemas()
-    either = [schemas.of(AnalysisDocument), schemas.of(ErrorDocument)]
+    either = [schemas.of(kind) for kind in (AnalysisDocument, BriefDocument, ErrorDocument)]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "analysis.json of perfmodel",

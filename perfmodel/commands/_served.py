@@ -22,7 +22,7 @@ from perfmodel.base.escape import printable
 from perfmodel.programs.program import Options
 from perfmodel.readers import RAW, read
 from perfmodel.render import compare as comparisons
-from perfmodel.render.analysis_json import analysis_document
+from perfmodel.render.analysis_json import analysis_document, brief_document
 from perfmodel.render.evidence import evidence, find
 
 MOST_LETTERS: Final = 24_000
@@ -122,28 +122,7 @@ class Served:
 
     def summary(self, names: Sequence[str]) -> dict[str, Any]:
         """Return what matters most: the step, its parts on every rank, findings, warnings."""
-        _, document = self.open(names)
-        ranks = document["ranks"]
-        parts = (
-            "rank", "batch_s", "compute_s", "exposed_communication_s", "waiting_s", "copy_s",
-            "idle_s",
-        )  # fmt: skip
-        slowest = sorted(ranks, key=lambda row: -(row["batch_s"] or 0.0))[:8]
-        keys = ("key", "title", "saving_s", "saving_without_recorder_s", "share", "action", "line")
-        step = ("range", "count", "warmup", "median_s", "low_s", "high_s", "found_by", "confidence")
-        found = {key: document[key] for key in ("verdict", "summary") if key in document}
-        return found | {
-            "label": document["label"],
-            "program": document["program"],
-            "gpus": sorted({gpu["name"] for gpu in document["gpus"]}),
-            "ranks": len(ranks),
-            "step": {key: document["batch"].get(key) for key in step},
-            "recorder": document["recorder"],
-            "slowest_ranks": [{key: row[key] for key in parts} for row in slowest],
-            "findings": [{key: one[key] for key in keys} for one in document["findings"][:5]],
-            "warnings": document["warnings"][:5],
-            "more": {"findings": len(document["findings"]), "sections": [*document]},
-        }
+        return brief_document(self.open(names)[0])
 
     def section(self, names: Sequence[str], path: str) -> dict[str, Any]:
         """Return the values at a path of analysis.json, as many as fit."""

@@ -44,7 +44,7 @@ def test_a_fixed_strategy_finds_the_fault_in_few_tokens(
     report: str, kind: str, served: Served
 ) -> None:
     summary = served.summary([report])
-    keys = [one["key"] for one in summary["findings"]]
+    keys = [one["key"] for one in summary["runs"][0]["findings"]]
     assert kind in keys
     found = served.evidence([report], kind)
     assert found["count"] >= len(found["rows"]) > 0
@@ -185,7 +185,7 @@ def test_the_client_of_the_sdk_gets_answers() -> None:
     found = asyncio.run(asked())
     assert found["tools"] == {*found} - {"tools", "schema"}
     assert not [name for name in found["tools"] if "error" in found[name]]
-    assert found["summary"]["findings"][0]["key"] == "straggler"
+    assert found["summary"]["runs"][0]["findings"][0]["key"] == "straggler"
     assert len(found["query"]["rows"]) == 3
     committed = ROOT / "perfmodel" / "render" / "analysis.schema.json"
     assert found["schema"] == json.loads(committed.read_text(encoding="utf-8"))
