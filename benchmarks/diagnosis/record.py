@@ -27,7 +27,7 @@ PLAN: Final = Path(__file__).parent / "plan.toml"
 RECORDED: Final = Path(__file__).parent / "recorded.toml"
 REPORTS: Final = PROFILES / "diagnosis"
 _TIMES: Final = 3
-_NSYS: Final = "--trace=nvtx,mpi --mpi-impl=openmpi --sample=none --cpuctxsw=none".split()
+_NSYS: Final = ["--trace=nvtx,mpi", "--mpi-impl=openmpi", "--sample=none", "--cpuctxsw=none"]
 _HEALTHY: Final = ("healthy", "unnamed")
 
 
@@ -76,9 +76,10 @@ def truth(case: Mapping[str, Any], faults: Mapping[str, Mapping[str, Any]]) -> d
     if case["fault"] in _HEALTHY:
         return {"name": f"{case['program']}, {ranks} ranks, {case['fault']}", **known}
     fault = faults[case["fault"]]
-    rank = {"at": case["at"], "last": ranks - 1}.get(fault.get("rank"), fault.get("rank"))
+    rank = fault.get("rank")
+    rank = {"at": case["at"], "last": ranks - 1}[rank] if isinstance(rank, str) else rank
     run = (case["program"], case["fault"], case["at"], case["seconds"], ranks)
-    without = (run[0], fault.get("without", "healthy"), *run[2:])
+    without = (run[0], "healthy", *run[2:])
     return {
         "name": f"{case['program']}: {fault['said']}",
         **known,
