@@ -21,7 +21,7 @@ MOST_TOKENS: Final = 10_000
 def answer(summary: Mapping[str, Any], evidence: Mapping[str, Any]) -> dict[str, Any]:
     """Return findings and late ranks in the words of analysis.json, as far as the texts say."""
     (run, *_) = summary["runs"]
-    late = run["summary"]["verdict"]["rank"]
+    late = [run["late"]] if run["late"] else []
     places = {fix["kind"]: fix["range"] for fix in run["summary"]["fixes"]}
     findings = []
     for one in run["findings"]:
@@ -32,7 +32,7 @@ def answer(summary: Mapping[str, Any], evidence: Mapping[str, Any]) -> dict[str,
             "range": None if number else places.get(kind), "saving_s": one["saving_s"],
             "saving_without_recorder_s": None,
         })  # fmt: skip
-    return {"findings": findings, "stragglers": [] if late is None else [{"rank": late}]}
+    return {"findings": findings, "stragglers": late}
 
 
 async def scores(

@@ -314,6 +314,8 @@ class BriefRun:
         Name of the ranges that are one step each.
     summary : Summary
         As in analysis.json, with at most eight bars: those of the slowest ranks.
+    late : LateRank or None
+        The first of `stragglers`: the rank to which most waiting leads back.
     findings : list of BriefFinding
         The first ones, at most five; `summary.findings` counts all.
     warnings : list of str
@@ -325,6 +327,7 @@ class BriefRun:
     gpus: list[str]
     steps: str
     summary: Summary
+    late: LateRank | None
     findings: list[BriefFinding]
     warnings: list[str]
 
@@ -365,6 +368,7 @@ def _brief(run: RunAnalysis) -> BriefRun:
         gpus=sorted({gpu.name for gpu in run.gpus}),
         steps=run.batch.label,
         summary=replace(run.summary, bars=tuple(sorted(slowest, key=lambda bar: bar.rank))),
+        late=run.late[0] if run.late else None,
         findings=[
             BriefFinding(one.key, one.title, one.true_saving_s, one.share)
             for one in _keyed(run.findings)[:_FIRST]
