@@ -21,56 +21,19 @@ from typing import Any, Final
 import numpy as np
 import nvtx
 
+from benchmarks.diagnosis.faults import OTHER_WAYS, STEPS, TIMED, WARMUP
+
 sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)  # Nsight Systems looks MPI's functions up
 from mpi4py import MPI  # noqa: E402
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-STEPS, WARMUP = 24, 4
 PACE: Final = {"input": 0.0004, "compute": 0.0030, "update": 0.0003}
 """Seconds of the phases of a healthy step; the exchange takes what it takes."""
-EVERY: Final = 6
-"""Steps from one checkpoint or validation to the next."""
 SIZE: Final = 256
 """Numbers that a rank exchanges with another."""
 PIECES, TIMES = 64, 64
 """Messages in place of one, and bytes in place of one."""
-
-Extra = Callable[[int, int, int, int], float]
-"""Takes rank, step, ranks and the chosen rank; returns a multiple of the fault's seconds."""
-
-
-def _draws(rank: int, step: int) -> float:
-    return float(np.random.default_rng((rank, step)).exponential())
-
-
-TIMED: Final[dict[str, tuple[str, Extra]]] = {
-    "slow_rank": ("compute", lambda r, s, p, at: r == at),
-    "slow_input": ("input", lambda r, s, p, at: r == at),
-    "late_root": ("input", lambda r, s, p, at: r == 0),
-    "logging_root": ("log", lambda r, s, p, at: r == 0),
-    "checkpoint_root": ("checkpoint", lambda r, s, p, at: r == 0 and s % EVERY == 5),
-    "passed_on": ("compute", lambda r, s, p, at: r == at),
-    "slow_half": ("compute", lambda r, s, p, at: r >= p // 2),
-    "unequal": ("compute", lambda r, s, p, at: r / (p - 1)),
-    "in_turn": ("compute", lambda r, s, p, at: r == s % p),
-    "at_random": ("compute", lambda r, s, p, at: _draws(r, s)),
-    "growing": ("compute", lambda r, s, p, at: (r == at) * 2 * s / STEPS),
-    "pauses": ("compute", lambda r, s, p, at: (r == at) * 3 * (s in (7, 13, 14, 20))),
-    "loader": ("input", lambda r, s, p, at: True),
-    "logging": ("log", lambda r, s, p, at: True),
-    "checkpoint": ("checkpoint", lambda r, s, p, at: s % EVERY == 5),
-    "validation": ("validation", lambda r, s, p, at: s % EVERY == 5),
-    "barriers": ("compute", lambda r, s, p, at: r == s % p),
-    "polling": ("compute", lambda r, s, p, at: r == at),
-}  # fmt: skip
-"""Phase of a fault, and how much longer a rank is in it. Barriers make all ranks wait for the one
-that has its turn; with polling, no call shows that they wait."""
-OTHER_WAYS: Final = (
-    "barriers", "polling", "small_messages", "many_collectives", "large_messages", "serial_root",
-    "in_order", "slow_link", "passed_on",
-)  # fmt: skip
-"""Faults of the exchange."""
 
 
 def passing(seconds: float) -> None:
