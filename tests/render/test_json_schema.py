@@ -16,6 +16,7 @@ from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.base.document import LEFT_OUT, plain
 from perfmodel.programs.program import Options
 from perfmodel.render.analysis_json import analysis_document, brief_document
+from perfmodel.render.evidence import evidence
 from support.cli import perfmodel as invoke
 from support.cli import succeeds
 
@@ -53,6 +54,24 @@ def test_every_document_is_valid(name: str, validator: Any) -> None:
     for document in (analysis_document(analysis), brief_document(analysis)):
         wrong = [f"{e.json_path}: {e.message}"[:300] for e in validator.iter_errors(document)]
         assert wrong == []
+
+
+@pytest.mark.parametrize("name", ["late rank", "messages", "operators"])
+def test_evidence_and_changes_are_valid(name: str, validator: Any) -> None:
+    analysis = analyze_reports(REPORTS[name], Options(), whole=True)
+    document = analysis_document(analysis)
+    keys = [one["key"] for one in document["findings"]]
+    for key in (*keys, "batch.median_s", "ranks[0].batch_s"):
+        found = plain(evidence(analysis.fitted, document, key))
+        assert found["key"] == key
+        assert [*validator.iter_errors(found)] == []
+        assert not validator.is_valid({**found, "count": "many"})
+    printed = succeeds("analyze", *REPORTS[name], "--evidence", keys[0], "--json")
+    assert [*validator.iter_errors(json.loads(printed))] == []
+    if name == "late rank":
+        changes = json.loads(succeeds("whatif", *REPORTS[name], "--json"))
+        assert [*validator.iter_errors(changes)] == []
+        assert changes["changes"]
 
 
 def test_a_brief_document_has_few_tokens_and_the_same_numbers() -> None:
