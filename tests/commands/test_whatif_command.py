@@ -168,7 +168,9 @@ def test_changes_of_any_program_need_no_model() -> None:
 
 
 def test_a_finding_and_its_change_save_the_same_of_the_step_without_the_profiler() -> None:
-    rows = {r["name"]: r for r in json.loads(succeeds("whatif", DDP, "--format", "json"))["changes"]}
+    rows = {
+        r["name"]: r for r in json.loads(succeeds("whatif", DDP, "--format", "json"))["changes"]
+    }
     [finding] = analyze_reports([DDP], Options()).fitted.findings
     assert finding.saving_without_recorder_s == rows[finding.kind]["saving_s"]
     assert finding.share == pytest.approx(rows[finding.kind]["share"], rel=0.02)
