@@ -26,10 +26,13 @@ import numpy as np
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from perfmodel.analysis.whatif import GraphChanges  # noqa: E402
 from perfmodel.base.document import LEFT_OUT, json_keys  # noqa: E402
 from perfmodel.base.errors import ErrorDocument  # noqa: E402
-from perfmodel.render.analysis_json import SCHEMA_VERSION, AnalysisDocument  # noqa: E402
+from perfmodel.render.analysis_json import SCHEMA_VERSION, AnalysisDocument, BriefDocument  # noqa: E402
+from perfmodel.render.evidence import Evidence  # noqa: E402
 
+DOCUMENTS: Final = (AnalysisDocument, BriefDocument, Evidence, GraphChanges, ErrorDocument)
 SCHEMA: Final = ROOT / "perfmodel" / "render" / "analysis.schema.json"
 PAGE: Final = ROOT / "docs" / "json.md"
 _NUMBERS: Final = {bool: "boolean", int: "integer", str: "string"}
@@ -48,6 +51,9 @@ is made of the types that write the document, and tests hold the documents again
 - Numbers are in base units, which names end in: `_s`, `_ns`, `_bytes`, `_flops`, `_bytes_per_s`,
   `_flops_per_s`. Shares are fractions of one.
 - What is not known, or not finite, is `null`. Keys in *italics* are left out where not known.
+- `--json --brief` prints a [BriefDocument](#briefdocument): the first screen of every run. `--json
+  --evidence KEY` prints [Evidence](#evidence). `perfmodel whatif --json` prints
+  [GraphChanges](#graphchanges) where it replays steps. The schema is of all of these.
 - With `--json` an error is JSON, too: `{"error": {...}}` on standard output, with the exit code of
   the command.
 """
@@ -184,9 +190,9 @@ class Schemas:
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema of the document, or of an error in its place."""
+    """Return the schema of what `analyze` and the replay of `whatif` print, and of an error."""
     schemas = Schemas()
-    either = [schemas.of(AnalysisDocument), schemas.of(ErrorDocument)]
+    either = [schemas.of(kind) for kind in DOCUMENTS]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "analysis.json of perfmodel",

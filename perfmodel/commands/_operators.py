@@ -137,12 +137,14 @@ def _baseline_of(name: str, gpus: Sequence[Any]) -> Any:
 
 def _baseline(word: str | None) -> Any:
     """Times of another GPU, by its name or the file of a machine; None for neither."""
+    return None if word is None else _times_of(*_options.machine_of(word))
+
+
+def _times_of(machine: Any, measured: Any = None) -> Any:
+    """Times on a machine: as measured, else of the shipped grid of its GPU, else scaled."""
     from perfmodel.machines.grids import grids
     from perfmodel.models.operator_times import Baseline
 
-    if word is None:
-        return None
-    machine, measured = _options.machine_of(word)
     if measured is None:
         shipped = (m for m in grids() if m.machine.sheet and m.machine.sheet.name == machine.name)
         measured = next(shipped, None)

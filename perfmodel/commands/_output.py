@@ -247,16 +247,6 @@ def emit_model(
     emit(found, fmt, out, makes=dict.fromkeys((".json", "-", ""), writes(content)))
 
 
-def picture_bytes(figure: Any) -> bytes:
-    """Return a figure as PNG, for standard output."""
-    import tempfile
-
-    from perfmodel.render.plot import save
-
-    with tempfile.TemporaryDirectory(prefix="perfmodel-") as folder:
-        return save(figure, folder, "picture", ("png",))[0].read_bytes()
-
-
 def write_picture(figure: Any, out: Path) -> list[Path]:
     """Write a figure to the file named, in the format that its name says."""
     from perfmodel.render.plot import save

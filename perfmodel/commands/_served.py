@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,11 +21,19 @@ from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.base.document import plain, to_json
 from perfmodel.base.errors import ReportError, WorkloadError
 from perfmodel.base.escape import printable
+from perfmodel.commands import _operators
+from perfmodel.machines.devices import named
+from perfmodel.models.one_report import Changes, predict_report
+from perfmodel.programs import program_of
 from perfmodel.programs.program import Options
 from perfmodel.readers import RAW, read
 from perfmodel.render import compare as comparisons
-from perfmodel.render.analysis_json import analysis_document
+from perfmodel.render.analysis_json import analysis_document, brief_document
 from perfmodel.render.evidence import evidence, find
+from perfmodel.render.operator_prediction import report_document
+from perfmodel.render.plot import png_bytes, quiet
+from perfmodel.render.plot.timeline import timeline
+from perfmodel.timing.timeline import drawn_lanes, median_batch, select, window_of
 
 MOST_LETTERS: Final = 24_000
 """Letters of an answer, about 6,000 tokens."""
@@ -34,6 +44,11 @@ _MOST_DEPTH: Final = 6
 _KEPT: Final = 4
 """Analyses that stay in memory."""
 _LONGEST: Final = 1000
+_MOST_SIZE: Final = 1_000_000_000
+_MOST_DRAWN: Final = 4
+"""Ranks in a picture, unless some are named."""
+_DOTS: Final = 100
+"""Of an inch: a picture of 11 inches is read at about 1,100 points."""
 _SUFFIXES: Final = (
     ".sqlite", ".sqlite.gz", ".sqlite.xz", ".sqlite.zst", ".json", ".json.gz", ".json.xz",
     ".json.zst", ".xplane.pb", ".db",
@@ -122,28 +137,7 @@ class Served:
 
     def summary(self, names: Sequence[str]) -> dict[str, Any]:
         """Return what matters most: the step, its parts on every rank, findings, warnings."""
-        _, document = self.open(names)
-        ranks = document["ranks"]
-        parts = (
-            "rank", "batch_s", "compute_s", "exposed_communication_s", "waiting_s", "copy_s",
-            "idle_s",
-        )  # fmt: skip
-        slowest = sorted(ranks, key=lambda row: -(row["batch_s"] or 0.0))[:8]
-        keys = ("key", "title", "saving_s", "saving_without_recorder_s", "share", "action", "line")
-        step = ("range", "count", "warmup", "median_s", "low_s", "high_s", "found_by", "confidence")
-        found = {key: document[key] for key in ("verdict", "summary") if key in document}
-        return found | {
-            "label": document["label"],
-            "program": document["program"],
-            "gpus": sorted({gpu["name"] for gpu in document["gpus"]}),
-            "ranks": len(ranks),
-            "step": {key: document["batch"].get(key) for key in step},
-            "recorder": document["recorder"],
-            "slowest_ranks": [{key: row[key] for key in parts} for row in slowest],
-            "findings": [{key: one[key] for key in keys} for one in document["findings"][:5]],
-            "warnings": document["warnings"][:5],
-            "more": {"findings": len(document["findings"]), "sections": [*document]},
-        }
+        return brief_document(self.open(names)[0])
 
     def section(self, names: Sequence[str], path: str) -> dict[str, Any]:
         """Return the values at a path of analysis.json, as many as fit."""
@@ -195,6 +189,65 @@ class Served:
         """Return what changes of the steps would save, and several of them at once."""
         found: dict[str, Any] = plain(changes_of(self._run(names), together))
         return found
+
+    def predict(
+        self,
+        name: str,
+        sizes: Mapping[str, int] | None = None,
+        gpu: str | None = None,
+        dtype: str | None = None,
+        *,
+        graphs: bool = False,
+    ) -> dict[str, Any]:
+        """Return a step of a PyTorch report with other sizes, on another GPU by its name."""
+        trace = read(self.path_of(name))
+        operators = _operators._operators_of(program_of([trace], Options()))
+        step = operators.recorded_step(trace, Options(), {})
+        given = dict(sizes or {})
+        if any(isinstance(v, bool) or not 0 < v < _MOST_SIZE for v in given.values()):
+            raise WorkloadError(f"expected sizes of 1 to {_MOST_SIZE - 1}; got {given}"[:_LONGEST])
+        other = None if gpu is None else _operators._times_of(named(gpu[:_LONGEST]))
+        found = predict_report(
+            step,
+            operators.roles(step, {}),
+            given,
+            _operators._baseline_of(step.gpu, trace.gpus),
+            operators.call_at,
+            Changes(other, dtype, graphs),
+        )
+        document: dict[str, Any] = plain(report_document(found))
+        return document
+
+    def picture(
+        self,
+        names: Sequence[str],
+        step: int | None = None,
+        ranks: Sequence[int] = (),
+        start_s: float = 0.0,
+        end_s: float | None = None,
+    ) -> bytes:
+        """Return a step, the median one by default, or seconds of it, as a PNG.
+
+        Raises
+        ------
+        PerfmodelError
+            If there is no such step or rank, or nothing ran in the window.
+        """
+        if not (isfinite(start_s) and (end_s is None or isfinite(end_s))):
+            raise WorkloadError(f"expected seconds from the step's start; got {start_s}, {end_s}")
+        run = self._run(names).measured
+        number = median_batch(run) if step is None else step
+        window = window_of(run, range(number, number + 1))
+        first = window.start_ns + round(max(start_s, 0.0) * 1e9)
+        last = window.end_ns if end_s is None else window.start_ns + round(end_s * 1e9)
+        window = replace(window, start_ns=first, end_ns=min(last, window.end_ns))
+        shown = frozenset(ranks or run.ranks[:_MOST_DRAWN]) & frozenset(run.ranks)
+        lanes = select(run, window, ranks=shown, api=False, around=False)
+        with quiet():
+            drawn = timeline(
+                drawn_lanes(lanes), first, window.end_ns, title=f"{run.label}, step {number}"
+            )
+            return png_bytes(drawn, _DOTS)
 
 
 def columns() -> dict[str, dict[str, str]]:

@@ -54,7 +54,9 @@ def _print_schema(context: click.Context, _: click.Parameter, asked: bool) -> No
     "--section", type=click.Choice(SECTIONS),
     help="Print the tables of one section, or all of them, in place of the first screen.",
 )  # fmt: skip
-@click.option("--brief", is_flag=True, help="Print a line for each run.")
+@click.option(
+    "--brief", is_flag=True, help="Print a line for each run, with --json its first screen."
+)
 @click.option(
     "--evidence", metavar="KEY",
     help="Print what is behind a finding (its kind) or a number (its path in analysis.json, such "

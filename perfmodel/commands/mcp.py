@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ def server_of(folders: tuple[Path, ...]) -> Any:
     """
     try:
         from mcp.server import MCPServer
+        from mcp.server.mcpserver import Image
     except ImportError:
         raise PerfmodelError(
             "expected the package mcp, version 2 or later; got none; install perfmodel[mcp]"
@@ -57,7 +59,7 @@ def server_of(folders: tuple[Path, ...]) -> Any:
     def answers(make: Callable[[], Any]) -> str:
         try:
             return to_json(make(), None)
-        except PerfmodelError as error:
+        except (PerfmodelError, click.ClickException) as error:
             said = {"kind": type(error).__name__, "message": str(error)}
             return to_json({"error": said}, None)
 
@@ -102,6 +104,34 @@ def server_of(folders: tuple[Path, ...]) -> Any:
         """Rank changes by what they would save, by a replay; `together` replays several at once."""
         return answers(lambda: served.whatif(reports, together or []))
 
+    def predict(
+        report: str,
+        sizes: dict[str, int] | None = None,
+        gpu: str | None = None,
+        dtype: str | None = None,
+        graphs: bool = False,
+    ) -> str:
+        """Predict a step of a PyTorch report with sizes: with other ones (batch, seq, p), GPU."""
+        return answers(lambda: served.predict(report, sizes, gpu, dtype, graphs=graphs))
+
+    def picture(
+        reports: list[str],
+        step: int | None = None,
+        ranks: list[int] | None = None,
+        start_s: float = 0.0,
+        end_s: float | None = None,
+    ) -> Any:
+        """Draw a step (the median one), or seconds of it, as a timeline of some ranks."""
+        try:
+            png = served.picture(reports, step, ranks or [], start_s, end_s)
+        except PerfmodelError as error:
+            raise ValueError(str(error)) from None
+        return Image(data=png, format="png")
+
+    def skill() -> str:
+        """Return how to find what slows a program, with these tools or the commands."""
+        return files("perfmodel.commands").joinpath("SKILL.md").read_text(encoding="utf-8")
+
     def schema() -> str:
         """Return the JSON Schema of analysis.json."""
         return analysis_schema()
@@ -110,8 +140,10 @@ def server_of(folders: tuple[Path, ...]) -> Any:
         """Return what the columns of the tables of events hold."""
         return to_json(columns())
 
-    for tool in (reports, summary, section, evidence, query, compare, whatif):
+    tools = (reports, summary, section, evidence, query, compare, whatif, predict, picture, skill)
+    for tool in tools:
         server.add_tool(tool)
+    server.resource("perfmodel://skill", mime_type="text/markdown")(skill)
     for name, resource in {"schema": schema, "columns": column_names}.items():
         server.resource(f"perfmodel://{name}", mime_type="application/json")(resource)
     return server

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfmodel.commands import _options
-from perfmodel.commands._output import echo, emit, picture_bytes, warn, writes
+from perfmodel.commands._output import echo, emit, warn, writes
 
 if TYPE_CHECKING:
     from perfmodel.programs.identify import Identity
@@ -81,7 +81,9 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
         return to_json(lanes, title)
 
     def drawn(path: Path) -> Path:
-        echo(picture_bytes(_picture(lanes, window, title, options["width"])), nl=False)
+        from perfmodel.render.plot import png_bytes
+
+        echo(png_bytes(_picture(lanes, window, title, options["width"])), nl=False)
         return path
 
     start_ns = window.start_ns if window else None

@@ -50,6 +50,10 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION: Final = 2
 """Grows by one when a key changes its meaning or goes away; new keys do not change it."""
+_SLOWEST: Final = 8
+_FIRST: Final = 5
+_LONGEST: Final = 300
+"""Ranks, findings and letters of a warning in the brief document: 2,000 tokens hold them."""
 
 
 @dataclass(frozen=True)
@@ -294,6 +298,89 @@ class AnalysisDocument(RunDocument, Head):
 
     runs: list[RunDocument] | None = field(default=None, metadata=LEFT_OUT)
     trends: list[str] | None = field(default=None, metadata=LEFT_OUT)
+
+
+@dataclass(frozen=True)
+class BriefFinding:
+    """A finding by its key, and what it saves of the step without the profiler, if known."""
+
+    key: str
+    title: str
+    saving_s: float | None
+    share: float | None
+
+
+@dataclass(frozen=True)
+class BriefRun:
+    """The first screen of a run.
+
+    Attributes
+    ----------
+    steps : str
+        Name of the ranges that are one step each.
+    summary : Summary
+        As in analysis.json, with at most eight bars: those of the slowest ranks.
+    late : LateRank or None
+        The first of `stragglers`: the rank to which most waiting leads back.
+    findings : list of BriefFinding
+        The first ones, at most five; `summary.findings` counts all.
+    warnings : list of str
+        The first ones, at most five, each cut to 300 letters.
+    """
+
+    label: str
+    program: str
+    gpus: list[str]
+    steps: str
+    summary: Summary
+    late: LateRank | None
+    findings: list[BriefFinding]
+    warnings: list[str]
+
+
+@dataclass(frozen=True)
+class BriefDocument(Head):
+    """What `perfmodel analyze --json --brief` says: less than 2,000 tokens a run.
+
+    Attributes
+    ----------
+    runs : list of BriefRun
+    sections : list of str
+        Keys of analysis.json, which has all.
+    """
+
+    runs: list[BriefRun]
+    sections: list[str]
+
+
+def brief_document(analysis: Analysis) -> dict[str, Any]:
+    """Return what a reader sees first of every run, as plain Python data."""
+    document = BriefDocument(
+        SCHEMA_VERSION,
+        perfmodel.__version__,
+        analysis.fitted.label,
+        [_brief(run) for run in analysis.runs],
+        [f.name for f in fields(RunDocument)],
+    )
+    found: dict[str, Any] = plain(document)
+    return found
+
+
+def _brief(run: RunAnalysis) -> BriefRun:
+    slowest = sorted(run.summary.bars, key=lambda bar: -bar.step_s)[:_SLOWEST]
+    return BriefRun(
+        label=run.label,
+        program=run.program.name,
+        gpus=sorted({gpu.name for gpu in run.gpus}),
+        steps=run.batch.label,
+        summary=replace(run.summary, bars=tuple(sorted(slowest, key=lambda bar: bar.rank))),
+        late=run.late[0] if run.late else None,
+        findings=[
+            BriefFinding(one.key, one.title, one.true_saving_s, one.share)
+            for one in _keyed(run.findings)[:_FIRST]
+        ],
+        warnings=[warning[:_LONGEST] for warning in run.warnings[:_FIRST]],
+    )
 
 
 def analysis_document(analysis: Analysis) -> dict[str, Any]:

@@ -261,25 +261,43 @@ def _blocks(found: Evidence) -> Iterator[str | Table | list[str]]:
     yield [f"{found.key}{value}", found.said]
     if found.formula:
         yield f"Formula: {found.formula}"
-    columns = (Column("path", "Input", wrap=False), Column("value", "Value", align="right"))
-    rows = [(one.path, _shown(one.path, one.value)) for one in found.inputs]
-    if rows:
-        yield Table("Inputs", columns, rows)
+    inputs, rows = inputs_table(found), events_table(found)
+    if inputs.rows:
+        yield inputs
     if not found.table:
         return
-    said = ", ".join(f"{name} = {value}" for name, value in found.where.items())
-    yield f"Events: {found.count} of {found.table} where {said}"
+    yield f"Events: {events_said(found)}"
     if found.again is not None:
         yield f"Made again of these events: {_shown(found.key, found.again)}"
     if not found.complete:
         yield "Not all events of the report are kept: it is large."
+    if rows is not None:
+        yield rows
+
+
+def inputs_table(found: Evidence) -> Table:
+    """Return the numbers that go into a formula."""
+    columns = (Column("path", "Input", wrap=False), Column("value", "Value", align="right"))
+    return Table(
+        "Inputs", columns, [(one.path, _shown(one.path, one.value)) for one in found.inputs]
+    )
+
+
+def events_said(found: Evidence) -> str:
+    """Say which events are behind a number, and how many."""
+    said = ", ".join(f"{name} = {value}" for name, value in found.where.items())
+    return f"{found.count} of {found.table} where {said}"
+
+
+def events_table(found: Evidence) -> Table | None:
+    """Return the largest events behind a number, without columns that are empty; None of none."""
     names = [*found.rows[0]] if found.rows else []
     filled = [name for name in names if any(row[name] is not None for row in found.rows)]
-    if filled:
-        shown = [tuple(_cell(row[name]) for name in filled) for row in found.rows]
-        yield Table(
-            "Events, the largest first", tuple(Column(n, n, wrap=False) for n in filled), shown
-        )
+    if not filled:
+        return None
+    shown = [tuple(_cell(row[name]) for name in filled) for row in found.rows]
+    columns = tuple(Column(n, n, wrap=False) for n in filled)
+    return Table("Events, the largest first", columns, shown)
 
 
 def _shown(path: str, value: Any) -> str:

@@ -42,7 +42,7 @@ def result(analysis: Analysis, section: str | None = None, *, brief: bool = Fals
     """Return an analysis in every format; of the text the first screen, or the section named."""
     return Result(
         text=_first(analysis, brief=brief) if section is None else _chosen(analysis, section),
-        document=lambda: _document(analysis),
+        document=lambda: _document(analysis, brief=brief),
         tables=_tables(analysis),
     )
 
@@ -70,10 +70,10 @@ def _chosen(analysis: Analysis, section: str) -> Iterator[Block]:
         yield from found or [f"Nothing is known of {section} in this recording."]
 
 
-def _document(analysis: Analysis) -> dict[str, object]:
-    from perfmodel.render.analysis_json import analysis_document
+def _document(analysis: Analysis, *, brief: bool) -> dict[str, object]:
+    from perfmodel.render.analysis_json import analysis_document, brief_document
 
-    return analysis_document(analysis)
+    return brief_document(analysis) if brief else analysis_document(analysis)
 
 
 def _tables(analysis: Analysis) -> Iterator[Table]:

@@ -48,7 +48,7 @@ GRAPH: Final = (
 
 def graph_result(said: GraphChanges) -> Result:
     """Return what changes of the graph of any program's steps would save, in every format."""
-    return Result(graph_tables(said), warnings=said.warnings)
+    return Result(graph_tables(said), lambda: said, warnings=said.warnings)
 
 
 def graph_tables(said: GraphChanges) -> list[Table]:

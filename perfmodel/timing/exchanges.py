@@ -4,7 +4,8 @@ A rank waits in an exchange from the beginning of the call (or kernel) that hold
 that it needs have come, at most until the call ends. Which these are depends on the exchange:
 
 - Collectives in which all need all: until the last rank comes. Those with a root: the others until
-  the root comes, the root until the last of the others does. Of a root that is not recorded: until
+  the root comes, the root until the last of the others does; senders to a root, which may leave
+  before it comes, only where they do not. Of a root that is not recorded: until
   the last rank comes that may be it, or that came before the rank left. Prefix sums: until the
   ranks before it have come.
 - Messages: a receiver waits for a late sender, a sender for a late receiver ("Late Sender" and
@@ -367,7 +368,9 @@ def _needed(found: Exchanges, grid: Int64) -> tuple[Int64, Int64]:
                 if known.all()
                 else np.array([np.where(came <= left, came, NULL).argmax(axis=0) for left in gone])
             )
-            whom[:, at] = np.where(known, np.where(is_root, last[at], own), before)
+            held = gone > came[of_root, np.arange(len(at))]  # a sender that had not left before
+            of_known = np.where(is_root, last[at], np.where(held, of_root, own))
+            whom[:, at] = np.where(known, of_known, before)
     return post[whom, each], rank[whom, each]
 
 

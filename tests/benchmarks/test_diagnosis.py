@@ -1,15 +1,24 @@
-"""The score of diagnosis: each question of the rule, by hand; and the committed scores."""
+"""The score of diagnosis: questions of the rule, by hand; the truth; and committed scores."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
+import subprocess
 import tomllib
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.common.folders import PROFILES, ROOT
-from benchmarks.diagnosis.__main__ import CASES, FAULTS, Score, score, scores, totals
+from benchmarks.diagnosis import strategy
+from benchmarks.diagnosis.__main__ import CASES, analyzed, cases_of, scores
+from benchmarks.diagnosis.faults import OTHER_WAYS, STEPS, TIMED
+from benchmarks.diagnosis.record import PLAN, RECORDED, command, name_of
+from benchmarks.diagnosis.rule import FAULTS, Score, score, totals
 from perfmodel.programs.findings import rules
 
 LATE = {"name": "n", "tuned": False, "kind": ["straggler"], "rank": 1, "range": "forward",
@@ -70,16 +79,99 @@ def test_false_alarms(kind: str, share: float | None, quiet: bool) -> None:
 def test_kinds_and_reports_of_the_cases_exist() -> None:
     kinds = {kind for rule in rules() for kind in rule.kinds}
     assert kinds >= FAULTS
-    for case in tomllib.loads(CASES.read_text())["case"]:
+    for case in (*cases_of(CASES, unseen=False), *cases_of(CASES, unseen=True)):
         assert kinds >= {*case.get("kind", ())}
         assert all((PROFILES / name).is_file() for name in case["reports"])
 
 
+def test_every_fault_is_planned_once_to_be_seen_and_once_not() -> None:
+    plan = tomllib.loads(PLAN.read_text())
+    assert {*plan["fault"]} == {*TIMED, *OTHER_WAYS}
+    planted = [c for c in plan["case"] if c["fault"] in plan["fault"]]
+    count = Counter((case["fault"], case["unseen"]) for case in planted)
+    assert {*count.values()} == {1}
+    assert len(count) == 2 * len(plan["fault"]) >= 2 * 20
+    healthy = Counter(c["unseen"] for c in plan["case"] if c["fault"] not in plan["fault"])
+    assert healthy == {True: 7, False: 7}
+
+
+def test_the_truth_of_every_recording_is_that_of_its_plan() -> None:
+    plan = tomllib.loads(PLAN.read_text())
+    recorded = {c["reports"][0]: c for c in tomllib.loads(RECORDED.read_text())["case"]}
+    assert len(recorded) == len(plan["case"]) == 62
+    for case in plan["case"]:
+        known = recorded[f"diagnosis/{name_of(case)}.sqlite.xz"]
+        fault = plan["fault"].get(case["fault"], {})
+        assert known["tuned"] is not case["unseen"]
+        assert (known.get("kind"), known.get("range")) == (fault.get("kind"), fault.get("range"))
+        assert ("step_s" in known) is bool(fault)
+        if fault:
+            assert known["step_s"] > 1.04 * known["without_s"]
+
+
+@pytest.mark.parametrize("fault", TIMED)
+def test_the_rank_of_the_truth_is_the_one_that_takes_longest(fault: str) -> None:
+    truth = tomllib.loads(PLAN.read_text())["fault"][fault]
+    phase, extra = TIMED[fault]
+    ranks, at = 4, 2
+    more = [sum(extra(r, s, ranks, at) for s in range(STEPS)) for r in range(ranks)]
+    longest = {r for r in range(ranks) if more[r] > 0.9 * max(more)}
+    if "rank" in truth:
+        assert longest == {{"at": at, "last": ranks - 1}.get(truth["rank"], truth["rank"])}
+    else:
+        assert len(longest) > 1 or fault == "at_random"
+    assert truth.get("range", phase) == phase
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun")
+def test_a_fault_makes_the_step_of_a_real_program_longer() -> None:
+    def step_s(fault: str) -> float:
+        words = command("heat", fault, 1, 0.02, 2)
+        return float(subprocess.run(words, cwd=ROOT, check=True, capture_output=True).stdout)
+
+    assert step_s("slow_rank") - step_s("healthy") > 0.01
+
+
+def test_unseen_cases_show_nothing_but_totals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks.diagnosis import __main__ as command_line
+
+    text = '[[case]]\nname = "kept"\nreports = ["a"]\nkind = ["straggler"]\ntuned = false\n'
+    (tmp_path / "c.toml").write_text(text + text.replace("kept", "shown").replace("false", "true"))
+    late = {"findings": [finding("straggler")], "stragglers": []}
+    monkeypatch.setattr(command_line, "analyzed", lambda reports: late)
+    monkeypatch.setattr(command_line.scores, "__defaults__", (lambda reports: late,))
+    words = ["x", "--cases", str(tmp_path / "c.toml"), "--out", str(tmp_path / "o.json")]
+    for unseen in (False, True):
+        monkeypatch.setattr("sys.argv", [*words, *["--unseen"] * unseen])
+        command_line.main()
+        printed, kept = capsys.readouterr().out, json.loads((tmp_path / "o.json").read_text())
+        (said,) = kept["totals"].values()
+        assert said["first"] == "1 of 1"
+        assert "kept" not in printed
+        assert ("shown" in printed, len(kept["cases"])) == (not unseen, int(not unseen))
+
+
+def test_the_strategy_says_what_the_analysis_says() -> None:
+    pytest.importorskip("mcp", reason="needs the extra perfmodel[mcp]")
+    files = {"diagnosis/heat_slow_rank_4.sqlite.xz", "programs/straggler_p2_b32.sqlite.xz",
+             "programs/bert_shapes.sqlite.xz"}  # fmt: skip
+    cases = [c for c in cases_of(CASES, unseen=False) if c["reports"][0] in files]
+    found, letters = asyncio.run(strategy.scores(cases, PROFILES))
+    assert [*scores(cases, PROFILES, analyzed)] == found
+    assert letters["within"] == len(found) == 3
+
+
 @pytest.mark.slow
 def test_the_committed_scores_and_the_table_are_those_of_the_command() -> None:
-    committed = json.loads((ROOT / "benchmarks" / "results" / "diagnosis.json").read_text())
-    found = [*scores(tomllib.loads(CASES.read_text())["case"], PROFILES)]
-    assert committed["totals"] == {"recorded, looked at before": totals(found)}
+    results = ROOT / "benchmarks" / "results"
     page = (ROOT / "benchmarks" / "diagnosis" / "README.md").read_text(encoding="utf-8")
-    for said in totals(found).values():
+    found = totals([*scores(cases_of(CASES, unseen=False), PROFILES)])
+    for name in ("diagnosis", "diagnosis_mcp"):
+        committed = json.loads((results / f"{name}.json").read_text())["totals"]
+        assert committed == {"recorded, looked at before": found}
+    for said in found.values():
         assert f"| {said} |" in page

@@ -16,7 +16,7 @@ from benchmarks.common.folders import PROFILES, ROOT
 from perfmodel.base.errors import ModelError, PerfmodelError, ReportError, WorkloadError
 from perfmodel.commands import _served
 from perfmodel.commands._served import MOST_LETTERS, MOST_ROWS, Served, bounded
-from support.cli import fails
+from support.cli import fails, succeeds
 
 PROGRAMS = PROFILES / "programs"
 LATE = "straggler_p2_b32.sqlite.xz"
@@ -44,7 +44,7 @@ def test_a_fixed_strategy_finds_the_fault_in_few_tokens(
     report: str, kind: str, served: Served
 ) -> None:
     summary = served.summary([report])
-    keys = [one["key"] for one in summary["findings"]]
+    keys = [one["key"] for one in summary["runs"][0]["findings"]]
     assert kind in keys
     found = served.evidence([report], kind)
     assert found["count"] >= len(found["rows"]) > 0
@@ -77,6 +77,26 @@ def test_answers_are_bounded(served: Served) -> None:
     with pytest.raises(WorkloadError, match="narrower path"):
         bounded("rows", ["x" * MOST_LETTERS])
     assert served.rows([LATE], "steps", first=-5, count=-1)["rows"] == []
+
+
+def test_predictions_of_other_sizes_and_gpus(served: Served) -> None:
+    report = "gpt_shapes.sqlite.xz"
+    same, twice = served.predict(report), served.predict(report, {"batch": 24})
+    assert same["sizes"]["batch"] == 12
+    assert twice["gpu_s"] > 1.5 * same["gpu_s"]
+    other = served.predict(report, {"batch": 24}, "a100-80")
+    assert other["gpu_s"] > 1.5 * twice["gpu_s"]
+    printed = json.loads(succeeds("predict", PROGRAMS / report, "--set", "batch=24", "--json"))
+    assert printed["step_s"] == twice["step_s"]
+
+
+def test_pictures_of_steps_and_windows(served: Served) -> None:
+    whole = served.picture([LATE])
+    assert whole.startswith(b"\x89PNG")
+    part = served.picture([LATE], 1, [1], 0.03, 0.05)
+    assert part.startswith(b"\x89PNG")
+    assert part != whole
+    assert served.picture([LATE]) == whole
 
 
 @pytest.mark.parametrize(
@@ -129,12 +149,24 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
         (lambda s: s.section([LATE], "__class__.__mro__["), ModelError),
         (lambda s: s.evidence([LATE], "nosuch"), ModelError),
         (lambda s: s.whatif([LATE], ["nosuch"]), ModelError),
+        (lambda s: s.predict("gpt_shapes.sqlite.xz", {"nosuch": 3}), PerfmodelError),
+        (lambda s: s.predict("gpt_shapes.sqlite.xz", {"batch": -1}), WorkloadError),
+        (lambda s: s.predict("gpt_shapes.sqlite.xz", {"batch": 10**30}), WorkloadError),
+        (lambda s: s.predict("gpt_shapes.sqlite.xz", gpu="/etc/passwd"), PerfmodelError),
+        (lambda s: s.predict("halo.sqlite.xz"), PerfmodelError),
+        (lambda s: s.predict("/etc/passwd"), ReportError),
+        (lambda s: s.picture([LATE], 10**9), PerfmodelError),
+        (lambda s: s.picture([LATE], -1), PerfmodelError),
+        (lambda s: s.picture([LATE], ranks=[99]), ModelError),
+        (lambda s: s.picture([LATE], start_s=5.0), ModelError),
+        (lambda s: s.picture([LATE], start_s=float("inf")), WorkloadError),
+        (lambda s: s.picture([LATE], end_s=float("nan")), WorkloadError),
     ],
 )
 def test_wrong_questions_are_refused(ask: Any, error: type[PerfmodelError], served: Served) -> None:
     with pytest.raises(error) as raised:
         ask(served)
-    assert len(str(raised.value)) < 1000
+    assert len(str(raised.value)) < 1500
 
 
 def test_a_damaged_report_is_an_error(tmp_path: Path) -> None:
@@ -171,10 +203,16 @@ def test_the_client_of_the_sdk_gets_answers() -> None:
                 "evidence": {"reports": [LATE], "key": "straggler"},
                 "query": {"reports": [LATE], "table": "gaps", "by": "seconds", "count": 3},
                 "whatif": {"reports": [LATE], "together": ["straggler"]},
+                "predict": {"report": "gpt_shapes.sqlite.xz", "sizes": {"batch": 24}},
                 "compare": {"before": ["healthy_b32.sqlite.xz"], "after": ["item_b32.sqlite.xz"]},
             }.items():  # fmt: skip
                 answer = await client.call_tool(name, arguments)
                 found[name] = json.loads(answer.content[0].text)
+            answer = await client.call_tool("picture", {"reports": [LATE], "ranks": [1]})
+            found["picture"] = {"kind": answer.content[0].mime_type}
+            assert (await client.call_tool("picture", {"reports": ["/etc/passwd"]})).is_error
+            answer = await client.call_tool("skill", {})
+            found["skill"] = {"text": answer.content[0].text}
             for arguments in ({"reports": ["/etc/passwd"]}, {"reports": "x"}, {}):
                 answer = await client.call_tool("summary", arguments)
                 assert answer.is_error or "error" in json.loads(answer.content[0].text)
@@ -185,7 +223,11 @@ def test_the_client_of_the_sdk_gets_answers() -> None:
     found = asyncio.run(asked())
     assert found["tools"] == {*found} - {"tools", "schema"}
     assert not [name for name in found["tools"] if "error" in found[name]]
-    assert found["summary"]["findings"][0]["key"] == "straggler"
+    assert found["summary"]["runs"][0]["findings"][0]["key"] == "straggler"
     assert len(found["query"]["rows"]) == 3
+    assert found["picture"]["kind"] == "image/png"
+    assert all(
+        f"`{name}`" in found["skill"]["text"] for name in found["tools"] - {"skill", "reports"}
+    )
     committed = ROOT / "perfmodel" / "render" / "analysis.schema.json"
     assert found["schema"] == json.loads(committed.read_text(encoding="utf-8"))

@@ -160,15 +160,17 @@ def test_the_page_shows_the_benchmark_s_results() -> None:
 
 def test_changes_of_any_program_need_no_model() -> None:
     table = json.loads(succeeds("whatif", DDP, "--format", "json"))
-    names = [row["name"] for row in table["rows"]]
+    names = [row["name"] for row in table["changes"]]
     assert names == ["kernel", "straggler", "copy"]
-    for row in table["rows"]:
+    for row in table["changes"]:
         assert row["saving_s"] > 0
         assert row["saving_s"] / (row["saving_s"] + row["step_s"]) == pytest.approx(row["share"])
 
 
 def test_a_finding_and_its_change_save_the_same_of_the_step_without_the_profiler() -> None:
-    rows = {r["name"]: r for r in json.loads(succeeds("whatif", DDP, "--format", "json"))["rows"]}
+    rows = {
+        r["name"]: r for r in json.loads(succeeds("whatif", DDP, "--format", "json"))["changes"]
+    }
     [finding] = analyze_reports([DDP], Options()).fitted.findings
     assert finding.saving_without_recorder_s == rows[finding.kind]["saving_s"]
     assert finding.share == pytest.approx(rows[finding.kind]["share"], rel=0.02)

@@ -306,6 +306,21 @@ def test_findings_and_rows_lead_to_the_timeline(base: Page) -> None:
     assert {*links} <= names
 
 
+def test_findings_have_their_evidence() -> None:
+    report = PROGRAMS / "straggler_p2_b32.sqlite.xz"
+    page, run = page_of(report), analyzed(report).fitted
+    closed = [e.text for e in page.all("summary")]
+    for one in run.findings:
+        assert any(text.startswith(f"Evidence of {one.kind}: ") for text in closed)
+        assert any(text.startswith(f"Events behind {one.kind}: the largest of ") for text in closed)
+    printed = json.loads(succeeds("analyze", report, "--evidence", "straggler", "--json"))
+    shown = cells(page, f"Events behind straggler: the largest of {printed['count']} of exchanges")
+    assert len(shown) == 1 + 5
+    columns = [*printed["rows"][0]]
+    assert shown[1][shown[0].index("name")] == printed["rows"][0]["name"]
+    assert {*shown[0]} <= {*columns}
+
+
 def test_tables_are_complete(base: Page) -> None:
     run = analyzed(BASE).fitted
     assert run.steps is not None

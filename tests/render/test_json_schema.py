@@ -15,7 +15,8 @@ from benchmarks.common.folders import BASE, PROFILES, ROOT
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.base.document import LEFT_OUT, plain
 from perfmodel.programs.program import Options
-from perfmodel.render.analysis_json import analysis_document
+from perfmodel.render.analysis_json import analysis_document, brief_document
+from perfmodel.render.evidence import evidence
 from support.cli import perfmodel as invoke
 from support.cli import succeeds
 
@@ -49,9 +50,40 @@ def test_the_schema_and_its_page_are_what_the_types_say() -> None:
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_every_document_is_valid(name: str, validator: Any) -> None:
-    document = analysis_document(analyze_reports(REPORTS[name], Options()))
-    wrong = [f"{e.json_path}: {e.message}"[:300] for e in validator.iter_errors(document)]
-    assert wrong == []
+    analysis = analyze_reports(REPORTS[name], Options())
+    for document in (analysis_document(analysis), brief_document(analysis)):
+        wrong = [f"{e.json_path}: {e.message}"[:300] for e in validator.iter_errors(document)]
+        assert wrong == []
+
+
+@pytest.mark.parametrize("name", ["late rank", "messages", "operators"])
+def test_evidence_and_changes_are_valid(name: str, validator: Any) -> None:
+    analysis = analyze_reports(REPORTS[name], Options(), whole=True)
+    document = analysis_document(analysis)
+    keys = [one["key"] for one in document["findings"]]
+    for key in (*keys, "batch.median_s", "ranks[0].batch_s"):
+        found = plain(evidence(analysis.fitted, document, key))
+        assert found["key"] == key
+        assert [*validator.iter_errors(found)] == []
+        assert not validator.is_valid({**found, "count": "many"})
+    printed = succeeds("analyze", *REPORTS[name], "--evidence", keys[0], "--json")
+    assert [*validator.iter_errors(json.loads(printed))] == []
+    if name == "late rank":
+        changes = json.loads(succeeds("whatif", *REPORTS[name], "--json"))
+        assert [*validator.iter_errors(changes)] == []
+        assert changes["changes"]
+
+
+def test_a_brief_document_has_few_tokens_and_the_same_numbers() -> None:
+    report = PROGRAMS / "gpt_straggler8.sqlite.xz"
+    text = succeeds("analyze", report, "--json", "--brief")
+    assert len(text) / 4 < 2000  # letters of a token, about
+    (run,) = json.loads(text)["runs"]
+    whole = json.loads(succeeds("analyze", report, "--json"))
+    assert [one["key"] for one in run["findings"]] == [f["key"] for f in whole["findings"][:5]]
+    assert run["summary"]["step_s"] == whole["summary"]["step_s"]
+    assert run["findings"][0]["saving_s"] == whole["findings"][0]["saving_without_recorder_s"]
+    assert len(run["summary"]["bars"]) == whole["summary"]["ranks"] == 8
 
 
 @pytest.mark.parametrize(

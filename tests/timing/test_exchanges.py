@@ -60,6 +60,15 @@ def late(name: str, who: int, root: int | None) -> Step:
     return step
 
 
+def test_a_sender_that_does_not_leave_waits_for_a_late_root(tmp_path: Path) -> None:
+    def step(thread: Thread, rank: int, at: int) -> None:
+        begin, end = {0: (9, 10), 1: (2, 3), 2: (2, 11), 3: (9.5, 11)}[rank]
+        thread.mpi("MPI_Gather", round(at + begin * MS), round(at + end * MS), 64, rootRank=0)
+
+    got = waits(analyzed(4, step, tmp_path), "MPI_Gather")
+    assert got == {0: (0.5, 3), 1: (0, -1), 2: (7, 0), 3: (0, -1)}
+
+
 @pytest.mark.parametrize(
     ("name", "who", "root", "wanted"),
     [

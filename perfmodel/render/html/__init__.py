@@ -27,6 +27,7 @@ from perfmodel.models.terms import Case
 from perfmodel.programs.own import OwnCase
 from perfmodel.programs.program import Options
 from perfmodel.render import operators, tables
+from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.html import pictures, sections
 from perfmodel.render.html.blocks import CLOCKS, Block, Grid, Section, Words, cut, grid, percent
 from perfmodel.render.summary import what_ran
@@ -417,7 +418,8 @@ def _sections(analysis: Analysis, asked: Asked, first: FirstStep | None) -> Iter
     yield section("roofline", "Roofline", roof, _roofline(analysis))
     yield section("model", "Model", _MODEL, sections.model(run, asked.prediction))
     yield section("whatif", "What if", _WHAT_IF, sections.what_if(run, asked.what_if))
-    found = sections.findings(run, first.title if first else "")
+    document = analysis_document(analysis)
+    found = sections.findings(run, document, first.title if first else "")
     yield section("findings", "Findings and warnings", _FINDINGS, found)
     yield section("machine", "Configuration and machine", "", sections.machine(run))
     yield section("provenance", "Provenance", "", sections.provenance(analysis.runs))

@@ -22,8 +22,9 @@ from perfmodel.models.predict import Prediction
 from perfmodel.programs.findings import Finding
 from perfmodel.programs.identify import MARK_KEY
 from perfmodel.readers.trace import Trace, distinct_calls
-from perfmodel.render import messages, operators, summary, tables, whatif
+from perfmodel.render import evidence, messages, operators, summary, tables, whatif
 from perfmodel.render import predict as predictions
+from perfmodel.render.evidence import finding_keys
 from perfmodel.render.html.blocks import (
     MOST_ROWS,
     Advice,
@@ -340,21 +341,45 @@ def what_if(run: RunAnalysis, said: WhatIf | str) -> Iterator[Block]:
     yield Words("What raises intensity and FLOP/s", tuple(words(said)), listed=True)
 
 
-def findings(run: RunAnalysis, summed: str) -> Iterator[Block]:
-    """Yield findings, largest saving first, and warnings; `summed` is that in the summary."""
-    if any(f.title == summed for f in run.findings):
-        yield Words("", (f"{summed[0].upper()}{summed[1:]}: in the summary.",))
-    for f in run.findings:
+def findings(run: RunAnalysis, document: Mapping[str, Any], summed: str) -> Iterator[Block]:
+    """Yield findings, largest saving first, each with its evidence, and warnings.
+
+    `document` is analysis.json of the run; `summed` is the finding in the summary.
+    """
+    keys = finding_keys([f.kind for f in run.findings])
+    for f, key in sorted(
+        zip(run.findings, keys, strict=True), key=lambda one: one[0].title != summed
+    ):
         if f.title == summed:
-            continue
-        place = place_of(run, f)
-        saving = f.saving and f"up to {f.saving}"
-        yield Advice(f.title, saving, f.share, f.evidence, f.action, place)
+            yield Words("", (f"{summed[0].upper()}{summed[1:]}: in the summary.",))
+        else:
+            place = place_of(run, f)
+            saving = f.saving and f"up to {f.saving}"
+            yield Advice(f.title, saving, f.share, f.evidence, f.action, place)
+        yield from _grounds(evidence.evidence(run, document, key, _GROUNDS))
     if not run.findings:
         yield Words("", ("Nothing was found that is worth one percent of a step.",))
     said = warnings(run)
     if said:
         yield Words("Warnings", said, listed=True)
+
+
+def _grounds(found: evidence.Evidence) -> Iterator[Block]:
+    """Yield what is behind a finding: its formula with its inputs, and the largest events."""
+    inputs, rows = evidence.inputs_table(found), evidence.events_table(found)
+    if inputs.rows:
+        values = [
+            one.value if isinstance(one.value, (int, float)) else None for one in found.inputs
+        ]
+        caption = f"Evidence of {found.key}: {found.formula}"
+        yield grid(inputs, caption=caption, sort={"value": values}, closed=True)
+    if rows is not None:
+        said = f"Events behind {found.key}: the largest of {evidence.events_said(found)}"
+        yield grid(rows, caption=said, closed=True)
+
+
+_GROUNDS: Final = 5
+"""Events of a finding on a page; `analyze --evidence KEY` prints more."""
 
 
 def place_of(run: RunAnalysis, finding: Finding) -> Find | None:

@@ -160,6 +160,13 @@ def svg_text(picture: Figure | Axes) -> str:
         return draw(figure, ("svg",), DPI)[0].decode("utf-8")
 
 
+def png_bytes(picture: Figure | Axes, dpi: int = DPI) -> bytes:
+    """Return a figure (or that of some axes) as PNG, with so many pixels per inch."""
+    figure = figure_of(picture)
+    with mpl.rc_context(_SETTINGS), _frozen(figure):
+        return draw(figure, ("png",), dpi)[0]
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Drop warnings of names from reports: of scripts that the font lacks, or too long."""

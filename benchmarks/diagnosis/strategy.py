@@ -1,0 +1,74 @@
+"""A fixed strategy over the Model Context Protocol: an agent that does not think.
+
+It asks for the summary of the reports, for the evidence of the first finding of it, and for what
+changes would save, and answers the questions of the benchmark by these three texts alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.diagnosis.rule import Score, score
+
+_LETTERS_OF_A_TOKEN: Final = 4
+"""Of English and JSON, about."""
+MOST_TOKENS: Final = 10_000
+
+
+def answer(summary: Mapping[str, Any], evidence: Mapping[str, Any]) -> dict[str, Any]:
+    """Return findings and late ranks in the words of analysis.json, as far as the texts say."""
+    (run, *_) = summary["runs"]
+    late = [run["late"]] if run["late"] else []
+    places = {fix["kind"]: fix["range"] for fix in run["summary"]["fixes"]}
+    findings = []
+    for one in run["findings"]:
+        kind, _, number = one["key"].partition("-")
+        said = evidence["said"] if one["key"] == evidence.get("key") else ""
+        findings.append({
+            "kind": kind, "title": one["title"], "evidence": said, "share": one["share"],
+            "range": None if number else places.get(kind), "saving_s": one["saving_s"],
+            "saving_without_recorder_s": None,
+        })  # fmt: skip
+    return {"findings": findings, "stragglers": late}
+
+
+async def scores(
+    cases: Sequence[Mapping[str, Any]], folder: Path
+) -> tuple[list[Score], dict[str, int]]:
+    """Ask about every case, and score the answers; and count letters.
+
+    Returns
+    -------
+    list of Score
+    dict
+        Letters of all answers to one case: the most, the median, and how many cases stay within
+        `MOST_TOKENS`.
+    """
+    import mcp
+
+    from perfmodel.commands.mcp import server_of
+
+    found, letters = [], []
+    async with mcp.Client(server_of((folder,))) as client:
+        for case in cases:
+            spent = 0
+
+            async def ask(tool: str, **arguments: Any) -> dict[str, Any]:
+                nonlocal spent
+                said = (await client.call_tool(tool, arguments)).content[0].text
+                spent += len(said)
+                return dict(json.loads(said))
+
+            reports = case["reports"]
+            summary = await ask("summary", reports=reports)
+            keys = [one["key"] for run in summary["runs"] for one in run["findings"]]
+            evidence = await ask("evidence", reports=reports, key=keys[0]) if keys else {}
+            await ask("whatif", reports=reports)
+            found.append(score(case, answer(summary, evidence)))
+            letters.append(spent)
+    within = sum(n <= MOST_TOKENS * _LETTERS_OF_A_TOKEN for n in letters)
+    most, median = max(letters), sorted(letters)[len(letters) // 2]
+    return found, {"most": most, "median": median, "within": within, "of": len(letters)}
