@@ -24,6 +24,11 @@ from perfmodel.programs import model_of_sizes, program_of_sizes
 @click.option(
     "--graphs", is_flag=True, help="Replay the report's step as a CUDA graph: one launch."
 )
+@click.option(
+    "--timed", multiple=True, metavar="[NAME=N,...:]SECONDS",
+    help="A step's time without a profiler on the host to predict, at the report's sizes or "
+    "others; repeatable.",
+)  # fmt: skip
 @_options.symbols
 @_options.trainer
 @_options.switches
@@ -57,7 +62,8 @@ def predict(
 
     REPORT is of a PyTorch program whose operators' sizes were recorded. The roles of its numbers
     (batch, seq, d_model, n_layer, ...) are inferred and printed; --set changes them, --name
-    corrects them, -p adds ranks by DistributedDataParallel.
+    corrects them, -p adds ranks by DistributedDataParallel. The host is the report's; --timed and
+    --anchor describe another.
 
     With --model:
     Time per batch and per phase, with 90 % intervals and what bounds each phase. Without --sweep
@@ -72,15 +78,15 @@ def predict(
     from perfmodel.models.predict import predict as predict_case
     from perfmodel.render import predict as shown
 
-    names, gpu, graphs = (options.pop(key) for key in ("names", "gpu", "graphs"))
+    of_report = {key: options.pop(key) for key in ("names", "gpu", "graphs", "timed")}
     if (report is None) == (path is None):
         raise click.UsageError("expected a REPORT, or a model by --model; give one of them")
     if report is not None:
-        _operators.predict_report(report, fmt, out, options, names, gpu, graphs)
+        _operators.predict_report(report, fmt, out, options, **of_report)
         return
     assert path is not None
-    if names or gpu or graphs:
-        raise click.UsageError("--name, --gpu and --graphs: of a REPORT; got a model")
+    if any(of_report.values()):
+        raise click.UsageError("--name, --gpu, --graphs and --timed: of a REPORT; got a model")
     if is_operators(path):
         _operators.predict(path, fmt, out, options)
         return

@@ -15,7 +15,7 @@ from perfmodel.models.model import Z90
 from perfmodel.models.operator_times import Baseline, Factors, Timer
 from perfmodel.models.recorded import RecordedCall, RecordedStep, Size
 from perfmodel.models.structure import Structure, runs_of, structures
-from perfmodel.models.two_lanes import Lanes, Operation, lanes
+from perfmodel.models.two_lanes import Lanes, Operation, host_factor, lanes
 
 CallAt = Callable[[RecordedCall, Sequence[Size]], RecordedCall]
 """A program's formulas: a call whose arguments have these sizes, with its work."""
@@ -144,6 +144,11 @@ def computes(call: RecordedCall) -> bool:
     return call.kind != "communication"
 
 
+def updates(call: RecordedCall) -> bool:
+    """Whether a call is the optimizer's."""
+    return call.phase == "optimizer"
+
+
 def sent_bytes(name: str, size: float, ranks: int) -> float:
     """Bytes that a rank sends of a vector, around a ring."""
     twice = 2 if name.endswith("AllReduce") else 1
@@ -249,12 +254,15 @@ class PredictedStep:
         self.model, self.structure, self.values, self.timer = model, structure, values, timer
         self.call_at, self.host_scale = call_at, host_scale or 1.0
         self.gpu_error = 0.0
-        self.host_error = BETWEEN_HOSTS[0] if host_scale is None else CALLS_DIFFER[0]
         self.beyond: dict[str, float] = {}
         self.sharded = any(c.name.endswith("AllGather") for c in structure.step.calls)
         self.calls = structure.calls_at(values)
         self.places = structure.places_at(values)
         self.host = model.host.get(values["p"] > 1) or model.host.get(values["p"] <= 1)
+        self.host_error = math.hypot(
+            BETWEEN_HOSTS[0] if host_scale is None else CALLS_DIFFER[0],
+            structure.step.host_noise if self.host is None else 0.0,
+        )
 
     def predicted(self, mine: Sequence[RecordedStep]) -> OperatorPrediction:
         """Time of the step and of its parts."""
@@ -286,8 +294,7 @@ class PredictedStep:
         gpu = found.gpu_s + found.exposed_s if bound == "host" else found.step_s
         host = found.step_s if bound == "host" else found.host_s
         unsure = self.host is not None and self.host.runs == 0
-        own = self.structure.step.host_noise if self.host is None else 0.0
-        host_noise = math.hypot(self.model.host_noise, self.host_error, own) * (2 if unsure else 1)
+        host_noise = math.hypot(self.model.host_noise, self.host_error) * (2 if unsure else 1)
         gpu_noise = math.hypot(self.model.gpu_noise, self.gpu_error)
         noises = [n * (1.5 if far else 1.0) for n in (gpu_noise, host_noise)]
         low, high = (
@@ -310,7 +317,7 @@ class PredictedStep:
                     done.append(self._inline(call, sums, host_s[i]))
                 continue
             seconds = self._seconds(call, sizes, table)
-            joins = call.phase == "optimizer" and not joined
+            joins = updates(call) and not joined
             joined |= joins
             done.append(Operation(host_s[i], seconds, call.launches, "", joins, waits[i]))
             for size in ready.get(i, ()):
@@ -329,7 +336,21 @@ class PredictedStep:
             host = self.host or Host(0.0, 0.0, 0, True)
             launch_s = (host.launch_s + host.step_s / max(total, 1)) * self.host_scale
             return [launch_s * (c.launches if computes(c) else 1) for c in calls]
-        return [self.host_scale * self.structure.step.host_s[k] for k in self.places]
+        grown = self._tensors()
+        return [
+            self.host_scale * self.structure.step.host_s[k] * (grown if updates(call) else 1.0)
+            for k, call in zip(self.places, calls, strict=True)
+        ]
+
+    def _tensors(self) -> float:
+        """Tensors of parameters over those of the recording: an optimizer's Python lists each."""
+        counts = max(((len(new), len(old)) for new, old in self._updated()), default=(1, 1))
+        return counts[0] / max(counts[1], 1)
+
+    def host_factor(self, step_s: float) -> float | None:
+        """By how much the host takes longer where this step takes so long; None if the GPU does."""
+        model = self.model
+        return host_factor(self._operations({}), model.gap_s, model.contention, step_s)
 
     def _waits(self) -> list[bool]:
         """Whether the host waits for the GPU before each call."""
@@ -346,7 +367,7 @@ class PredictedStep:
             one = replace(call, arguments=self.structure.arguments_at(call, sizes))
             found = self.call_at(one, sizes)
             seconds, beyond = self.timer.seconds(found, call)
-            if self.sharded and call.phase == "optimizer":
+            if self.sharded and updates(call):
                 seconds *= self.structure.step.ranks / self.values["p"]
             seconds *= self.model.scale
             self.beyond[call.name] = max(self.beyond.get(call.name, 0.0), beyond)
@@ -376,7 +397,7 @@ class PredictedStep:
         As predicted, and as recorded.
         """
         for call, sizes in self.calls:
-            if call.phase == "optimizer" and len(call.sizes) > 2:
+            if updates(call) and len(call.sizes) > 2:
                 lists = max(int(call.said.get("depth") or 4), 1)
                 new, old = ([s for s in shapes if s] for shapes in (sizes, call.sizes))
                 yield new[: len(new) // lists], old[: len(old) // lists]

@@ -130,9 +130,15 @@ def report_prediction(found: ReportPrediction) -> Result:
         f"as recorded, without the profiler: {si(same.step_s, 's')}, 90 % from "
         f"{si(same.low_s, 's')} to {si(same.high_s, 's')}"
     )
+    host = found.host
+    known = (
+        f"host: {host.factor:.2f} times the report's, by {'; '.join(host.evidence)}"
+        if host.evidence
+        else "host: the report's; --timed and --anchor describe another, and narrow the interval"
+    )
     first, *others = shown.text
     return Result(
-        [[line], first, roles, *others],
+        [[line, known], first, roles, *others],
         lambda: report_document(found),
         tables=(roles, *(shown.tables or ())),
         warnings=found.step.warnings,
@@ -145,6 +151,7 @@ def report_document(found: ReportPrediction) -> dict[str, Any]:
         **document(found.step),
         "roles": [pick(role, "name value certainty why") for role in found.roles],
         "recorded": pick(found.recorded, "sizes step_s low_s high_s bound"),
+        "host": pick(found.host, "factor evidence"),
         "peak_bytes": None,
     }
 

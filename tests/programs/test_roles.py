@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,12 @@ import pytest
 
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.grids import grid_of, grids
-from perfmodel.models.one_report import Changes, ReportPrediction, predict_report
+from perfmodel.models.one_report import (
+    Changes,
+    ReportPrediction,
+    TimedStep,
+    predict_report,
+)
 from perfmodel.models.operator_times import Baseline
 from perfmodel.models.recorded import RecordedStep
 from perfmodel.models.roles import Role, Roles
@@ -37,10 +43,15 @@ def baseline(gpu: str = "NVIDIA H200") -> Baseline:
     return Baseline.of(measured.machine, measured)
 
 
-def predicted(name: str, changes: Changes | None = None, **given: int) -> ReportPrediction:
+def predicted(
+    name: str,
+    changes: Changes | None = None,
+    anchors: Sequence[RecordedStep | TimedStep] = (),
+    **given: int,
+) -> ReportPrediction:
     step = recorded(name)
     return predict_report(
-        step, roles(name), given, baseline(), OPERATORS.call_at, changes or Changes()
+        step, roles(name), given, baseline(), OPERATORS.call_at, changes or Changes(), anchors
     )
 
 
@@ -135,6 +146,55 @@ def test_layers_add_the_time_of_a_layer() -> None:
     hosts = [predicted("gpt_shapes", n_layer=n).step.lanes.host_s for n in (5, 10, 15)]
     assert hosts[2] - hosts[1] == pytest.approx(hosts[1] - hosts[0], rel=0.02)
     assert hosts[0] < hosts[1] < 2 * hosts[0]  # what is in no layer is not repeated
+
+
+def test_the_optimizer_s_host_time_grows_with_the_tensors() -> None:
+    step = recorded("gpt_shapes")
+    quick = tuple(
+        s if step.calls[i].phase == "optimizer" else 0.0
+        for s, i in zip(step.host_s, step.order, strict=True)
+    )
+    alone = replace(step, host_s=quick)
+    hosts = [
+        predict_report(alone, roles("gpt_shapes"), {"n_layer": n}, baseline(), OPERATORS.call_at,
+                       Changes()).step.lanes.host_s
+        for n in (5, 15)
+    ]  # fmt: skip
+    # 14 tensors a layer: 5 linear ones and 2 norms, each with a bias; 5 are in no layer
+    assert hosts[1] / hosts[0] == pytest.approx((15 * 14 + 5) / (5 * 14 + 5))
+
+
+def test_a_timed_step_of_the_host_is_met_and_moves_the_others() -> None:
+    slow = TimedStep({"batch": 6}, 1.5 * predicted("gpt_shapes", batch=6).step.step_s)
+    there = predicted("gpt_shapes", anchors=(slow,), batch=6)
+    assert there.step.step_s == pytest.approx(slow.step_s, rel=1e-3)
+    assert there.host.factor == pytest.approx(1.5, rel=0.02)
+    here, other = (predicted("gpt_shapes", anchors=a, n_layer=10).step for a in ((), (slow,)))
+    assert other.step_s == pytest.approx(1.5 * here.step_s, rel=0.02)
+    assert other.high_s / other.low_s < here.high_s / here.low_s
+    large = predicted("gpt_shapes", anchors=(slow,), batch=96).step  # the GPU's time is the same
+    assert large.step_s == pytest.approx(predicted("gpt_shapes", batch=96).step.step_s, rel=0.02)
+
+
+def test_a_timed_step_that_the_gpu_sets_is_refused() -> None:
+    with pytest.raises(ModelError, match="time one of a smaller batch"):
+        predicted("gpt_shapes", anchors=(TimedStep({"batch": 96}, 26e-3),))
+
+
+def test_a_report_of_the_host_moves_the_prediction_to_it() -> None:
+    """From gpt_modules on a slower host to the step of gpt_shapes, known by a Llama on its host."""
+    truth, sizes = 8.590e-3, roles("gpt_shapes").values  # its truth.json
+    alone = predicted("gpt_modules", **sizes).step
+    moved = predicted("gpt_modules", anchors=(recorded("llama_shapes"),), **sizes).step
+    assert alone.step_s > 1.25 * truth
+    assert moved.step_s == pytest.approx(truth, rel=0.1)
+    same = predicted("gpt_shapes", anchors=(recorded("gpt_shapes"),))
+    assert same.host.factor == pytest.approx(1.0)
+
+
+def test_a_report_of_other_operators_is_no_anchor() -> None:
+    with pytest.raises(ModelError, match="record the same program"):
+        predicted("gpt_shapes", anchors=(recorded("resnet34_shapes"),))
 
 
 def test_ranks_widen_the_interval() -> None:
