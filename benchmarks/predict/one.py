@@ -77,14 +77,21 @@ def predicted(case: Case) -> dict[str, Any]:
     step, roles = recorded(case.report)
     other = baseline(case.gpu) if case.gpu != step.gpu else None
     anchors = [recorded(a)[0] if isinstance(a, str) else a for a in case.anchors]
-    found = predict_report(
-        step, roles, case.changed, baseline(step.gpu), PyTorchOperators().call_at, Changes(other),
+    whole = predict_report(
+        step,
+        roles,
+        case.changed,
+        baseline(step.gpu),
+        PyTorchOperators().call_at,
+        Changes(other),
         anchors,
-    ).step  # fmt: skip
+    )
+    peak, found = whole.peak, whole.step
     return {
         "group": case.group, "report": case.report, "changed": dict(case.changed),
         "gpu": case.gpu, "step_s": found.step_s, "low_s": found.low_s, "high_s": found.high_s,
         "bound": found.bound, "measured_s": case.step_s,
+        "peak_bytes": peak and peak.bytes, "measured_bytes": case.peak_bytes,
     }  # fmt: skip
 
 
@@ -152,6 +159,21 @@ def text(rows: list[dict[str, Any]]) -> Iterator[str]:
         )
 
 
+def memory(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Lines of a table: errors of the peak of memory by report, on one GPU of each kind."""
+    yield "peak memory | steps | mean error | most | bias"
+    mine = [r for r in rows if r["measured_bytes"] and not r["group"].endswith("timed step")]
+    for report in (*sorted({r["report"] for r in mine}), ""):
+        errors = [r["peak_bytes"] / r["measured_bytes"] - 1 for r in mine
+                  if report in ("", r["report"])]  # fmt: skip
+        sizes = [abs(e) for e in errors]
+        if sizes:
+            yield (
+                f"{report or 'all'} | {len(sizes)} | {sum(sizes) / len(sizes):.1%} | "
+                f"{max(sizes):.1%} | {sum(errors) / len(errors):+.1%}"
+            )
+
+
 def main() -> None:
     """Predict or score."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -170,7 +192,7 @@ def main() -> None:
             error = r["step_s"] / r["measured_s"] - 1
             print(f"{r['group']} {r['report']} {r['changed']}: {r['measured_s'] * 1e3:.2f} ms, "
                   f"{error:+.1%}, {r['bound']}")  # fmt: skip
-    print("\n".join(text(rows)))
+    print("\n".join((*text(rows), "", *memory(rows))))
 
 
 if __name__ == "__main__":

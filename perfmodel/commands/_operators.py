@@ -116,7 +116,10 @@ def predict_report(
     given = {name: values[0] for name, values in values_of(options["given"], 1).items()}
     given |= {"p": options["ranks"]} if options.get("ranks") else {}
     other = _baseline(gpu or options.get("machine"))
-    changes = Changes(other, options.get("dtype"), graphs)
+    gpu_bytes = next((g.memory_bytes for g in trace.gpus), None)
+    if other is not None:
+        gpu_bytes = other.machine.capacity_bytes.get("hbm")
+    changes = Changes(other, options.get("dtype"), graphs, gpu_bytes and int(gpu_bytes))
     found = predict_report(step, roles, given, _baseline_of(step.gpu, trace.gpus),
                            operators.call_at, changes,
                            (*anchors, *map(_timed_step, timed)))  # fmt: skip
@@ -160,7 +163,8 @@ def _timed_step(text: str) -> Any:
     said, _, seconds = text.rpartition(":")
     try:
         step_s = float(seconds)
-        assert 0 < step_s < _LONGEST_STEP_S
+        if not 0 < step_s < _LONGEST_STEP_S:
+            raise ValueError(text)
         sizes = values_of(said.split(",") if said else (), 1)
     except (ValueError, click.BadParameter):
         raise click.BadParameter(

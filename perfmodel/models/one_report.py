@@ -20,6 +20,7 @@ from typing import Any, Final
 from perfmodel.base.errors import ModelError
 from perfmodel.base.units import si
 from perfmodel.models.hosts import BETWEEN_HOSTS
+from perfmodel.models.lifetimes import Peak
 from perfmodel.models.operator_times import Baseline, Timer, factors_of
 from perfmodel.models.operators import (
     CallAt,
@@ -35,6 +36,7 @@ from perfmodel.models.structure import Structure
 
 _DTYPES: Final = ("gemm", "attention")
 """Kinds of calls whose time another data type changes."""
+_MOST_BATCH: Final = 1 << 24
 _SHARED: Final = 0.85
 """Share of the host's time of two reports that must be of operators which both have. GPTs, Llamas
 and BERTs share 0.87 and more, and tell each other's host within 0.6 to 1.5 times; CNNs share less
@@ -53,11 +55,14 @@ class Changes:
         Data type of GEMMs and attention.
     graphs : bool
         Whether the step is replayed as a CUDA graph: the host launches once.
+    memory_bytes : int or None
+        Of the GPU to predict.
     """
 
     machine: Baseline | None = None
     dtype: str | None = None
     graphs: bool = False
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,11 @@ class ReportPrediction:
     sizes : mapping
         Of the predicted step, by role.
     host : HostRatio
+    peak : Peak or None
+        Most memory of PyTorch's allocator; None where the report does not say which operator reads
+        what another made, or another data type was asked for.
+    largest_batch : int or None
+        That fits the GPU besides CUDA's context, without what the allocator loses by cutting.
     """
 
     step: OperatorPrediction
@@ -113,6 +123,8 @@ class ReportPrediction:
     roles: tuple[Role, ...]
     sizes: Mapping[str, int]
     host: HostRatio
+    peak: Peak | None
+    largest_batch: int | None
 
 
 @cache
@@ -184,10 +196,39 @@ def predict_report(
         _made(model, structure, old.symbols, call_at, Changes(), own), own, Changes(), ()
     )
     values = {**sizes, "p": ranks}
-    found = _predicted(
-        _made(model, structure, values, call_at, changes, host), host, changes, notes
-    )
-    return ReportPrediction(found, recorded, roles.found, values, host)
+    at = _made(model, structure, values, call_at, changes, host)
+    found = _predicted(at, host, changes, notes)
+    peak = at.peak(_workspace()) if changes.dtype is None else None
+    largest = _largest(made, values, changes.memory_bytes) if peak is not None else None
+    return ReportPrediction(found, recorded, roles.found, values, host, peak, largest)
+
+
+def _workspace() -> int:
+    said = usual()["memory"]
+    return int(said["threads"] * said["cublas_bytes"])
+
+
+def _largest(
+    made: Callable[[Mapping[str, int]], PredictedStep],
+    values: Mapping[str, int],
+    memory_bytes: int | None,
+) -> int | None:
+    """The largest batch whose peak fits; None without a batch or the size of the memory."""
+    if memory_bytes is None or "batch" not in values:
+        return None
+    room = memory_bytes - usual()["memory"]["context_bytes"]
+
+    def fits(batch: int) -> bool:
+        peak = made({**values, "batch": batch}).peak(_workspace())
+        return peak is not None and peak.bytes <= room
+
+    low, high = 0, 1
+    while high <= _MOST_BATCH and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def _ratio_of_time(

@@ -11,6 +11,7 @@ from typing import Final
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.machine import Machine
 from perfmodel.models.hosts import BETWEEN_HOSTS, CALLS_DIFFER
+from perfmodel.models.lifetimes import RESULT, Peak, Tensor, peak_of
 from perfmodel.models.model import Z90
 from perfmodel.models.operator_times import Baseline, Factors, Timer
 from perfmodel.models.recorded import RecordedCall, RecordedStep, Size
@@ -29,6 +30,7 @@ _FIRST_BUCKET_BYTES: Final = 1 << 20
 _BUCKET_BYTES: Final = 25 << 20
 """Gradients that DistributedDataParallel reduces at once (bucket_cap_mb=25, the first 1 MiB)."""
 _ELEMENT_BYTES: Final = (2, 4)
+_PARAMETER_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +376,40 @@ class PredictedStep:
             found = replace(found, gpu_s=seconds)
         table[key] = count + 1, found
         return found.gpu_s
+
+    def peak(self, workspace_bytes: int) -> Peak | None:
+        """Most memory of the step; None where the report does not say who reads which tensor.
+
+        DistributedDataParallel copies gradients into buckets, as many bytes again. What FSDP
+        shares among ranks is not counted.
+        """
+        step, elements = self.structure.step, self._parameters()[0]
+        updating = next((step.calls[i] for i in step.order if self._lists(step.calls[i])), None)
+        phases = [step.calls[i].phase for i in step.order]
+        if not step.tensors or updating is None or "backward" not in phases or self.sharded:
+            return None
+        weights = round(_PARAMETER_BYTES * elements)
+        buckets = {"buckets": weights} if self.values["p"] > 1 else {}
+        done = len(phases) - 1 - phases[::-1].index("backward")
+        return peak_of(
+            step.tensors, [self._tensor_bytes(t) for t in step.tensors], self.places,
+            (done, len(phases) - 1), weights, self._lists(updating) - 2,
+            {"workspace": workspace_bytes, **buckets},
+        )  # fmt: skip
+
+    def _lists(self, call: RecordedCall) -> int:
+        """Lists of tensors that an optimizer's call takes: parameters, gradients, its states."""
+        depth = int(call.said.get("depth") or 4)
+        return depth if updates(call) and len(call.sizes) > 2 and depth > 1 else 0
+
+    def _tensor_bytes(self, tensor: Tensor) -> int:
+        call = self.structure.step.calls[self.structure.step.order[tensor.seen]]
+        sizes = self.structure.sizes_at(tensor.seen, self.values)
+        size: Size = sizes[tensor.argument]
+        if tensor.argument == RESULT:
+            one = replace(call, arguments=self.structure.arguments_at(call, sizes))
+            size = (self.call_at(one, sizes).shape or (0, 0, 0))[:2]
+        return tensor.item_bytes * math.prod(size)
 
     def counted(self) -> tuple[int, float]:
         """Launches and seconds of the step's kernels."""

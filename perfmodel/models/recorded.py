@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from perfmodel.models.lifetimes import Tensor
 
 Size = tuple[int, ...]
 
@@ -93,6 +95,8 @@ class RecordedStep:
         Of every call of `order`, whether the host waits for the GPU before it launches it.
     host_noise : float
         How unsure the host's times are without the profiler, a standard deviation of logarithms.
+    tensors : tuple of Tensor
+        Of the order; empty where the recording does not say what made operators' arguments.
     """
 
     source: str
@@ -109,8 +113,20 @@ class RecordedStep:
     host_s: tuple[float, ...] = ()
     waits: tuple[bool, ...] = ()
     host_noise: float = 0.0
+    tensors: tuple[Tensor, ...] = ()
 
     @property
     def ranks(self) -> int:
         """Ranks that it ran on."""
         return self.symbols.get("p", 1)
+
+
+def parameters_of(calls: Sequence[RecordedCall]) -> frozenset[Size]:
+    """Shapes of parameters, as the optimizer has them."""
+    found: set[Size] = set()
+    for call in calls:
+        if call.phase == "optimizer" and len(call.sizes) > 2:
+            lists = max(int(call.said.get("depth") or 4), 1)
+            shapes = [s for s in call.sizes if s]
+            found.update(shapes[: len(shapes) // lists])
+    return frozenset(found)

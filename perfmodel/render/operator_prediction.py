@@ -137,12 +137,24 @@ def report_prediction(found: ReportPrediction) -> Result:
         else "host: the report's; --timed and --anchor describe another, and narrow the interval"
     )
     first, *others = shown.text
+    assert isinstance(first, list)
     return Result(
-        [[line, known], first, roles, *others],
+        [[line, known], [*first, *_memory(found)], roles, *others],
         lambda: report_document(found),
         tables=(roles, *(shown.tables or ())),
         warnings=found.step.warnings,
     )
+
+
+def _memory(found: ReportPrediction) -> list[str]:
+    """Say the peak of memory, what is alive at it, and the largest batch that fits."""
+    if found.peak is None:
+        return []
+    parts = ", ".join(f"{si(n, 'B')} {kind}" for kind, n in found.peak.by_kind.items() if n)
+    lines = [f"peak memory {si(found.peak.bytes, 'B')}: {parts}"]
+    if found.largest_batch is not None:
+        lines.append(f"largest batch that fits the GPU: {found.largest_batch}")
+    return lines
 
 
 def report_document(found: ReportPrediction) -> dict[str, Any]:
@@ -152,7 +164,9 @@ def report_document(found: ReportPrediction) -> dict[str, Any]:
         "roles": [pick(role, "name value certainty why") for role in found.roles],
         "recorded": pick(found.recorded, "sizes step_s low_s high_s bound"),
         "host": pick(found.host, "factor evidence"),
-        "peak_bytes": None,
+        "peak_bytes": None if found.peak is None else found.peak.bytes,
+        "peak_bytes_by_kind": None if found.peak is None else dict(found.peak.by_kind),
+        "largest_batch": found.largest_batch,
     }
 
 

@@ -147,6 +147,8 @@ def test_one_report_predicts_as_the_contract_says() -> None:
     assert found["low_s"] < found["step_s"] < found["high_s"]
     assert found["sizes"]["batch"] == 24
     assert found["sizes"]["p"] == 2
+    assert found["peak_bytes"] == sum(found["peak_bytes_by_kind"].values())
+    assert found["largest_batch"] > 24
     roles = {role["name"]: role for role in found["roles"]}
     assert roles["batch"]["value"] == 12
     assert roles["batch"]["certainty"] == "sure"

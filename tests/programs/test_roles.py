@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,6 +17,7 @@ from perfmodel.models.one_report import (
     ReportPrediction,
     TimedStep,
     predict_report,
+    usual,
 )
 from perfmodel.models.operator_times import Baseline
 from perfmodel.models.recorded import RecordedStep
@@ -25,6 +27,7 @@ from perfmodel.programs.pytorch.program import PyTorchOperators
 from perfmodel.readers import read
 
 PROGRAMS = Path(__file__).parents[2] / "profiles" / "programs"
+ONE = Path(__file__).parents[2] / "benchmarks" / "results" / "one"
 OPERATORS = PyTorchOperators()
 
 
@@ -228,3 +231,49 @@ def test_reports_without_sizes_or_calls_are_refused() -> None:
     with pytest.raises(ModelError, match="calls to CUDA"):
         predict_report(replace(step, host_s=()), roles("gpt_shapes"), {}, baseline(),
                        OPERATORS.call_at, Changes())  # fmt: skip
+
+
+@pytest.mark.parametrize("file", ["measured_h200", "measured_h100"])
+def test_peaks_of_memory_are_those_of_the_allocator(file: str) -> None:
+    """26 steps of other sizes, whose peaks torch.cuda.max_memory_allocated() measured."""
+    errors = []
+    for row in json.loads((ONE / f"{file}.json").read_text(encoding="utf-8")):
+        peak = predicted(row["report"], **row["changed"]).peak
+        assert peak is not None
+        assert peak.bytes == sum(peak.by_kind.values())
+        errors.append(abs(peak.bytes / row["peak_bytes"] - 1))
+    assert sum(errors) / len(errors) < 0.02
+    assert max(errors) < 0.05
+
+
+def test_parameters_and_states_are_exact() -> None:
+    """AdamW keeps two tensors of every parameter, of which the truth has the number."""
+    peak = predicted("gpt_shapes").peak
+    assert peak is not None
+    assert peak.by_kind["parameters"] == 4 * 40224640
+    assert peak.by_kind["optimizer"] == 2 * 4 * 40224640
+
+
+def test_the_largest_batch_fits_and_the_next_does_not() -> None:
+    room = 20_000_000_000
+    changes = Changes(memory_bytes=room)
+    largest = predicted("gpt_shapes", changes).largest_batch
+    assert largest is not None
+    for batch, fits in ((largest, True), (largest + 1, False)):
+        peak = predicted("gpt_shapes", batch=batch).peak
+        assert peak is not None
+        assert (peak.bytes + usual()["memory"]["context_bytes"] <= room) is fits
+
+
+def test_buckets_of_gradients_are_as_large_as_the_parameters() -> None:
+    one, two = (predicted("gpt_shapes", p=p).peak for p in (1, 2))
+    assert one is not None
+    assert two is not None
+    assert two.bytes - one.bytes == one.by_kind["parameters"]
+
+
+def test_a_report_that_says_no_makers_has_no_peak() -> None:
+    step = replace(recorded("gpt_shapes"), tensors=())
+    found = predict_report(step, roles("gpt_shapes"), {}, baseline(), OPERATORS.call_at, Changes())
+    assert found.peak is None
+    assert found.largest_batch is None
