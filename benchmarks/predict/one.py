@@ -54,6 +54,7 @@ class Case:
     gpu: str = "NVIDIA H200"
     peak_bytes: int | None = None
     anchors: tuple[str | TimedStep, ...] = ()
+    compiled: bool = False
 
 
 @cache
@@ -105,6 +106,19 @@ def known() -> Iterator[Case]:
             for row in rows:
                 times = sorted(row["step_s"])
                 yield Case(group, report, row["sizes"], times[len(times) // 2], row["gpu"])
+
+
+def compiled() -> Iterator[Case]:
+    """GPTs under torch.compile, from reports of eager ones."""
+    for report in ("gpt_shapes", "gpt_modules", "gpt_both"):
+        for path in sorted(GPT.glob("*_compiled*.json")):
+            for row in (
+                json.loads(path.read_text(encoding="utf-8")) if "2" not in path.stem[-1] else ()
+            ):
+                times = sorted(row["step_s"])
+                group = f"compiled, {'tuned' if 'calibration' in path.stem else row['gpu']}"
+                yield Case(group, report, row["sizes"], times[len(times) // 2], row["gpu"],
+                           compiled=True)  # fmt: skip
 
 
 def new() -> Iterator[Case]:
@@ -185,7 +199,9 @@ def main() -> None:
         rows = [predicted(Case("new", report, changed, None)) for report, changed in CASES]
         given.predict.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
         return
-    cases = [c for c in (*known(), *new()) if not given.groups or c.group in given.groups]
+    cases = [
+        c for c in (*known(), *compiled(), *new()) if not given.groups or c.group in given.groups
+    ]
     rows = [predicted(c) for c in (*cases, *visits())] + [*anchored(cases)]
     if given.all:
         for r in rows:

@@ -95,6 +95,7 @@ def predict_report(
     names: Sequence[str],
     gpu: str | None,
     graphs: bool,
+    compiled: bool,
     timed: Sequence[str],
 ) -> None:
     """Predict a step of other sizes from one report, and what is known of the host."""
@@ -119,7 +120,8 @@ def predict_report(
     gpu_bytes = next((g.memory_bytes for g in trace.gpus), None)
     if other is not None:
         gpu_bytes = other.machine.capacity_bytes.get("hbm")
-    changes = Changes(other, options.get("dtype"), graphs, gpu_bytes and int(gpu_bytes))
+    changes = Changes(other, options.get("dtype"), graphs, compiled,
+                      gpu_bytes and int(gpu_bytes))  # fmt: skip
     found = predict_report(step, roles, given, _baseline_of(step.gpu, trace.gpus),
                            operators.call_at, changes,
                            (*anchors, *map(_timed_step, timed)))  # fmt: skip

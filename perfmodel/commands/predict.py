@@ -25,6 +25,9 @@ from perfmodel.programs import model_of_sizes, program_of_sizes
     "--graphs", is_flag=True, help="Replay the report's step as a CUDA graph: one launch."
 )
 @click.option(
+    "--compile", "compiled", is_flag=True, help="The report's program under torch.compile."
+)
+@click.option(
     "--timed", multiple=True, metavar="[NAME=N,...:]SECONDS",
     help="A step's time without a profiler on the host to predict, at the report's sizes or "
     "others; repeatable.",
@@ -78,7 +81,7 @@ def predict(
     from perfmodel.models.predict import predict as predict_case
     from perfmodel.render import predict as shown
 
-    of_report = {key: options.pop(key) for key in ("names", "gpu", "graphs", "timed")}
+    of_report = {key: options.pop(key) for key in ("names", "gpu", "graphs", "compiled", "timed")}
     if (report is None) == (path is None):
         raise click.UsageError("expected a REPORT, or a model by --model; give one of them")
     if report is not None:
@@ -86,7 +89,9 @@ def predict(
         return
     assert path is not None
     if any(of_report.values()):
-        raise click.UsageError("--name, --gpu, --graphs and --timed: of a REPORT; got a model")
+        raise click.UsageError(
+            "--name, --gpu, --graphs, --compile and --timed: of a REPORT; got a model"
+        )
     if is_operators(path):
         _operators.predict(path, fmt, out, options)
         return

@@ -29,8 +29,8 @@ class Tensor:
     ----------
     made : int
         Call that writes it; `HELD` for an input of the step.
-    last : int
-        Last call that reads it.
+    readers : tuple of int
+        Calls that read it, in order.
     seen, argument : int
         Call and argument that have its size; `RESULT` for that of a product.
     item_bytes : int
@@ -39,11 +39,16 @@ class Tensor:
     """
 
     made: int
-    last: int
+    readers: tuple[int, ...]
     seen: int
     argument: int
     item_bytes: int
     gradient: bool = False
+
+    @property
+    def last(self) -> int:
+        """Last call that reads it."""
+        return max(self.readers, default=self.made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +118,32 @@ def peak_of(
         **more,
     }
     return Peak(sum(by_kind.values()), by_kind)
+
+
+def saved_by_fusion(
+    tensors: Sequence[Tensor], each_bytes: Sequence[int], group: Sequence[int]
+) -> dict[int, int]:
+    """Bytes that groups of calls need not move if each group is one kernel.
+
+    A group reads what others wrote once, keeps what it writes for itself in registers, and writes
+    what others read.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+    each_bytes : sequence of int
+        Of one of each.
+    group : sequence of int
+        Of every call of the order; negative for calls that stay alone.
+    """
+    saved: dict[int, int] = {}
+    for tensor, size in zip(tensors, each_bytes, strict=True):
+        own = group[tensor.made] if tensor.made != HELD else -1
+        readers = Counter(group[k] for k in tensor.readers)
+        for one, count in readers.items():
+            if one >= 0:
+                again = count if one == own else count - 1
+                saved[one] = saved.get(one, 0) + again * size
+        if own >= 0 and not tensor.gradient and {*readers} == {own}:
+            saved[own] = saved.get(own, 0) + size
+    return saved

@@ -55,6 +55,8 @@ class Changes:
         Data type of GEMMs and attention.
     graphs : bool
         Whether the step is replayed as a CUDA graph: the host launches once.
+    compiled : bool
+        Whether torch.compile makes one kernel of what lies between two products.
     memory_bytes : int or None
         Of the GPU to predict.
     """
@@ -62,6 +64,7 @@ class Changes:
     machine: Baseline | None = None
     dtype: str | None = None
     graphs: bool = False
+    compiled: bool = False
     memory_bytes: int | None = None
 
 
@@ -174,6 +177,8 @@ def predict_report(
                 f"{one.source}: expected a report with calls to CUDA, which say what the host "
                 f"takes; got none; record with nsys profile -t cuda,nvtx"
             )
+    if changes.compiled:
+        _check_compiles(step)
     sizes, notes = roles.sizes_at(given)
     ranks = given.get("p", step.ranks)
     depth = "n_layer" if "n_layer" in sizes else ""
@@ -201,6 +206,20 @@ def predict_report(
     peak = at.peak(_workspace()) if changes.dtype is None else None
     largest = _largest(made, values, changes.memory_bytes) if peak is not None else None
     return ReportPrediction(found, recorded, roles.found, values, host, peak, largest)
+
+
+def _check_compiles(step: RecordedStep) -> None:
+    if any(call.name.startswith("triton_") for call in step.calls):
+        raise ModelError(
+            f"{step.source}: expected a report of an eager program to predict --compile; got one "
+            f"of a compiled one; leave --compile out"
+        )
+    if not step.tensors:
+        raise ModelError(
+            f"{step.source}: expected a report that says which operator made what another reads, to "
+            f"predict --compile; got none; record with nsys profile "
+            f"--pytorch=autograd-shapes-nvtx"
+        )
 
 
 def _workspace() -> int:
@@ -322,7 +341,7 @@ def _made(
         scale = host.factor * said["graphs"]["launch_s"] / max(sum(step.host_s), 1e-9)
     recorded = model.baseline if changes.machine is not None else None
     timer = Timer(changes.machine or model.baseline, model.factors, recorded)
-    return PredictedStep(model, structure, values, timer, call_at, scale)
+    return PredictedStep(model, structure, values, timer, call_at, scale, fuses=changes.compiled)
 
 
 def _predicted(
@@ -335,7 +354,8 @@ def _predicted(
         notes += (f"a CUDA graph launches the step's {launches} operations at once",)
     other = changes.machine is not None
     elsewhere = BETWEEN_HOSTS[0] if other and not host.evidence else 0.0
-    made.host_error = math.hypot(elsewhere, noise, host.noise)
-    made.gpu_error = math.hypot(said["gpu"]["other"] if other else 0.0, noise)
+    fused = said["compile"]["noise"] if changes.compiled else 0.0
+    made.host_error = math.hypot(elsewhere, noise, host.noise, fused)
+    made.gpu_error = math.hypot(said["gpu"]["other"] if other else 0.0, noise, fused)
     found = made.predicted((step,))
     return replace(found, warnings=(*notes, *found.warnings))

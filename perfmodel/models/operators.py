@@ -11,7 +11,7 @@ from typing import Final
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.machine import Machine
 from perfmodel.models.hosts import BETWEEN_HOSTS, CALLS_DIFFER
-from perfmodel.models.lifetimes import RESULT, Peak, Tensor, peak_of
+from perfmodel.models.lifetimes import RESULT, Peak, Tensor, peak_of, saved_by_fusion
 from perfmodel.models.model import Z90
 from perfmodel.models.operator_times import Baseline, Factors, Timer
 from perfmodel.models.recorded import RecordedCall, RecordedStep, Size
@@ -31,6 +31,9 @@ _BUCKET_BYTES: Final = 25 << 20
 """Gradients that DistributedDataParallel reduces at once (bucket_cap_mb=25, the first 1 MiB)."""
 _ELEMENT_BYTES: Final = (2, 4)
 _PARAMETER_BYTES: Final = 4
+_FUSED: Final = "(fused)"
+_WHOLE: Final = ("sum", "softmax")
+"""Sums over rows read what they sum up in a kernel of their own, or twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +255,10 @@ class PredictedStep:
         timer: Timer,
         call_at: CallAt,
         host_scale: float | None,
+        *,
+        fuses: bool = False,
     ) -> None:
+        self.fuses = fuses
         self.model, self.structure, self.values, self.timer = model, structure, values, timer
         self.call_at, self.host_scale = call_at, host_scale or 1.0
         self.gpu_error = 0.0
@@ -313,6 +319,7 @@ class PredictedStep:
         ready = self._buckets() if bucketed else {}
         done: list[Operation] = []
         joined = False
+        group: list[tuple[RecordedCall, tuple[Size, ...], Operation]] = []
         for i, (call, sizes) in enumerate(self.calls):
             if call.kind == "communication":
                 if not bucketed:
@@ -322,6 +329,11 @@ class PredictedStep:
             joins = updates(call) and not joined
             joined |= joins
             done.append(Operation(host_s[i], seconds, call.launches, "", joins, waits[i]))
+            if self.fuses and self._fusible(call):
+                group.append((call, sizes, done.pop()))
+                if i + 1 == len(self.calls) or not self._fusible(self.calls[i + 1][0]):
+                    done.append(self._fused(group, self.places[i], table))
+                    group = []
             for size in ready.get(i, ()):
                 done += self._copied(size)
                 done.append(self._collective("NCCL AllReduce", size, "reduce", 0.0))
@@ -329,6 +341,56 @@ class PredictedStep:
             first = next((k for k, o in enumerate(done) if o.joins), len(done))
             done[first:first] = self._copied(sum(map(sum, ready.values())))
         return done
+
+    def _fusible(self, call: RecordedCall) -> bool:
+        """Whether torch.compile makes one kernel of a call and its neighbours."""
+        whole = any(word in call.name for word in _WHOLE)
+        return call.kind in ("memory", "unknown") and not (updates(call) or call.flops or whole)
+
+    @cached_property
+    def _groups(self) -> list[int]:
+        """Of every recorded place its group of calls that are fused, -1 of others."""
+        step, found, count = self.structure.step, [], 0
+        for i in step.order:
+            fusible = self._fusible(step.calls[i])
+            count += not fusible
+            found.append(count if fusible else -1)
+        return found
+
+    @cached_property
+    def _saved(self) -> dict[int, int]:
+        """Bytes that each group does not move."""
+        tensors = self.structure.step.tensors
+        sizes = [self._tensor_bytes(tensor) for tensor in tensors]
+        return saved_by_fusion(tensors, sizes, self._groups)
+
+    def _fused(
+        self,
+        group: Sequence[tuple[RecordedCall, tuple[Size, ...], Operation]],
+        place: int,
+        table: _Table,
+    ) -> Operation:
+        """One kernel in place of a group of calls: its bytes at the rate at which these move theirs."""
+        moved = apart = moving = 0.0
+        for call, sizes, one in group:
+            key = (call.name, call.phase, call.kind, sizes)
+            count, made = table.pop(key)
+            if count > 1:
+                table[key] = count - 1, made
+            moved += made.bytes
+            apart += one.gpu_s
+            moving += self.timer.baseline.memory_s(made.bytes)
+        left = max(moved - self._saved.get(self._groups[place], 0), 0.0)
+        seconds = min(self.timer.baseline.memory_s(left) * apart / moving, apart)
+        first, _, operation = group[0]
+        call = replace(first, name=_FUSED, kind="memory", sizes=(), bytes=left, gpu_s=seconds)
+        key = (_FUSED, first.phase, "memory", ())
+        count, before = table.get(key, (0, call))
+        mean = (before.gpu_s * count + seconds) / (count + 1)
+        table[key] = count + 1, replace(call, gpu_s=mean)
+        host_s = max(one.host_s for _, _, one in group)
+        waits = any(one.waits for _, _, one in group)
+        return replace(operation, host_s=host_s, gpu_s=seconds, launches=1, waits=waits)
 
     def _host_s(self) -> list[float]:
         """Host seconds of every call: by the model's steps of known time, else as recorded."""

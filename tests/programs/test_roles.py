@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -277,3 +278,37 @@ def test_a_report_that_says_no_makers_has_no_peak() -> None:
     found = predict_report(step, roles("gpt_shapes"), {}, baseline(), OPERATORS.call_at, Changes())
     assert found.peak is None
     assert found.largest_batch is None
+
+
+def test_compiled_steps_of_the_gpu_are_near_those_timed() -> None:
+    """GPTs under torch.compile whose step the GPU sets, on an H200."""
+    errors = []
+    for half in ("even", "odd"):
+        path = ONE.parent / "gpt" / f"measured_h200_compiled1_{half}.json"
+        for row in json.loads(path.read_text(encoding="utf-8")):
+            found = predicted("gpt_shapes", Changes(compiled=True), **row["sizes"]).step
+            if found.bound == "GPU":
+                errors.append(found.step_s / statistics.median(row["step_s"]) - 1)
+    assert len(errors) >= 6
+    assert sum(map(abs, errors)) / len(errors) < 0.08
+
+
+def test_compiling_moves_fewer_bytes_and_launches_less() -> None:
+    eager = predicted("gpt_shapes", batch=48)
+    compiled = predicted("gpt_shapes", Changes(compiled=True), batch=48)
+    assert compiled.step.by_kind["memory"] < 0.9 * eager.step.by_kind["memory"]
+    for kind in ("gemm", "attention"):
+        assert compiled.step.by_kind[kind] == pytest.approx(eager.step.by_kind[kind])
+    assert compiled.step.lanes.host_s < eager.step.lanes.host_s
+    assert compiled.step.lanes.gpu_s == pytest.approx(
+        sum(compiled.step.by_kind.values()), rel=0.05
+    )  # the table and the lanes are of the same kernels
+
+
+def test_what_is_compiled_already_is_refused() -> None:
+    with pytest.raises(ModelError, match="leave --compile out"):
+        predicted("gpt_compiled_shapes", Changes(compiled=True))
+    step = replace(recorded("gpt_shapes"), tensors=())
+    with pytest.raises(ModelError, match="which operator made"):
+        predict_report(step, roles("gpt_shapes"), {}, baseline(), OPERATORS.call_at,
+                       Changes(compiled=True))  # fmt: skip

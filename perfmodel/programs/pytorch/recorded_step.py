@@ -185,7 +185,7 @@ def _tensors(
     """
     place = {who: k for k, who in enumerate(owners) if who >= 0}
     made = found.calls.made
-    last, seen = dict[tuple[int, int], int](), dict[tuple[int, int], tuple[int, int]]()
+    readers, seen = dict[tuple[int, int], list[int]](), dict[tuple[int, int], tuple[int, int]]()
     inputs = dict[tuple[int, ...], Tensor]()
     written = dict[int, tuple[int, int]]()
     weights = parameters_of(calls)
@@ -195,11 +195,11 @@ def _tensors(
             size = call.sizes[i] if i < call.arguments else ()
             flows |= maker >= 0
             if maker == OUTSIDE and size and call.phase == "forward" and size not in weights:
-                inputs.setdefault(size, Tensor(HELD, k, k, i, _item_bytes(call, i)))
+                inputs.setdefault(size, Tensor(HELD, (k,), k, i, _item_bytes(call, i)))
             if maker not in place or call.phase == "optimizer":
                 continue
             root = written.get(place[maker], (place[maker], max(output, 0)))
-            last[root] = k
+            readers.setdefault(root, []).append(k)
             if i == 0 and call.name.endswith("_"):
                 written[k] = root
             if size and numel(size) > numel(_size(calls, seen.get(root))):
@@ -207,22 +207,22 @@ def _tensors(
     if not flows:
         return ()
     tensors = [*inputs.values()]
-    for (k, output), end in last.items():
+    for (k, output), reading in readers.items():
         if (k, output) not in seen:
             continue
         at, i = seen[k, output]
         item = _item_bytes(calls[at], i)
         if calls[k].kind == "gemm" and calls[k].shape:
             at, i = k, RESULT
-        tensors.append(Tensor(k, end, at, i, item))
-    read = {k for k, _ in last} | {*written}
+        tensors.append(Tensor(k, tuple(reading), at, i, item))
+    read = {k for k, _ in readers} | {*written}
     for k, call in enumerate(calls):
         if call.phase != "backward" or k in read or not call.sizes:
             continue
         shape = call.shape[:2] if call.kind == "gemm" and call.shape else call.sizes[0]
         if shape in weights or shape[::-1] in weights:
             i = RESULT if call.kind == "gemm" else 0
-            tensors.append(Tensor(k, k, k, i, _PARAMETER_BYTES, gradient=True))
+            tensors.append(Tensor(k, (), k, i, _PARAMETER_BYTES, gradient=True))
     return tuple(tensors)
 
 
