@@ -84,7 +84,7 @@ def predicted(case: Case) -> dict[str, Any]:
         case.changed,
         baseline(step.gpu),
         PyTorchOperators().call_at,
-        Changes(other),
+        Changes(other, compiled=case.compiled),
         anchors,
     )
     peak, found = whole.peak, whole.step
@@ -112,9 +112,9 @@ def compiled() -> Iterator[Case]:
     """GPTs under torch.compile, from reports of eager ones."""
     for report in ("gpt_shapes", "gpt_modules", "gpt_both"):
         for path in sorted(GPT.glob("*_compiled*.json")):
-            for row in (
-                json.loads(path.read_text(encoding="utf-8")) if "2" not in path.stem[-1] else ()
-            ):
+            for row in json.loads(path.read_text(encoding="utf-8")):
+                if row["sizes"].get("p", 1) > 1:  # DistributedDataParallel splits the graph
+                    continue
                 times = sorted(row["step_s"])
                 group = f"compiled, {'tuned' if 'calibration' in path.stem else row['gpu']}"
                 yield Case(group, report, row["sizes"], times[len(times) // 2], row["gpu"],
@@ -199,9 +199,8 @@ def main() -> None:
         rows = [predicted(Case("new", report, changed, None)) for report, changed in CASES]
         given.predict.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
         return
-    cases = [
-        c for c in (*known(), *compiled(), *new()) if not given.groups or c.group in given.groups
-    ]
+    cases = [*known(), *compiled(), *new()]
+    cases = [c for c in cases if not given.groups or c.group in given.groups]
     rows = [predicted(c) for c in (*cases, *visits())] + [*anchored(cases)]
     if given.all:
         for r in rows:

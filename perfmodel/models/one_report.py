@@ -24,6 +24,7 @@ from perfmodel.models.lifetimes import Peak
 from perfmodel.models.operator_times import Baseline, Timer, factors_of
 from perfmodel.models.operators import (
     CallAt,
+    Network,
     OperatorModel,
     OperatorPrediction,
     PredictedStep,
@@ -116,7 +117,7 @@ class ReportPrediction:
     host : HostRatio
     peak : Peak or None
         Most memory of PyTorch's allocator; None where the report does not say which operator reads
-        what another made, or another data type was asked for.
+        what another made, or another data type or torch.compile was asked for.
     largest_batch : int or None
         That fits the GPU besides CUDA's context, without what the allocator loses by cutting.
     """
@@ -203,7 +204,11 @@ def predict_report(
     values = {**sizes, "p": ranks}
     at = _made(model, structure, values, call_at, changes, host)
     found = _predicted(at, host, changes, notes)
-    peak = at.peak(_workspace()) if changes.dtype is None else None
+    same = changes.dtype is None and not changes.compiled
+    peak = at.peak(_workspace()) if same else None
+    if peak is not None and changes.memory_bytes is not None and peak.bytes > changes.memory_bytes:
+        said = f"the GPU has {si(changes.memory_bytes, 'B')} of memory; the step needs "
+        found = replace(found, warnings=(*found.warnings, said + si(peak.bytes, "B")))
     largest = _largest(made, values, changes.memory_bytes) if peak is not None else None
     return ReportPrediction(found, recorded, roles.found, values, host, peak, largest)
 
@@ -216,8 +221,8 @@ def _check_compiles(step: RecordedStep) -> None:
         )
     if not step.tensors:
         raise ModelError(
-            f"{step.source}: expected a report that says which operator made what another reads, to "
-            f"predict --compile; got none; record with nsys profile "
+            f"{step.source}: expected a report that says which operator made what another reads; "
+            f"got none, so that --compile cannot be predicted; record with nsys profile "
             f"--pytorch=autograd-shapes-nvtx"
         )
 
@@ -306,6 +311,7 @@ def _model(
     wires = {
         name: Wire(w["alpha_s"], w["beta_s_per_byte"]) for name, w in said["collectives"].items()
     }
+    network = Network(**said["network"])
     return OperatorModel(
         program="",
         gpu=step.gpu,
@@ -314,6 +320,7 @@ def _model(
         factors=factors_of(calls, baseline),
         host={},
         wires=wires,
+        network=network,
         contention=said["ranks"]["contention"],
         gap_s=step.gap_s or said["gpu"]["gap_s"],
         gpu_noise=said["gpu"]["noise"],

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Final
 
 from perfmodel.base.errors import ModelError
+from perfmodel.base.units import si
 from perfmodel.machines.machine import Machine
 from perfmodel.models.hosts import BETWEEN_HOSTS, CALLS_DIFFER
 from perfmodel.models.lifetimes import RESULT, Peak, Tensor, peak_of, saved_by_fusion
@@ -63,6 +64,14 @@ class Wire:
     beta_s_per_byte: float
 
 
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Between nodes: how many GPUs a node has, and seconds per byte that each sends to others."""
+
+    gpus_per_node: int
+    beta_s_per_byte: float
+
+
 @dataclass(frozen=True)
 class OperatorModel:
     """What predicts the steps of one program.
@@ -89,6 +98,8 @@ class OperatorModel:
         Standard deviations of logarithms.
     take : tuple of str
         Products of symbols that are meant where the reports allow several.
+    network : Network or None
+        Between nodes; None where collectives are as fast as among the reports' ranks.
     """
 
     program: str
@@ -104,6 +115,7 @@ class OperatorModel:
     gpu_noise: float = GPU_NOISE
     host_noise: float = HOST_NOISE
     take: tuple[str, ...] = ()
+    network: Network | None = None
 
     @cached_property
     def structures(self) -> tuple[Structure, ...]:
@@ -370,7 +382,7 @@ class PredictedStep:
         place: int,
         table: _Table,
     ) -> Operation:
-        """One kernel in place of a group of calls: its bytes at the rate at which these move theirs."""
+        """One kernel in place of a group of calls, which moves its bytes at their rate."""
         moved = apart = moving = 0.0
         for call, sizes, one in group:
             key = (call.name, call.phase, call.kind, sizes)
@@ -386,8 +398,11 @@ class PredictedStep:
         call = replace(first, name=_FUSED, kind="memory", sizes=(), bytes=left, gpu_s=seconds)
         key = (_FUSED, first.phase, "memory", ())
         count, before = table.get(key, (0, call))
-        mean = (before.gpu_s * count + seconds) / (count + 1)
-        table[key] = count + 1, replace(call, gpu_s=mean)
+        mean_s, mean_bytes = (
+            (old * count + new) / (count + 1)
+            for old, new in ((before.gpu_s, seconds), (before.bytes, left))
+        )
+        table[key] = count + 1, replace(call, gpu_s=mean_s, bytes=mean_bytes)
         host_s = max(one.host_s for _, _, one in group)
         waits = any(one.waits for _, _, one in group)
         return replace(operation, host_s=host_s, gpu_s=seconds, launches=1, waits=waits)
@@ -541,8 +556,18 @@ class PredictedStep:
         wire = self.model.wires.get(name) or Wire(2e-5, 1 / 2e11)
         ranks = self.values["p"]
         seconds = wire.alpha_s * max(math.log2(ranks), 1.0)
-        seconds += sent_bytes(name, size, ranks) * wire.beta_s_per_byte
+        seconds += sent_bytes(name, size, ranks) * max(wire.beta_s_per_byte, self._network_beta())
         return Operation(launch_s, seconds, 1, kind)
+
+    def _network_beta(self) -> float:
+        """Seconds per byte of a ring's slowest link; 0 within one node.
+
+        Each GPU has an adapter of its own, and NCCL has a ring for each adapter.
+        """
+        network = self.model.network
+        if network is None or self.values["p"] <= network.gpus_per_node:
+            return 0.0
+        return network.beta_s_per_byte
 
     def _buckets(self) -> dict[int, list[float]]:
         """Bytes of every bucket of gradients, by the call after which it is ready."""
@@ -590,6 +615,13 @@ class PredictedStep:
                     f"{name} = {value} is an extrapolation: the reports have {limit}; calibrate "
                     f"with one nearer to it"
                 )
+        network = self.model.network
+        if network is not None and self._network_beta():
+            found.append(
+                f"p = {self.values['p']}: more than the {network.gpus_per_node} GPUs of a node; "
+                f"the network is taken to send {si(1 / network.beta_s_per_byte, 'B/s')} per GPU, "
+                f"as data sheets say; record on several nodes"
+            )
         if self.structure.unresolved:
             shown = ", ".join(self.structure.unresolved[:3])
             found.append(f"no product of symbols is {shown}: kept as recorded")

@@ -149,6 +149,10 @@ def test_one_report_predicts_as_the_contract_says() -> None:
     assert found["sizes"]["p"] == 2
     assert found["peak_bytes"] == sum(found["peak_bytes_by_kind"].values())
     assert found["largest_batch"] > 24
+    assert found["samples_per_s"] == pytest.approx(2 * 24 / found["step_s"])
+    assert found["tokens_per_s"] == pytest.approx(384 * found["samples_per_s"])
+    flops = sum(row["flops"] for row in found["operators"])
+    assert found["flops_per_s"] == pytest.approx(2 * flops / found["step_s"])
     roles = {role["name"]: role for role in found["roles"]}
     assert roles["batch"]["value"] == 12
     assert roles["batch"]["certainty"] == "sure"

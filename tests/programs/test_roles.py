@@ -273,6 +273,19 @@ def test_buckets_of_gradients_are_as_large_as_the_parameters() -> None:
     assert two.bytes - one.bytes == one.by_kind["parameters"]
 
 
+def test_a_step_that_does_not_fit_is_warned_of() -> None:
+    small = predicted("gpt_shapes", Changes(memory_bytes=2_000_000_000), batch=24).step
+    assert any("the step needs 3.10 GB" in said for said in small.warnings)
+    assert not predicted("gpt_shapes", Changes(memory_bytes=4_000_000_000)).step.warnings
+
+
+def test_nodes_are_joined_by_a_network_that_is_slower() -> None:
+    node, more = (predicted("gpt_shapes", batch=48, p=p).step for p in (8, 16))
+    assert more.lanes.communication_s > 3 * node.lanes.communication_s
+    assert any("GPUs of a node" in said for said in more.warnings)
+    assert not any("GPUs of a node" in said for said in node.warnings)
+
+
 def test_a_report_that_says_no_makers_has_no_peak() -> None:
     step = replace(recorded("gpt_shapes"), tensors=())
     found = predict_report(step, roles("gpt_shapes"), {}, baseline(), OPERATORS.call_at, Changes())
