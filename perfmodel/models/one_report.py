@@ -117,7 +117,8 @@ class ReportPrediction:
     host : HostRatio
     peak : Peak or None
         Most memory of PyTorch's allocator; None where the report does not say which operator reads
-        what another made, or another data type or torch.compile was asked for.
+        what another made (a trace of torch.profiler, a compiled program), or is of several ranks or
+        of an optimizer that is not fused, or another data type or torch.compile was asked for.
     largest_batch : int or None
         That fits the GPU besides CUDA's context, without what the allocator loses by cutting.
     """
@@ -178,8 +179,12 @@ def predict_report(
                 f"{one.source}: expected a report with calls to CUDA, which say what the host "
                 f"takes; got none; record with nsys profile -t cuda,nvtx"
             )
-    if changes.compiled:
-        _check_compiles(step)
+    if changes.compiled and not step.tensors:
+        raise ModelError(
+            f"{step.source}: expected a report that says which operator made what another reads; "
+            f"got none, so that --compile cannot be predicted; record the program without "
+            f"torch.compile by nsys profile --pytorch=autograd-shapes-nvtx"
+        )
     sizes, notes = roles.sizes_at(given)
     ranks = given.get("p", step.ranks)
     depth = "n_layer" if "n_layer" in sizes else ""
@@ -211,20 +216,6 @@ def predict_report(
         found = replace(found, warnings=(*found.warnings, said + si(peak.bytes, "B")))
     largest = _largest(made, values, changes.memory_bytes) if peak is not None else None
     return ReportPrediction(found, recorded, roles.found, values, host, peak, largest)
-
-
-def _check_compiles(step: RecordedStep) -> None:
-    if any(call.name.startswith("triton_") for call in step.calls):
-        raise ModelError(
-            f"{step.source}: expected a report of an eager program to predict --compile; got one "
-            f"of a compiled one; leave --compile out"
-        )
-    if not step.tensors:
-        raise ModelError(
-            f"{step.source}: expected a report that says which operator made what another reads; "
-            f"got none, so that --compile cannot be predicted; record with nsys profile "
-            f"--pytorch=autograd-shapes-nvtx"
-        )
 
 
 def _workspace() -> int:

@@ -31,7 +31,6 @@ _FIRST_BUCKET_BYTES: Final = 1 << 20
 _BUCKET_BYTES: Final = 25 << 20
 """Gradients that DistributedDataParallel reduces at once (bucket_cap_mb=25, the first 1 MiB)."""
 _ELEMENT_BYTES: Final = (2, 4)
-_PARAMETER_BYTES: Final = 4
 _FUSED: Final = "(fused)"
 _WHOLE: Final = ("sum", "softmax")
 """Sums over rows read what they sum up in a kernel of their own, or twice."""
@@ -457,27 +456,23 @@ class PredictedStep:
     def peak(self, workspace_bytes: int) -> Peak | None:
         """Most memory of the step; None where the report does not say who reads which tensor.
 
-        DistributedDataParallel copies gradients into buckets, as many bytes again. What FSDP
-        shares among ranks is not counted.
+        Known of eager programs of one rank with one fused optimizer, whose call lists parameters
+        and states. DistributedDataParallel copies gradients into buckets, as many bytes again.
         """
-        step, elements = self.structure.step, self._parameters()[0]
-        updating = next((step.calls[i] for i in step.order if self._lists(step.calls[i])), None)
-        phases = [step.calls[i].phase for i in step.order]
-        if not step.tensors or updating is None or "backward" not in phases or self.sharded:
+        step = self.structure.step
+        calls = [step.calls[i] for i in step.order]
+        fused = [call for call in calls if call.lists and "_fused_" in call.name]
+        phases = [call.phase for call in calls]
+        if not step.tensors or len(fused) != 1 or "backward" not in phases or step.ranks > 1:
             return None
-        weights = round(_PARAMETER_BYTES * elements)
+        weights = round(fused[0].said["items"][0] * self._parameters()[0])
         buckets = {"buckets": weights} if self.values["p"] > 1 else {}
         done = len(phases) - 1 - phases[::-1].index("backward")
         return peak_of(
             step.tensors, [self._tensor_bytes(t) for t in step.tensors], self.places,
-            (done, len(phases) - 1), weights, self._lists(updating) - 2,
+            (done, len(phases) - 1), weights, fused[0].lists - 2,
             {"workspace": workspace_bytes, **buckets},
         )  # fmt: skip
-
-    def _lists(self, call: RecordedCall) -> int:
-        """Lists of tensors that an optimizer's call takes: parameters, gradients, its states."""
-        depth = int(call.said.get("depth") or 4)
-        return depth if updates(call) and len(call.sizes) > 2 and depth > 1 else 0
 
     def _tensor_bytes(self, tensor: Tensor) -> int:
         call = self.structure.step.calls[self.structure.step.order[tensor.seen]]
@@ -510,10 +505,9 @@ class PredictedStep:
         As predicted, and as recorded.
         """
         for call, sizes in self.calls:
-            if updates(call) and len(call.sizes) > 2:
-                lists = max(int(call.said.get("depth") or 4), 1)
+            if call.lists:
                 new, old = ([s for s in shapes if s] for shapes in (sizes, call.sizes))
-                yield new[: len(new) // lists], old[: len(old) // lists]
+                yield new[: len(new) // call.lists], old[: len(old) // call.lists]
 
     def _parameters(self) -> tuple[float, float]:
         """Elements of all parameters, at the predicted sizes and in the recording."""

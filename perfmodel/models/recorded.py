@@ -54,6 +54,15 @@ class RecordedCall:
     gpu_s: float
 
     @property
+    def lists(self) -> int:
+        """Lists of tensors that an optimizer's call takes: parameters, gradients, its states.
+
+        0 for other calls.
+        """
+        updates = self.phase == "optimizer" and len(self.sizes) > 2
+        return max(int(self.said.get("depth") or 4), 1) if updates else 0
+
+    @property
     def key(self) -> tuple[Any, ...]:
         """What distinguishes it."""
         return self.name, self.phase, self.sizes, self.layout, self.dtype, self.bytes
@@ -125,8 +134,7 @@ def parameters_of(calls: Sequence[RecordedCall]) -> frozenset[Size]:
     """Shapes of parameters, as the optimizer has them."""
     found: set[Size] = set()
     for call in calls:
-        if call.phase == "optimizer" and len(call.sizes) > 2:
-            lists = max(int(call.said.get("depth") or 4), 1)
+        if call.lists:
             shapes = [s for s in call.sizes if s]
-            found.update(shapes[: len(shapes) // lists])
+            found.update(shapes[: len(shapes) // call.lists])
     return frozenset(found)

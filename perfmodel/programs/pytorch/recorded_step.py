@@ -31,8 +31,6 @@ from perfmodel.timing.run_exchanges import kernel_exchanges
 from perfmodel.timing.step_graph import StepGraph
 from perfmodel.timing.step_report import StepReport
 
-_PARAMETER_BYTES: Final = 4
-"""Gradients are summed up in the type of their parameters: 32 bits."""
 _NUMBER: Final = re.compile(r"_[0-9]+$")
 _LAYOUT: Final = re.compile(
     r"_([TN])([TN])[TN]?(?:_|$)|_(tn|nt|nn)_(?:align|v|n)|(?:^|_)(tn|nt|nn)(?:_|$)"
@@ -189,6 +187,7 @@ def _tensors(
     inputs = dict[tuple[int, ...], Tensor]()
     written = dict[int, tuple[int, int]]()
     weights = parameters_of(calls)
+    item_bytes = next((_item_bytes(call, 0) for call in calls if call.lists), 4)
     flows = False
     for k, (call, who) in enumerate(zip(calls, owners, strict=True)):
         for i, (maker, output) in enumerate(made[who] if who >= 0 else ()):
@@ -204,8 +203,8 @@ def _tensors(
                 written[k] = root
             if size and numel(size) > numel(_size(calls, seen.get(root))):
                 seen[root] = k, i
-    if not flows:
-        return ()
+    if not flows or any(call.name.startswith(FUSED) for call in calls):
+        return ()  # torch.compile's kernels do not say what they write
     tensors = [*inputs.values()]
     for (k, output), reading in readers.items():
         if (k, output) not in seen:
@@ -222,7 +221,7 @@ def _tensors(
         shape = call.shape[:2] if call.kind == "gemm" and call.shape else call.sizes[0]
         if shape in weights or shape[::-1] in weights:
             i = RESULT if call.kind == "gemm" else 0
-            tensors.append(Tensor(k, (), k, i, _PARAMETER_BYTES, gradient=True))
+            tensors.append(Tensor(k, (), k, i, item_bytes, gradient=True))
     return tuple(tensors)
 
 
