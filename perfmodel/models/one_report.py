@@ -202,9 +202,12 @@ def predict_report(
         else _ratio_of_time(a, roles, step.ranks, made)
         for a in anchors
     ]  # fmt: skip
-    host = _together(ratios) if ratios else own
+    mine = _own_host(_made(model, structure, old.symbols, call_at, Changes(), own), own)
+    host = _together(ratios) if ratios else mine
+    if changes.machine is not None and not ratios:  # another GPU is in another host
+        host = replace(host, noise=math.hypot(host.noise, BETWEEN_HOSTS[0]))
     recorded = _predicted(
-        _made(model, structure, old.symbols, call_at, Changes(), own), own, Changes(), ()
+        _made(model, structure, old.symbols, call_at, Changes(), mine), mine, Changes(), ()
     )
     values = {**sizes, "p": ranks}
     at = _made(model, structure, values, call_at, changes, host)
@@ -244,6 +247,16 @@ def _largest(
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def _own_host(recorded: PredictedStep, estimated: HostRatio) -> HostRatio:
+    """The report's host by the time that the program took before it was recorded, if it says it."""
+    step_s = recorded.structure.step.bare_s
+    factor = None if step_s is None else recorded.host_factor(step_s)
+    if step_s is None or factor is None:
+        return estimated
+    evidence = f"{si(step_s, 's')} before it was recorded"
+    return HostRatio(factor, usual()["host"]["timed"], (evidence,))
 
 
 def _ratio_of_time(
@@ -351,9 +364,8 @@ def _predicted(
         launches = sum(made.structure.step.calls[i].launches for i in step.order)
         notes += (f"a CUDA graph launches the step's {launches} operations at once",)
     other = changes.machine is not None
-    elsewhere = BETWEEN_HOSTS[0] if other and not host.evidence else 0.0
     fused = said["compile"]["noise"] if changes.compiled else 0.0
-    made.host_error = math.hypot(elsewhere, noise, host.noise, fused)
+    made.host_error = math.hypot(noise, host.noise, fused)
     made.gpu_error = math.hypot(said["gpu"]["other"] if other else 0.0, noise, fused)
     found = made.predicted((step,))
     return replace(found, warnings=(*notes, *found.warnings))

@@ -180,6 +180,23 @@ def test_a_timed_step_of_the_host_is_met_and_moves_the_others() -> None:
     assert large.step_s == pytest.approx(predicted("gpt_shapes", batch=96).step.step_s, rel=0.02)
 
 
+def test_a_report_that_timed_itself_is_met() -> None:
+    trace = read(PROGRAMS / "gpt_shapes.sqlite.xz")
+    said = {"perfmodel_recorder": 1, "step_s": 8.59e-3, "low_s": 8.5e-3, "high_s": 8.7e-3}
+    marked = replace(trace, marks=(*trace.marks, (0, 0, json.dumps(said))))
+    step = OPERATORS.recorded_step(marked, Options(), {})
+    found, before = (
+        predict_report(s, roles("gpt_shapes"), {}, baseline(), OPERATORS.call_at, Changes())
+        for s in (step, recorded("gpt_shapes"))
+    )
+    assert found.recorded.step_s == found.step.step_s == pytest.approx(8.59e-3, rel=1e-3)
+    assert found.step.high_s / found.step.low_s < before.step.high_s / before.step.low_s
+    quick = replace(step, bare_s=5e-3)  # less than the GPU takes says nothing of the host
+    assert predict_report(
+        quick, roles("gpt_shapes"), {}, baseline(), OPERATORS.call_at, Changes()
+    ).step == before.step  # fmt: skip
+
+
 def test_a_timed_step_that_the_gpu_sets_is_refused() -> None:
     with pytest.raises(ModelError, match="time one of a smaller batch"):
         predicted("gpt_shapes", anchors=(TimedStep({"batch": 96}, 26e-3),))

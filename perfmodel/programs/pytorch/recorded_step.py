@@ -26,7 +26,7 @@ from perfmodel.programs.pytorch.operators import FUSED, Call, formula_of, numel,
 from perfmodel.readers.trace import KERNEL, NULL, Trace
 from perfmodel.timing.host_timeline import FULL, LAUNCH
 from perfmodel.timing.launched import launched
-from perfmodel.timing.recorder import costs_of, shorter_ns
+from perfmodel.timing.recorder import Timed, costs_of, shorter_ns
 from perfmodel.timing.run_exchanges import kernel_exchanges
 from perfmodel.timing.step_graph import StepGraph
 from perfmodel.timing.step_report import StepReport
@@ -92,6 +92,7 @@ def recorded_step(trace: Trace, steps: StepReport, symbols: Mapping[str, int]) -
             order = [codes[call.key] for call in sequence]
             last = rows.starts(np.flatnonzero(chosen), calls)
             tensors = _tensors(sequence, rows.owners(np.flatnonzero(chosen), calls), calls)
+    timed = Timed.of([trace])
     host_s, waits, noise = _host_of(steps.graphs[0], last if order else [])
     computing = ~np.isin(inside.op, [*rows.collectives])
     lasts = (trace.ops.end_ns - trace.ops.start_ns)[inside.op]
@@ -112,6 +113,7 @@ def recorded_step(trace: Trace, steps: StepReport, symbols: Mapping[str, int]) -
         waits=waits,
         host_noise=noise,
         tensors=tensors,
+        bare_s=None if timed is None else timed.step_s,
     )
 
 
