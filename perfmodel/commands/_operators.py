@@ -63,7 +63,7 @@ def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) 
     from perfmodel.programs import program_named
     from perfmodel.render.operator_prediction import prediction
 
-    _only_of_operators(out, options)
+    _only_of_operators(out, {**options, "anchor": options.get("anchors")})
     model = load(path)
     given = {name: values[0] for name, values in values_of(options["given"], 1).items()}
     sizes = {**given, "p": options.get("ranks") or given.get("p", 1)}
@@ -77,10 +77,9 @@ def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) 
 
 def _only_of_operators(out: Path | None, options: Mapping[str, Any]) -> None:
     """Refuse options of models of batches."""
-    for name in ("sweep", "scaling", "anchors", "workload"):
+    for name in ("sweep", "scaling", "anchor", "workload"):
         if options.get(name):
-            word = name.removesuffix("s")
-            raise click.UsageError(f"--{word} is of models of batches; got one of operators")
+            raise click.UsageError(f"--{name} is of models of batches; got one of operators")
     if settings := _options.trainer_settings(options):
         flags = ", ".join(map(_options.flag, settings))
         raise click.UsageError(f"{flags}: of the trainer's models; got one of operators")
@@ -96,9 +95,11 @@ def predict_report(
     names: Sequence[str],
     gpu: str | None,
     graphs: bool,
+    compiled: bool,
+    timed: Sequence[str],
 ) -> None:
-    """Predict a step of other sizes from one report."""
-    from perfmodel.commands._output import Progress, read_reports
+    """Predict a step of other sizes from one report, and what is known of the host."""
+    from perfmodel.commands._output import Progress, distinct, read_reports
     from perfmodel.models.one_report import Changes, predict_report
     from perfmodel.programs import program_of
     from perfmodel.render.operator_prediction import report_prediction
@@ -107,17 +108,23 @@ def predict_report(
     if options.get("machine") and gpu:
         raise click.UsageError("expected --machine or --gpu; got both; leave one out")
     chosen = _options.chosen({**options, "machine": None, "given": (), "dtype": None})
-    with Progress(1) as advance:
-        (trace,) = read_reports([path], advance)
+    reports = [path, *distinct(options["anchors"])]
+    with Progress(len(reports)) as advance:
+        trace, *others = read_reports(reports, advance)
     operators = _operators_of(program_of([trace], chosen))
-    step = operators.recorded_step(trace, chosen, {})
+    step, *anchors = (operators.recorded_step(t, chosen, {}) for t in (trace, *others))
     roles = operators.roles(step, _roles_of(names))
     given = {name: values[0] for name, values in values_of(options["given"], 1).items()}
     given |= {"p": options["ranks"]} if options.get("ranks") else {}
     other = _baseline(gpu or options.get("machine"))
-    changes = Changes(other, options.get("dtype"), graphs)
+    gpu_bytes = next((g.memory_bytes for g in trace.gpus), None)
+    if other is not None:
+        gpu_bytes = other.machine.capacity_bytes.get("hbm")
+    changes = Changes(other, options.get("dtype"), graphs, compiled,
+                      gpu_bytes and int(gpu_bytes))  # fmt: skip
     found = predict_report(step, roles, given, _baseline_of(step.gpu, trace.gpus),
-                           operators.call_at, changes)  # fmt: skip
+                           operators.call_at, changes,
+                           (*anchors, *map(_timed_step, timed)))  # fmt: skip
     emit(report_prediction(found), fmt, out)
 
 
@@ -153,6 +160,23 @@ def _times_of(machine: Any, measured: Any = None) -> Any:
     return Baseline.like(machine, grids()[-1])
 
 
+def _timed_step(text: str) -> Any:
+    """Read NAME=N,...:SECONDS, or SECONDS."""
+    from perfmodel.models.one_report import TimedStep
+
+    said, _, seconds = text.rpartition(":")
+    try:
+        step_s = float(seconds)
+        if not 0 < step_s < _LONGEST_STEP_S:
+            raise ValueError(text)
+        sizes = values_of(said.split(",") if said else (), 1)
+    except (ValueError, click.BadParameter):
+        raise click.BadParameter(
+            f"--timed: expected SECONDS or NAME=N,...:SECONDS, such as batch=8:0.0093; got {text!r}"
+        ) from None
+    return TimedStep({name: values[0] for name, values in sizes.items()}, step_s)
+
+
 def _roles_of(names: Sequence[str]) -> dict[str, int]:
     """Read N=ROLE."""
     found: dict[str, int] = {}
@@ -177,6 +201,7 @@ def _operators_of(program: Any) -> Any:
     return found
 
 
+_LONGEST_STEP_S: Final = 1e6
 BARE: Final = "batch_median_s_without_nsys"
 """Of a row of an index: seconds without a profiler."""
 _MOST_INDEX_BYTES: Final = 20_000_000

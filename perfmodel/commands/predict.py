@@ -39,6 +39,13 @@ from perfmodel.programs import model_of_sizes, program_of_sizes
 @click.option(
     "--shapes", type=_options.REPORT, help="Recording of the graphs' capture of a served REPORT."
 )
+    "--compile", "compiled", is_flag=True, help="The report's program under torch.compile."
+)
+@click.option(
+    "--timed", multiple=True, metavar="[NAME=N,...:]SECONDS",
+    help="A step's time without a profiler on the host to predict, at the report's sizes or "
+    "others; repeatable.",
+)  # fmt: skip
 @_options.symbols
 @_options.trainer
 @_options.switches
@@ -72,7 +79,8 @@ def predict(
 
     REPORT is of a PyTorch program whose operators' sizes were recorded. The roles of its numbers
     (batch, seq, d_model, n_layer, ...) are inferred and printed; --set changes them, --name
-    corrects them, -p adds ranks by DistributedDataParallel.
+    corrects them, -p adds ranks by DistributedDataParallel. The host is the report's; --timed and
+    --anchor describe another.
 
     With --decoder:
     The least time of a prefill and a decode of a language model, by its weights, KV cache, FLOPs
@@ -95,15 +103,17 @@ def predict(
     if options["decoder"] is not None:
         emit(_served(report, path, options), fmt, out)
         return
-    names, gpu, graphs = (options.pop(key) for key in ("names", "gpu", "graphs"))
+    of_report = {key: options.pop(key) for key in ("names", "gpu", "graphs", "compiled", "timed")}
     if (report is None) == (path is None):
         raise click.UsageError("expected a REPORT, or a model by --model; give one of them")
     if report is not None:
-        _operators.predict_report(report, fmt, out, options, names, gpu, graphs)
+        _operators.predict_report(report, fmt, out, options, **of_report)
         return
     assert path is not None
-    if names or gpu or graphs:
-        raise click.UsageError("--name, --gpu and --graphs: of a REPORT; got a model")
+    if any(of_report.values()):
+        raise click.UsageError(
+            "--name, --gpu, --graphs, --compile and --timed: of a REPORT; got a model"
+        )
     if is_operators(path):
         _operators.predict(path, fmt, out, options)
         return

@@ -9,13 +9,15 @@ from functools import cached_property
 from typing import Final
 
 from perfmodel.base.errors import ModelError
+from perfmodel.base.units import si
 from perfmodel.machines.machine import Machine
 from perfmodel.models.hosts import BETWEEN_HOSTS, CALLS_DIFFER
+from perfmodel.models.lifetimes import RESULT, Peak, Tensor, peak_of, saved_by_fusion
 from perfmodel.models.model import Z90
 from perfmodel.models.operator_times import Baseline, Factors, Timer
 from perfmodel.models.recorded import RecordedCall, RecordedStep, Size
 from perfmodel.models.structure import Structure, runs_of, structures
-from perfmodel.models.two_lanes import Lanes, Operation, lanes
+from perfmodel.models.two_lanes import Lanes, Operation, host_factor, lanes
 
 CallAt = Callable[[RecordedCall, Sequence[Size]], RecordedCall]
 """A program's formulas: a call whose arguments have these sizes, with its work."""
@@ -29,6 +31,9 @@ _FIRST_BUCKET_BYTES: Final = 1 << 20
 _BUCKET_BYTES: Final = 25 << 20
 """Gradients that DistributedDataParallel reduces at once (bucket_cap_mb=25, the first 1 MiB)."""
 _ELEMENT_BYTES: Final = (2, 4)
+_FUSED: Final = "(fused)"
+_WHOLE: Final = ("sum", "softmax")
+"""Sums over rows read what they sum up in a kernel of their own, or twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,14 @@ class Wire:
     beta_s_per_byte: float
 
 
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Between nodes: how many GPUs a node has, and seconds per byte that each sends to others."""
+
+    gpus_per_node: int
+    beta_s_per_byte: float
+
+
 @dataclass(frozen=True)
 class OperatorModel:
     """What predicts the steps of one program.
@@ -84,6 +97,8 @@ class OperatorModel:
         Standard deviations of logarithms.
     take : tuple of str
         Products of symbols that are meant where the reports allow several.
+    network : Network or None
+        Between nodes; None where collectives are as fast as among the reports' ranks.
     """
 
     program: str
@@ -99,6 +114,7 @@ class OperatorModel:
     gpu_noise: float = GPU_NOISE
     host_noise: float = HOST_NOISE
     take: tuple[str, ...] = ()
+    network: Network | None = None
 
     @cached_property
     def structures(self) -> tuple[Structure, ...]:
@@ -142,6 +158,11 @@ class OperatorPrediction:
 def computes(call: RecordedCall) -> bool:
     """Whether a call is no collective."""
     return call.kind != "communication"
+
+
+def updates(call: RecordedCall) -> bool:
+    """Whether a call is the optimizer's."""
+    return call.phase == "optimizer"
 
 
 def sent_bytes(name: str, size: float, ranks: int) -> float:
@@ -245,16 +266,22 @@ class PredictedStep:
         timer: Timer,
         call_at: CallAt,
         host_scale: float | None,
+        *,
+        fuses: bool = False,
     ) -> None:
+        self.fuses = fuses
         self.model, self.structure, self.values, self.timer = model, structure, values, timer
         self.call_at, self.host_scale = call_at, host_scale or 1.0
         self.gpu_error = 0.0
-        self.host_error = BETWEEN_HOSTS[0] if host_scale is None else CALLS_DIFFER[0]
         self.beyond: dict[str, float] = {}
         self.sharded = any(c.name.endswith("AllGather") for c in structure.step.calls)
         self.calls = structure.calls_at(values)
         self.places = structure.places_at(values)
         self.host = model.host.get(values["p"] > 1) or model.host.get(values["p"] <= 1)
+        self.host_error = math.hypot(
+            BETWEEN_HOSTS[0] if host_scale is None else CALLS_DIFFER[0],
+            structure.step.host_noise if self.host is None else 0.0,
+        )
 
     def predicted(self, mine: Sequence[RecordedStep]) -> OperatorPrediction:
         """Time of the step and of its parts."""
@@ -286,8 +313,7 @@ class PredictedStep:
         gpu = found.gpu_s + found.exposed_s if bound == "host" else found.step_s
         host = found.step_s if bound == "host" else found.host_s
         unsure = self.host is not None and self.host.runs == 0
-        own = self.structure.step.host_noise if self.host is None else 0.0
-        host_noise = math.hypot(self.model.host_noise, self.host_error, own) * (2 if unsure else 1)
+        host_noise = math.hypot(self.model.host_noise, self.host_error) * (2 if unsure else 1)
         gpu_noise = math.hypot(self.model.gpu_noise, self.gpu_error)
         noises = [n * (1.5 if far else 1.0) for n in (gpu_noise, host_noise)]
         low, high = (
@@ -304,15 +330,21 @@ class PredictedStep:
         ready = self._buckets() if bucketed else {}
         done: list[Operation] = []
         joined = False
+        group: list[tuple[RecordedCall, tuple[Size, ...], Operation]] = []
         for i, (call, sizes) in enumerate(self.calls):
             if call.kind == "communication":
                 if not bucketed:
                     done.append(self._inline(call, sums, host_s[i]))
                 continue
             seconds = self._seconds(call, sizes, table)
-            joins = call.phase == "optimizer" and not joined
+            joins = updates(call) and not joined
             joined |= joins
             done.append(Operation(host_s[i], seconds, call.launches, "", joins, waits[i]))
+            if self.fuses and self._fusible(call):
+                group.append((call, sizes, done.pop()))
+                if i + 1 == len(self.calls) or not self._fusible(self.calls[i + 1][0]):
+                    done.append(self._fused(group, self.places[i], table))
+                    group = []
             for size in ready.get(i, ()):
                 done += self._copied(size)
                 done.append(self._collective("NCCL AllReduce", size, "reduce", 0.0))
@@ -320,6 +352,59 @@ class PredictedStep:
             first = next((k for k, o in enumerate(done) if o.joins), len(done))
             done[first:first] = self._copied(sum(map(sum, ready.values())))
         return done
+
+    def _fusible(self, call: RecordedCall) -> bool:
+        """Whether torch.compile makes one kernel of a call and its neighbours."""
+        whole = any(word in call.name for word in _WHOLE)
+        return call.kind in ("memory", "unknown") and not (updates(call) or call.flops or whole)
+
+    @cached_property
+    def _groups(self) -> list[int]:
+        """Of every recorded place its group of calls that are fused, -1 of others."""
+        step, found, count = self.structure.step, [], 0
+        for i in step.order:
+            fusible = self._fusible(step.calls[i])
+            count += not fusible
+            found.append(count if fusible else -1)
+        return found
+
+    @cached_property
+    def _saved(self) -> dict[int, int]:
+        """Bytes that each group does not move."""
+        tensors = self.structure.step.tensors
+        sizes = [self._tensor_bytes(tensor) for tensor in tensors]
+        return saved_by_fusion(tensors, sizes, self._groups)
+
+    def _fused(
+        self,
+        group: Sequence[tuple[RecordedCall, tuple[Size, ...], Operation]],
+        place: int,
+        table: _Table,
+    ) -> Operation:
+        """One kernel in place of a group of calls, which moves its bytes at their rate."""
+        moved = apart = moving = 0.0
+        for call, sizes, one in group:
+            key = (call.name, call.phase, call.kind, sizes)
+            count, made = table.pop(key)
+            if count > 1:
+                table[key] = count - 1, made
+            moved += made.bytes
+            apart += one.gpu_s
+            moving += self.timer.baseline.memory_s(made.bytes)
+        left = max(moved - self._saved.get(self._groups[place], 0), 0.0)
+        seconds = min(self.timer.baseline.memory_s(left) * apart / moving, apart)
+        first, _, operation = group[0]
+        call = replace(first, name=_FUSED, kind="memory", sizes=(), bytes=left, gpu_s=seconds)
+        key = (_FUSED, first.phase, "memory", ())
+        count, before = table.get(key, (0, call))
+        mean_s, mean_bytes = (
+            (old * count + new) / (count + 1)
+            for old, new in ((before.gpu_s, seconds), (before.bytes, left))
+        )
+        table[key] = count + 1, replace(call, gpu_s=mean_s, bytes=mean_bytes)
+        host_s = max(one.host_s for _, _, one in group)
+        waits = any(one.waits for _, _, one in group)
+        return replace(operation, host_s=host_s, gpu_s=seconds, launches=1, waits=waits)
 
     def _host_s(self) -> list[float]:
         """Host seconds of every call: by the model's steps of known time, else as recorded."""
@@ -329,7 +414,21 @@ class PredictedStep:
             host = self.host or Host(0.0, 0.0, 0, True)
             launch_s = (host.launch_s + host.step_s / max(total, 1)) * self.host_scale
             return [launch_s * (c.launches if computes(c) else 1) for c in calls]
-        return [self.host_scale * self.structure.step.host_s[k] for k in self.places]
+        grown = self._tensors()
+        return [
+            self.host_scale * self.structure.step.host_s[k] * (grown if updates(call) else 1.0)
+            for k, call in zip(self.places, calls, strict=True)
+        ]
+
+    def _tensors(self) -> float:
+        """Tensors of parameters over those of the recording: an optimizer's Python lists each."""
+        counts = max(((len(new), len(old)) for new, old in self._updated()), default=(1, 1))
+        return counts[0] / max(counts[1], 1)
+
+    def host_factor(self, step_s: float) -> float | None:
+        """By how much the host takes longer where this step takes so long; None if the GPU does."""
+        model = self.model
+        return host_factor(self._operations({}), model.gap_s, model.contention, step_s)
 
     def _waits(self) -> list[bool]:
         """Whether the host waits for the GPU before each call."""
@@ -346,13 +445,43 @@ class PredictedStep:
             one = replace(call, arguments=self.structure.arguments_at(call, sizes))
             found = self.call_at(one, sizes)
             seconds, beyond = self.timer.seconds(found, call)
-            if self.sharded and call.phase == "optimizer":
+            if self.sharded and updates(call):
                 seconds *= self.structure.step.ranks / self.values["p"]
             seconds *= self.model.scale
             self.beyond[call.name] = max(self.beyond.get(call.name, 0.0), beyond)
             found = replace(found, gpu_s=seconds)
         table[key] = count + 1, found
         return found.gpu_s
+
+    def peak(self, workspace_bytes: int) -> Peak | None:
+        """Most memory of the step; None where the report does not say who reads which tensor.
+
+        Known of eager programs of one rank with one fused optimizer, whose call lists parameters
+        and states. DistributedDataParallel copies gradients into buckets, as many bytes again.
+        """
+        step = self.structure.step
+        calls = [step.calls[i] for i in step.order]
+        fused = [call for call in calls if call.lists and "_fused_" in call.name]
+        phases = [call.phase for call in calls]
+        if not step.tensors or len(fused) != 1 or "backward" not in phases or step.ranks > 1:
+            return None
+        weights = round(fused[0].said["items"][0] * self._parameters()[0])
+        buckets = {"buckets": weights} if self.values["p"] > 1 else {}
+        done = len(phases) - 1 - phases[::-1].index("backward")
+        return peak_of(
+            step.tensors, [self._tensor_bytes(t) for t in step.tensors], self.places,
+            (done, len(phases) - 1), weights, fused[0].lists - 2,
+            {"workspace": workspace_bytes, **buckets},
+        )  # fmt: skip
+
+    def _tensor_bytes(self, tensor: Tensor) -> int:
+        call = self.structure.step.calls[self.structure.step.order[tensor.seen]]
+        sizes = self.structure.sizes_at(tensor.seen, self.values)
+        size: Size = sizes[tensor.argument]
+        if tensor.argument == RESULT:
+            one = replace(call, arguments=self.structure.arguments_at(call, sizes))
+            size = (self.call_at(one, sizes).shape or (0, 0, 0))[:2]
+        return tensor.item_bytes * math.prod(size)
 
     def counted(self) -> tuple[int, float]:
         """Launches and seconds of the step's kernels."""
@@ -376,10 +505,9 @@ class PredictedStep:
         As predicted, and as recorded.
         """
         for call, sizes in self.calls:
-            if call.phase == "optimizer" and len(call.sizes) > 2:
-                lists = max(int(call.said.get("depth") or 4), 1)
+            if call.lists:
                 new, old = ([s for s in shapes if s] for shapes in (sizes, call.sizes))
-                yield new[: len(new) // lists], old[: len(old) // lists]
+                yield new[: len(new) // call.lists], old[: len(old) // call.lists]
 
     def _parameters(self) -> tuple[float, float]:
         """Elements of all parameters, at the predicted sizes and in the recording."""
@@ -422,8 +550,18 @@ class PredictedStep:
         wire = self.model.wires.get(name) or Wire(2e-5, 1 / 2e11)
         ranks = self.values["p"]
         seconds = wire.alpha_s * max(math.log2(ranks), 1.0)
-        seconds += sent_bytes(name, size, ranks) * wire.beta_s_per_byte
+        seconds += sent_bytes(name, size, ranks) * max(wire.beta_s_per_byte, self._network_beta())
         return Operation(launch_s, seconds, 1, kind)
+
+    def _network_beta(self) -> float:
+        """Seconds per byte of a ring's slowest link; 0 within one node.
+
+        Each GPU has an adapter of its own, and NCCL has a ring for each adapter.
+        """
+        network = self.model.network
+        if network is None or self.values["p"] <= network.gpus_per_node:
+            return 0.0
+        return network.beta_s_per_byte
 
     def _buckets(self) -> dict[int, list[float]]:
         """Bytes of every bucket of gradients, by the call after which it is ready."""
@@ -471,6 +609,13 @@ class PredictedStep:
                     f"{name} = {value} is an extrapolation: the reports have {limit}; calibrate "
                     f"with one nearer to it"
                 )
+        network = self.model.network
+        if network is not None and self._network_beta():
+            found.append(
+                f"p = {self.values['p']}: more than the {network.gpus_per_node} GPUs of a node; "
+                f"the network is taken to send {si(1 / network.beta_s_per_byte, 'B/s')} per GPU, "
+                f"as data sheets say; record on several nodes"
+            )
         if self.structure.unresolved:
             shown = ", ".join(self.structure.unresolved[:3])
             found.append(f"no product of symbols is {shown}: kept as recorded")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,7 +50,8 @@ def document(model: OperatorModel) -> Any:
         "factors": as_lists(model.factors),
         "host": {("several" if k else "one"): h for k, h in model.host.items()},
         "collectives": model.wires,
-        **pick(model, "contention gap_s scale gpu_noise host_noise take steps"),
+        **pick(model, "contention gap_s scale gpu_noise host_noise take"),
+        "steps": [replace(step, tensors=()) for step in model.steps],  # of peaks alone
     })  # fmt: skip
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from perfmodel.models.lifetimes import Tensor
 
 Size = tuple[int, ...]
 
@@ -52,6 +54,15 @@ class RecordedCall:
     gpu_s: float
 
     @property
+    def lists(self) -> int:
+        """Lists of tensors that an optimizer's call takes: parameters, gradients, its states.
+
+        0 for other calls.
+        """
+        updates = self.phase == "optimizer" and len(self.sizes) > 2
+        return max(int(self.said.get("depth") or 4), 1) if updates else 0
+
+    @property
     def key(self) -> tuple[Any, ...]:
         """What distinguishes it."""
         return self.name, self.phase, self.sizes, self.layout, self.dtype, self.bytes
@@ -93,6 +104,8 @@ class RecordedStep:
         Of every call of `order`, whether the host waits for the GPU before it launches it.
     host_noise : float
         How unsure the host's times are without the profiler, a standard deviation of logarithms.
+    tensors : tuple of Tensor
+        Of the order; empty where the recording does not say what made operators' arguments.
     """
 
     source: str
@@ -109,8 +122,19 @@ class RecordedStep:
     host_s: tuple[float, ...] = ()
     waits: tuple[bool, ...] = ()
     host_noise: float = 0.0
+    tensors: tuple[Tensor, ...] = ()
 
     @property
     def ranks(self) -> int:
         """Ranks that it ran on."""
         return self.symbols.get("p", 1)
+
+
+def parameters_of(calls: Sequence[RecordedCall]) -> frozenset[Size]:
+    """Shapes of parameters, as the optimizer has them."""
+    found: set[Size] = set()
+    for call in calls:
+        if call.lists:
+            shapes = [s for s in call.sizes if s]
+            found.update(shapes[: len(shapes) // call.lists])
+    return frozenset(found)

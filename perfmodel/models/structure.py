@@ -132,6 +132,10 @@ class Structure:
         order = self.step.order
         return [(self.step.calls[order[k]], sizes[order[k]]) for k in self.places_at(values)]
 
+    def sizes_at(self, place: int, values: Mapping[str, int]) -> tuple[Size, ...]:
+        """Sizes of the call at a place of the recorded order, in a step of other sizes."""
+        return self._sizes_at(self.step.order[place], values, self._more(values))
+
     def _more(self, values: Mapping[str, int]) -> int:
         """Layers to add."""
         return values[self.depth] - self.step.symbols[self.depth] if self.depth else 0

@@ -8,13 +8,20 @@ as in a training loop, so that the slower lane sets the time of a step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 _LATENCY_S: Final = 5e-6
 """From a call's launch to its kernel's start on an idle GPU."""
 _STEPS: Final = 5
+_HOSTS: Final = (0.1, 10.0)
+"""Hosts are looked for that take so many times as long."""
+_HALVINGS: Final = 16
+_INFORMS: Final = 1.03
+"""A step that the GPU alone would set to within this factor says nothing of the host: steps that
+are repeated differ by as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,34 @@ def lanes(operations: Sequence[Operation], gap_s: float, contention: float = 0.0
         communication_s=sum(o.gpu_s for o in operations if o.collective),
         exposed_s=max(whole - alone, 0.0),
     )
+
+
+def host_factor(
+    operations: Sequence[Operation], gap_s: float, contention: float, step_s: float
+) -> float | None:
+    """By how much the host must take longer for a step to take so long.
+
+    None where the GPU sets the step, so that it says nothing of the host.
+
+    Examples
+    --------
+    >>> round(host_factor([Operation(1e-3, 1e-4)], 0.0, 0.0, 2e-3), 3)
+    2.0
+    >>> host_factor([Operation(1e-3, 2e-3)], 0.0, 0.0, 2e-3) is None
+    True
+    """
+
+    def at(factor: float) -> float:
+        slower = [replace(o, host_s=o.host_s * factor) for o in operations]
+        return _step_s(slower, gap_s, contention)
+
+    low, high = _HOSTS
+    if at(low) * _INFORMS >= step_s:
+        return None
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if at(middle) < step_s else (low, middle)
+    return math.sqrt(low * high)
 
 
 def _step_s(operations: Sequence[Operation], gap_s: float, contention: float) -> float:

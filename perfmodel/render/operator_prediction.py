@@ -130,13 +130,55 @@ def report_prediction(found: ReportPrediction) -> Result:
         f"as recorded, without the profiler: {si(same.step_s, 's')}, 90 % from "
         f"{si(same.low_s, 's')} to {si(same.high_s, 's')}"
     )
+    host = found.host
+    known = (
+        f"host: {host.factor:.2f} times the report's, by {'; '.join(host.evidence)}"
+        if host.evidence
+        else "host: the report's; --timed and --anchor describe another, and narrow the interval"
+    )
     first, *others = shown.text
+    assert isinstance(first, list)
     return Result(
-        [[line], first, roles, *others],
+        [[line, known], [*first, *_speed(found), *_memory(found)], roles, *others],
         lambda: report_document(found),
         tables=(roles, *(shown.tables or ())),
         warnings=found.step.warnings,
     )
+
+
+def _throughput(found: ReportPrediction) -> dict[str, float | None]:
+    """Samples, tokens and FLOPs of operators' formulas per second, of all ranks together."""
+    sizes, step = found.sizes, found.step
+    each = sizes.get("batch", 0) * sizes["p"] / step.step_s
+    flops = sum(count * call.flops for count, call in step.calls) * sizes["p"] / step.step_s
+    return {
+        "samples_per_s": each or None,
+        "tokens_per_s": each * sizes["seq"] if each and "vocab" in sizes else None,
+        "flops_per_s": flops or None,
+    }
+
+
+def _speed(found: ReportPrediction) -> list[str]:
+    """Say how much a second, and how long a billion tokens take."""
+    speed = _throughput(found)
+    samples, tokens, flops = speed.values()
+    said = [f"{si(samples, '', 3)} samples/s"] if samples else []
+    if tokens:
+        said.append(f"{si(tokens, '', 3)} tokens/s, 10⁹ tokens in {1e9 / tokens / 3600:.3g} h")
+    if flops:
+        said.append(f"{si(flops, 'FLOP/s', 3)} on {found.sizes['p']} GPU")
+    return ["; ".join(said)] if said else []
+
+
+def _memory(found: ReportPrediction) -> list[str]:
+    """Say the peak of memory, what is alive at it, and the largest batch that fits."""
+    if found.peak is None:
+        return []
+    parts = ", ".join(f"{si(n, 'B')} {kind}" for kind, n in found.peak.by_kind.items() if n)
+    lines = [f"peak memory {si(found.peak.bytes, 'B')}: {parts}"]
+    if found.largest_batch is not None:
+        lines.append(f"largest batch that fits the GPU: {found.largest_batch}")
+    return lines
 
 
 def report_document(found: ReportPrediction) -> dict[str, Any]:
@@ -145,7 +187,11 @@ def report_document(found: ReportPrediction) -> dict[str, Any]:
         **document(found.step),
         "roles": [pick(role, "name value certainty why") for role in found.roles],
         "recorded": pick(found.recorded, "sizes step_s low_s high_s bound"),
-        "peak_bytes": None,
+        "host": pick(found.host, "factor evidence"),
+        "peak_bytes": None if found.peak is None else found.peak.bytes,
+        "peak_bytes_by_kind": None if found.peak is None else dict(found.peak.by_kind),
+        "largest_batch": found.largest_batch,
+        **_throughput(found),
     }
 
 

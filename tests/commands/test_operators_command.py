@@ -147,9 +147,25 @@ def test_one_report_predicts_as_the_contract_says() -> None:
     assert found["low_s"] < found["step_s"] < found["high_s"]
     assert found["sizes"]["batch"] == 24
     assert found["sizes"]["p"] == 2
+    assert found["peak_bytes"] == sum(found["peak_bytes_by_kind"].values())
+    assert found["largest_batch"] > 24
+    assert found["samples_per_s"] == pytest.approx(2 * 24 / found["step_s"])
+    assert found["tokens_per_s"] == pytest.approx(384 * found["samples_per_s"])
+    flops = sum(row["flops"] for row in found["operators"])
+    assert found["flops_per_s"] == pytest.approx(2 * flops / found["step_s"])
     roles = {role["name"]: role for role in found["roles"]}
     assert roles["batch"]["value"] == 12
     assert roles["batch"]["certainty"] == "sure"
+
+
+def test_what_is_known_of_the_host_is_said() -> None:
+    report = str(PROGRAMS / "gpt_shapes.sqlite.xz")
+    timed = perfmodel("predict", report, "--timed", "0.0115", "--timed", "batch=6,n_layer=4:0.0092")
+    assert "times the report's, by 11.5 ms at the report's sizes; 9.20 ms at" in timed.stdout
+    other = str(PROGRAMS / "gpt_modules.sqlite.xz")
+    found = json.loads(perfmodel("predict", report, "--anchor", other, "--json").stdout)["host"]
+    assert found["evidence"] == ["gpt_modules.sqlite.xz"]
+    assert 1.2 < found["factor"] < 1.7
 
 
 @pytest.mark.parametrize(
@@ -160,6 +176,10 @@ def test_one_report_predicts_as_the_contract_says() -> None:
         (["--name", "batch"], "expected N=ROLE"),
         (["--name", "31=batch"], "a number of the operators' sizes"),
         (["--gpu", "h100", "--machine", "h200"], "got both"),
+        (["--timed", "fast"], "expected SECONDS or NAME=N,...:SECONDS"),
+        (["--timed", "-1"], "expected SECONDS or NAME=N,...:SECONDS"),
+        (["--timed", "batch=96:0.02"], "a step that the host sets"),
+        (["--timed", "depth=2:0.02"], "expected one of batch, seq"),
         (["--model", "model.json"], "give one of them"),
     ],
 )

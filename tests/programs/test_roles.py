@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,7 +13,13 @@ import pytest
 
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.grids import grid_of, grids
-from perfmodel.models.one_report import Changes, ReportPrediction, predict_report
+from perfmodel.models.one_report import (
+    Changes,
+    ReportPrediction,
+    TimedStep,
+    predict_report,
+    usual,
+)
 from perfmodel.models.operator_times import Baseline
 from perfmodel.models.recorded import RecordedStep
 from perfmodel.models.roles import Role, Roles
@@ -19,6 +28,7 @@ from perfmodel.programs.pytorch.program import PyTorchOperators
 from perfmodel.readers import read
 
 PROGRAMS = Path(__file__).parents[2] / "profiles" / "programs"
+ONE = Path(__file__).parents[2] / "benchmarks" / "results" / "one"
 OPERATORS = PyTorchOperators()
 
 
@@ -37,10 +47,15 @@ def baseline(gpu: str = "NVIDIA H200") -> Baseline:
     return Baseline.of(measured.machine, measured)
 
 
-def predicted(name: str, changes: Changes | None = None, **given: int) -> ReportPrediction:
+def predicted(
+    name: str,
+    changes: Changes | None = None,
+    anchors: Sequence[RecordedStep | TimedStep] = (),
+    **given: int,
+) -> ReportPrediction:
     step = recorded(name)
     return predict_report(
-        step, roles(name), given, baseline(), OPERATORS.call_at, changes or Changes()
+        step, roles(name), given, baseline(), OPERATORS.call_at, changes or Changes(), anchors
     )
 
 
@@ -137,6 +152,72 @@ def test_layers_add_the_time_of_a_layer() -> None:
     assert hosts[0] < hosts[1] < 2 * hosts[0]  # what is in no layer is not repeated
 
 
+def test_the_optimizer_s_host_time_grows_with_the_tensors() -> None:
+    step = recorded("gpt_shapes")
+    quick = tuple(
+        s if step.calls[i].phase == "optimizer" else 0.0
+        for s, i in zip(step.host_s, step.order, strict=True)
+    )
+    alone = replace(step, host_s=quick)
+    hosts = [
+        predict_report(alone, roles("gpt_shapes"), {"n_layer": n}, baseline(), OPERATORS.call_at,
+                       Changes()).step.lanes.host_s
+        for n in (5, 15)
+    ]  # fmt: skip
+    # 14 tensors a layer: 5 linear ones and 2 norms, each with a bias; 5 are in no layer
+    assert hosts[1] / hosts[0] == pytest.approx((15 * 14 + 5) / (5 * 14 + 5))
+
+
+def test_a_timed_step_of_the_host_is_met_and_moves_the_others() -> None:
+    slow = TimedStep({"batch": 6}, 1.5 * predicted("gpt_shapes", batch=6).step.step_s)
+    there = predicted("gpt_shapes", anchors=(slow,), batch=6)
+    assert there.step.step_s == pytest.approx(slow.step_s, rel=1e-3)
+    assert there.host.factor == pytest.approx(1.5, rel=0.02)
+    here, other = (predicted("gpt_shapes", anchors=a, n_layer=10).step for a in ((), (slow,)))
+    assert other.step_s == pytest.approx(1.5 * here.step_s, rel=0.02)
+    assert other.high_s / other.low_s < here.high_s / here.low_s
+    large = predicted("gpt_shapes", anchors=(slow,), batch=96).step  # the GPU's time is the same
+    assert large.step_s == pytest.approx(predicted("gpt_shapes", batch=96).step.step_s, rel=0.02)
+
+
+def test_a_report_that_timed_itself_is_met() -> None:
+    trace = read(PROGRAMS / "gpt_shapes.sqlite.xz")
+    said = {"perfmodel_recorder": 1, "step_s": 8.59e-3, "low_s": 8.5e-3, "high_s": 8.7e-3}
+    marked = replace(trace, marks=(*trace.marks, (0, 0, json.dumps(said))))
+    step = OPERATORS.recorded_step(marked, Options(), {})
+    found, before = (
+        predict_report(s, roles("gpt_shapes"), {}, baseline(), OPERATORS.call_at, Changes())
+        for s in (step, recorded("gpt_shapes"))
+    )
+    assert found.recorded.step_s == found.step.step_s == pytest.approx(8.59e-3, rel=1e-3)
+    assert found.step.high_s / found.step.low_s < before.step.high_s / before.step.low_s
+    quick = replace(step, bare_s=5e-3)  # less than the GPU takes says nothing of the host
+    assert predict_report(
+        quick, roles("gpt_shapes"), {}, baseline(), OPERATORS.call_at, Changes()
+    ).step == before.step  # fmt: skip
+
+
+def test_a_timed_step_that_the_gpu_sets_is_refused() -> None:
+    with pytest.raises(ModelError, match="time one of a smaller batch"):
+        predicted("gpt_shapes", anchors=(TimedStep({"batch": 96}, 26e-3),))
+
+
+def test_a_report_of_the_host_moves_the_prediction_to_it() -> None:
+    """From gpt_modules on a slower host to the step of gpt_shapes, known by a Llama on its host."""
+    truth, sizes = 8.590e-3, roles("gpt_shapes").values  # its truth.json
+    alone = predicted("gpt_modules", **sizes).step
+    moved = predicted("gpt_modules", anchors=(recorded("llama_shapes"),), **sizes).step
+    assert alone.step_s > 1.25 * truth
+    assert moved.step_s == pytest.approx(truth, rel=0.1)
+    same = predicted("gpt_shapes", anchors=(recorded("gpt_shapes"),))
+    assert same.host.factor == pytest.approx(1.0)
+
+
+def test_a_report_of_other_operators_is_no_anchor() -> None:
+    with pytest.raises(ModelError, match="record the same program"):
+        predicted("gpt_shapes", anchors=(recorded("resnet34_shapes"),))
+
+
 def test_ranks_widen_the_interval() -> None:
     def wide(ranks: int) -> float:
         found = predicted("gpt_shapes", batch=48, p=ranks).step
@@ -168,3 +249,98 @@ def test_reports_without_sizes_or_calls_are_refused() -> None:
     with pytest.raises(ModelError, match="calls to CUDA"):
         predict_report(replace(step, host_s=()), roles("gpt_shapes"), {}, baseline(),
                        OPERATORS.call_at, Changes())  # fmt: skip
+
+
+@pytest.mark.parametrize("file", ["measured_h200", "measured_h100"])
+def test_peaks_of_memory_are_those_of_the_allocator(file: str) -> None:
+    """26 steps of other sizes, whose peaks torch.cuda.max_memory_allocated() measured."""
+    errors = []
+    for row in json.loads((ONE / f"{file}.json").read_text(encoding="utf-8")):
+        peak = predicted(row["report"], **row["changed"]).peak
+        assert peak is not None
+        assert peak.bytes == sum(peak.by_kind.values())
+        errors.append(abs(peak.bytes / row["peak_bytes"] - 1))
+    assert sum(errors) / len(errors) < 0.02
+    assert max(errors) < 0.05
+
+
+def test_parameters_and_states_are_exact() -> None:
+    """AdamW keeps two tensors of every parameter, of which the truth has the number."""
+    peak = predicted("gpt_shapes").peak
+    assert peak is not None
+    assert peak.by_kind["parameters"] == 4 * 40224640
+    assert peak.by_kind["optimizer"] == 2 * 4 * 40224640
+
+
+def test_the_largest_batch_fits_and_the_next_does_not() -> None:
+    room = 20_000_000_000
+    changes = Changes(memory_bytes=room)
+    largest = predicted("gpt_shapes", changes).largest_batch
+    assert largest is not None
+    for batch, fits in ((largest, True), (largest + 1, False)):
+        peak = predicted("gpt_shapes", batch=batch).peak
+        assert peak is not None
+        assert (peak.bytes + usual()["memory"]["context_bytes"] <= room) is fits
+
+
+def test_buckets_of_gradients_are_as_large_as_the_parameters() -> None:
+    one, two = (predicted("gpt_shapes", p=p).peak for p in (1, 2))
+    assert one is not None
+    assert two is not None
+    assert two.bytes - one.bytes == one.by_kind["parameters"]
+
+
+def test_a_step_that_does_not_fit_is_warned_of() -> None:
+    small = predicted("gpt_shapes", Changes(memory_bytes=2_000_000_000), batch=24).step
+    assert any("the step needs 3.10 GB" in said for said in small.warnings)
+    assert not predicted("gpt_shapes", Changes(memory_bytes=4_000_000_000)).step.warnings
+
+
+def test_nodes_are_joined_by_a_network_that_is_slower() -> None:
+    node, more = (predicted("gpt_shapes", batch=48, p=p).step for p in (8, 16))
+    assert more.lanes.communication_s > 3 * node.lanes.communication_s
+    assert any("GPUs of a node" in said for said in more.warnings)
+    assert not any("GPUs of a node" in said for said in node.warnings)
+
+
+def test_a_report_that_says_no_makers_has_no_peak() -> None:
+    step = replace(recorded("gpt_shapes"), tensors=())
+    found = predict_report(step, roles("gpt_shapes"), {}, baseline(), OPERATORS.call_at, Changes())
+    assert found.peak is None
+    assert found.largest_batch is None
+    for name in ("gan_shapes", "gpt_tensor2", "gpt_compiled_shapes"):  # two optimizers, two ranks
+        assert predicted(name).peak is None
+
+
+def test_compiled_steps_of_the_gpu_are_near_those_timed() -> None:
+    """GPTs under torch.compile whose step the GPU sets, on an H200."""
+    errors = []
+    for half in ("even", "odd"):
+        path = ONE.parent / "gpt" / f"measured_h200_compiled1_{half}.json"
+        for row in json.loads(path.read_text(encoding="utf-8")):
+            found = predicted("gpt_shapes", Changes(compiled=True), **row["sizes"]).step
+            if found.bound == "GPU":
+                errors.append(found.step_s / statistics.median(row["step_s"]) - 1)
+    assert len(errors) >= 6
+    assert sum(map(abs, errors)) / len(errors) < 0.08
+
+
+def test_compiling_moves_fewer_bytes_and_launches_less() -> None:
+    eager = predicted("gpt_shapes", batch=48)
+    compiled = predicted("gpt_shapes", Changes(compiled=True), batch=48)
+    assert compiled.step.by_kind["memory"] < 0.9 * eager.step.by_kind["memory"]
+    for kind in ("gemm", "attention"):
+        assert compiled.step.by_kind[kind] == pytest.approx(eager.step.by_kind[kind])
+    assert compiled.step.lanes.host_s < eager.step.lanes.host_s
+    assert compiled.step.lanes.gpu_s == pytest.approx(
+        sum(compiled.step.by_kind.values()), rel=0.05
+    )  # the table and the lanes are of the same kernels
+
+
+def test_what_is_compiled_already_is_refused() -> None:
+    with pytest.raises(ModelError, match="without torch"):
+        predicted("gpt_compiled_shapes", Changes(compiled=True))
+    step = replace(recorded("gpt_shapes"), tensors=())
+    with pytest.raises(ModelError, match="which operator made"):
+        predict_report(step, roles("gpt_shapes"), {}, baseline(), OPERATORS.call_at,
+                       Changes(compiled=True))  # fmt: skip

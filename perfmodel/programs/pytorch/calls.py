@@ -89,6 +89,11 @@ class Kernels:
     strings: Sequence[str]
 
 
+Made = tuple[tuple[int, int], ...]
+OUTSIDE: Final = -1
+EMPTY: Final = -2
+
+
 class _Inputs(NamedTuple):
     """Arguments of some ranges: whose and at which place, and what made each.
 
@@ -112,12 +117,16 @@ class Calls:
     owner : int64, shape (k,)
         Index into `calls`, -1 for operations outside of operators.
     phase, module : tuple of str, one for every GPU operation
+    made : tuple
+        Of every call and argument the call that wrote it and which output it is; as call `EMPTY`
+        where no kernel wrote it, `OUTSIDE` where nothing recorded made it. Empty if not asked for.
     """
 
     calls: tuple[Call, ...]
     owner: Int64
     phase: tuple[Phase, ...]
     module: tuple[str, ...]
+    made: tuple[Made, ...] = ()
 
 
 def find_calls(
@@ -127,6 +136,7 @@ def find_calls(
     dtype: str | None = None,
     *,
     causal: bool = False,
+    flow: bool = False,
 ) -> Calls:
     """Give every GPU operation to the innermost operator with a formula that encloses its launch.
 
@@ -142,6 +152,8 @@ def find_calls(
         Of tensors whose type neither kernels nor casts tell.
     causal : bool
         Whether attention is counted as under a causal mask.
+    flow : bool
+        Whether to say which call wrote every argument.
     """
     known = [formula_of(name) for name in names.name]
     modelled = np.array([
@@ -170,6 +182,7 @@ def find_calls(
         owner,
         tuple(PHASES[code] for code in phase.tolist()),
         tuple(modules.paths[code] for code in module.tolist()),
+        graph.made() if flow else (),
     )
 
 
@@ -712,21 +725,33 @@ class _Graph:
         call = asking[made.of]
         read = np.flatnonzero((made.output >= 0) & (made.place < np.diff(first)[code[call]]))
         call, at = call[read], first[code[call[read]]] + made.place[read]
-        maker = self._makers(self.nodes[call], made.op[read])
+        maker, _ = self._makers(self.nodes[call], made.op[read], made.output[read])
         same = (maker >= 0) & (phase[maker] == phase[call]) & (each[at] > 0)
         total = np.zeros(len(code), np.int64)
         np.add.at(total, call[same], each[at[same]])
         return total.tolist()
 
-    def _makers(self, node: Int64, op: Int64) -> Int64:
+    def made(self) -> tuple[Made, ...]:
+        """Of every call and argument the call that wrote it, and which output it is."""
+        made = self._inputs(self.nodes)
+        maker, output = self._makers(self.nodes[made.of], made.op, made.output)
+        maker = np.where(maker >= 0, maker, np.where(made.output >= 0, EMPTY, OUTSIDE))
+        pairs = list(zip(maker.tolist(), output.tolist(), strict=True))
+        ends = np.searchsorted(made.of, np.arange(len(self.nodes) + 1)).tolist()
+        return tuple(tuple(pairs[a:b]) for a, b in pairwise(ends))
+
+    def _makers(self, node: Int64, op: Int64, output: Int64) -> tuple[Int64, Int64]:
         """The calls whose kernels wrote what operators returned, through views of it; -1 if none.
+
+        And which of its outputs it is.
 
         Parameters
         ----------
-        node, op : int64 arrays, shape (n,)
-            Who asks, and the op_id of the operator.
+        node, op, output : int64 arrays, shape (n,)
+            Who asks, the op_id of the operator, and which of its outputs.
         """
-        before, at = node.copy(), self._node_of(op)
+        before, at = node.copy(), np.where(output >= 0, self._node_of(op), -1)
+        output = output.copy()
         found = np.full(len(at), -1)
         left = np.arange(len(at))
         for _ in range(_MOST_STEPS):
@@ -738,11 +763,12 @@ class _Graph:
             found[left] = self._at[here]
             left, here = left[found[left] < 0], here[found[left] < 0]
             child = self._last_child[here]
-            made, _ = self._first_made(here)
+            made, other_output = self._first_made(here)
             other = np.where(made >= 0, self._node_of(made), -1)
             before[left] = np.where(child >= 0, before[left], here)
+            output[left] = np.where(child >= 0, output[left], other_output)
             at[left] = np.where(child >= 0, child, other)
-        return found
+        return found, output
 
     def _given(
         self,

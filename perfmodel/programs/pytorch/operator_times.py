@@ -12,7 +12,7 @@ from perfmodel.base.arrays import Bool, Int64, distinct_rows
 from perfmodel.base.kernels import kernel_types
 from perfmodel.base.kernels.types import KernelTypes
 from perfmodel.base.units import si
-from perfmodel.programs.pytorch.calls import Calls, Kernels, find_calls
+from perfmodel.programs.pytorch.calls import OUTSIDE, Calls, Kernels, Made, find_calls
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.operators import Call
 from perfmodel.programs.pytorch.replays import with_replays
@@ -150,7 +150,12 @@ def _slowed(steps: StepReport) -> Iterator[str]:
 
 
 def find(
-    trace: Trace, steps: StepReport, dtype: str | None = None, *, causal: bool = False
+    trace: Trace,
+    steps: StepReport,
+    dtype: str | None = None,
+    *,
+    causal: bool = False,
+    flow: bool = False,
 ) -> Found | None:
     """Find the calls of operators in the steps of a report; None if its ranges name no sizes."""
     names = parse((*trace.range_labels, ""), cut=trace.numbers is not None)  # NO_NAME is the last
@@ -163,6 +168,7 @@ def find(
     del found, at
     calls: list[Call] = []
     owner = np.full(len(op), -1, np.int64)
+    made: list[Made] = []
     phase, module = (np.empty(len(op), object) for _ in range(2))
     of_range = trace.thread_process[trace.ranges.thread]
     last_ns = last_moment(trace.ranges)
@@ -181,17 +187,25 @@ def find(
             node = innermost(nesting, thread[seen], at_ns[seen], at_ns[seen])
             tree = _tree(trace, nesting)
             del nesting
-            its = find_calls(names, tree, _kernels(trace, node, op[seen]), dtype, causal=causal)
+            kernels = _kernels(trace, node, op[seen])
+            its = find_calls(names, tree, kernels, dtype, causal=causal, flow=flow)
             inside = np.flatnonzero(at_ns[seen] >= since_ns)
             mine, its_owner = seen[inside], its.owner[inside]
             used, place = np.unique(its_owner[its_owner >= 0], return_inverse=True)
             owner[mine[its_owner >= 0]] = place + len(calls)
+            if flow:
+                number = {i: k for k, i in enumerate(used.tolist(), len(calls))}
+                made += [
+                    tuple((number.get(m, OUTSIDE) if m >= 0 else m, out) for m, out in its.made[i])
+                    for i in used.tolist()
+                ]
             calls += [its.calls[i] for i in used.tolist()]
             phase[mine] = np.array(its.phase, object)[inside]
             module[mine] = np.array(its.module, object)[inside]
     unread = names.unread
     said = (f"sizes of {unread} operators cannot be read: not counted",) if unread else ()
-    return Found(Calls(tuple(calls), owner, tuple(phase.tolist()), tuple(module.tolist())), said)
+    every = tuple(phase.tolist()), tuple(module.tolist())
+    return Found(Calls(tuple(calls), owner, *every, tuple(made)), said)
 
 
 def _windows(start_ns: Int64, begin_ns: Int64) -> Iterator[tuple[int, int, int]]:

@@ -983,7 +983,8 @@ def max_pool(call: Call) -> OperatorWork:
     return OperatorWork(0, call.read(0), numel(call.out) * (call.item + 8))
 
 
-@formula("aten::max_pool2d_with_indices_backward", "aten::max_pool3d_with_indices_backward")
+@formula("aten::max_pool2d_with_indices_backward", "aten::max_pool3d_with_indices_backward",
+         argument_types={7: "int64"})  # fmt: skip
 def max_pool_backward(call: Call) -> OperatorWork:
     """Reads the gradient and the places of maxima, 8 bytes; writes the input's gradient."""
     read = call.read(0) + 8 * numel(call.size(0))

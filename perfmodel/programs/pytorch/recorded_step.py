@@ -17,13 +17,16 @@ import numpy as np
 
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import ModelError
-from perfmodel.models.recorded import RecordedCall, RecordedStep
+from perfmodel.base.kernels.types import ITEM_BYTES
+from perfmodel.models.lifetimes import HELD, RESULT, Tensor
+from perfmodel.models.recorded import RecordedCall, RecordedStep, parameters_of
+from perfmodel.programs.pytorch.calls import OUTSIDE
 from perfmodel.programs.pytorch.operator_times import Found, find
 from perfmodel.programs.pytorch.operators import FUSED, Call, formula_of, numel, work_of
 from perfmodel.readers.trace import KERNEL, NULL, Trace
 from perfmodel.timing.host_timeline import FULL, LAUNCH
 from perfmodel.timing.launched import launched
-from perfmodel.timing.recorder import costs_of, shorter_ns
+from perfmodel.timing.recorder import Timed, costs_of, shorter_ns
 from perfmodel.timing.run_exchanges import kernel_exchanges
 from perfmodel.timing.step_graph import StepGraph
 from perfmodel.timing.step_report import StepReport
@@ -67,7 +70,7 @@ def recorded_step(trace: Trace, steps: StepReport, symbols: Mapping[str, int]) -
     kept = kept[1:] or kept
     found = launched(trace)
     at_ns = found.at_ns[np.searchsorted(found.op, inside.op)]
-    calls = find(trace, steps)
+    calls = find(trace, steps, flow=True)
     lanes = len(steps.times.process)
     rows = _Rows(trace, inside.op, at_ns, _collectives(steps, inside.op, inside.lane, trace))
     times: dict[Any, list[float]] = {}
@@ -75,6 +78,7 @@ def recorded_step(trace: Trace, steps: StepReport, symbols: Mapping[str, int]) -
     codes: dict[Any, int] = {}
     order: list[int] = []
     last: list[int] = []
+    tensors: tuple[Tensor, ...] = ()
     for lane, step in product(range(lanes), kept):
         chosen = (number == step) & (inside.lane == lane)
         if calls is None:  # its collectives' times are known all the same
@@ -87,6 +91,8 @@ def recorded_step(trace: Trace, steps: StepReport, symbols: Mapping[str, int]) -
         if calls is not None and lane == 0 and step == kept[-1]:
             order = [codes[call.key] for call in sequence]
             last = rows.starts(np.flatnonzero(chosen), calls)
+            tensors = _tensors(sequence, rows.owners(np.flatnonzero(chosen), calls), calls)
+    timed = Timed.of([trace])
     host_s, waits, noise = _host_of(steps.graphs[0], last if order else [])
     computing = ~np.isin(inside.op, [*rows.collectives])
     lasts = (trace.ops.end_ns - trace.ops.start_ns)[inside.op]
@@ -106,6 +112,8 @@ def recorded_step(trace: Trace, steps: StepReport, symbols: Mapping[str, int]) -
         host_s=host_s,
         waits=waits,
         host_noise=noise,
+        tensors=tensors,
+        bare_s=None if timed is None else timed.step_s,
     )
 
 
@@ -158,6 +166,75 @@ def _host_of(
     spread = max(float(fast_s.sum()), 1e-9) / max(float(slow_s.sum()), 1e-9)
     noise = math.log(max(spread, 1.0)) / (2 * _Z90)
     return tuple(seconds.tolist()), tuple((np.mean(waits, axis=0) > 0.5).tolist()), noise
+
+
+def _tensors(
+    calls: Sequence[RecordedCall], owners: Sequence[int], found: Found
+) -> tuple[Tensor, ...]:
+    """Tensors of a step from what wrote and what read each; none where nothing says it.
+
+    What writes into an argument (its name ends in _) makes no tensor. Of several views of one the
+    largest has its size.
+
+    Parameters
+    ----------
+    calls : sequence of RecordedCall
+        In order.
+    owners : sequence of int
+        Of each, its place in `found`; negative for operations of no operator.
+    """
+    place = {who: k for k, who in enumerate(owners) if who >= 0}
+    made = found.calls.made
+    readers, seen = dict[tuple[int, int], list[int]](), dict[tuple[int, int], tuple[int, int]]()
+    inputs = dict[tuple[int, ...], Tensor]()
+    written = dict[int, tuple[int, int]]()
+    weights = parameters_of(calls)
+    item_bytes = next((_item_bytes(call, 0) for call in calls if call.lists), 4)
+    flows = False
+    for k, (call, who) in enumerate(zip(calls, owners, strict=True)):
+        for i, (maker, output) in enumerate(made[who] if who >= 0 else ()):
+            size = call.sizes[i] if i < call.arguments else ()
+            flows |= maker >= 0
+            if maker == OUTSIDE and size and call.phase == "forward" and size not in weights:
+                inputs.setdefault(size, Tensor(HELD, (k,), k, i, _item_bytes(call, i)))
+            if maker not in place or call.phase == "optimizer":
+                continue
+            root = written.get(place[maker], (place[maker], max(output, 0)))
+            readers.setdefault(root, []).append(k)
+            if i == 0 and call.name.endswith("_"):
+                written[k] = root
+            if size and numel(size) > numel(_size(calls, seen.get(root))):
+                seen[root] = k, i
+    if not flows or any(call.name.startswith(FUSED) for call in calls):
+        return ()  # torch.compile's kernels do not say what they write
+    tensors = [*inputs.values()]
+    for (k, output), reading in readers.items():
+        if (k, output) not in seen:
+            continue
+        at, i = seen[k, output]
+        item = _item_bytes(calls[at], i)
+        if calls[k].kind == "gemm" and calls[k].shape:
+            at, i = k, RESULT
+        tensors.append(Tensor(k, tuple(reading), at, i, item))
+    read = {k for k, _ in readers} | {*written}
+    for k, call in enumerate(calls):
+        if call.phase != "backward" or k in read or not call.sizes:
+            continue
+        shape = call.shape[:2] if call.kind == "gemm" and call.shape else call.sizes[0]
+        if shape in weights or shape[::-1] in weights:
+            i = RESULT if call.kind == "gemm" else 0
+            tensors.append(Tensor(k, (), k, i, item_bytes, gradient=True))
+    return tuple(tensors)
+
+
+def _size(calls: Sequence[RecordedCall], at: tuple[int, int] | None) -> tuple[int, ...]:
+    return calls[at[0]].sizes[at[1]] if at else (0,)
+
+
+def _item_bytes(call: RecordedCall, argument: int) -> int:
+    """Bytes of an element of an argument."""
+    items = call.said.get("items", ())
+    return int(items[argument]) if argument < len(items) else ITEM_BYTES.get(call.dtype, 4)
 
 
 def call_at(call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> RecordedCall:
@@ -214,6 +291,10 @@ class _Rows:
             alone = owner[i] < 0 or int(self.op[i]) in self.collectives
             groups.setdefault(-1 - i if alone else int(owner[i]), []).append(i)
         return groups
+
+    def owners(self, chosen: Int64, found_calls: Found) -> list[int]:
+        """Of every call its place in what was found, negative for operations of no operator."""
+        return [*self._groups(chosen, found_calls)]
 
     def starts(self, chosen: Int64, found_calls: Found | None) -> list[int]:
         """When the last operation of every call begins on the GPU, in nanoseconds."""

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Final, Literal
 
 from perfmodel.base.errors import ModelError
-from perfmodel.models.recorded import RecordedCall, RecordedStep, Size
+from perfmodel.models.recorded import RecordedCall, RecordedStep, Size, parameters_of
 from perfmodel.models.roles import Role, Roles
 from perfmodel.models.structure import runs_of
 from perfmodel.models.symbols import Term
@@ -49,12 +49,7 @@ class _Reader:
     @cached_property
     def parameters(self) -> frozenset[Size]:
         """Shapes of parameters, as the optimizer has them; else the second factors of products."""
-        found: set[Size] = set()
-        for call in self.calls:
-            if call.phase == "optimizer" and len(call.sizes) > 2:
-                lists = max(int(call.said.get("depth") or 4), 1)
-                shapes = [s for s in call.sizes if s]
-                found.update(shapes[: len(shapes) // lists])
+        found = {*parameters_of(self.calls)}
         if not found:
             products = (c for c in self.calls if c.kind == "gemm" and c.layout != "tn")
             found.update(s for c in products for s in _factors(c)[1:])
