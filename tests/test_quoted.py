@@ -244,7 +244,7 @@ GIVEN: Final = {
     "ladder": {
         "batches for about 30 ms (at least 20, unless they take over 250 ms)": "how it is run",
         "the 95 % interval for the ratio of another launch": "a level",
-        "brackets are 95 % intervals for another launch": "a level",
+        "Brackets are 95 % intervals for another launch": "a level",
     },
     "robustness": {},
     "scale": {
