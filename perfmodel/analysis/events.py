@@ -46,7 +46,7 @@ _FILE_TABLES: Final = tuple(
 _TORCH_CATEGORIES: Final = ("kernel", "gpu_memcpy", "gpu_memset", None)
 """The key `cat` of torch.profiler's events in the same order."""
 _FOUND: Final = {"level": "range", "source": "declared", "parent": NULL, "instance": NULL}
-"""What a range is that is no span of another level."""
+"""Columns of a range that no level declares."""
 
 Column = npt.NDArray[Any]
 

@@ -74,7 +74,7 @@ class Utilization:
     peak_flops_per_s : float
         Dense, never a measured rate.
     basis : {'data sheet', 'estimate'}
-        What the peak is from.
+        Source of the peak.
     ran_unit : str
         The unit that did most FLOPs.
     ran_peak_flops_per_s : float or None

@@ -38,7 +38,7 @@ class Outlier:
         A GPU is one number on several hosts.
     name : str
     measure : str
-        What takes longer: 'own time' (the step without waiting for other ranks) or 'computing'.
+        Longer time: 'own time' (the step without waiting for other ranks) or 'computing'.
     seconds, usual_s : float
         Its own median, and the median of the others of its kind; per step.
     ranks : tuple of int

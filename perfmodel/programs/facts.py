@@ -47,7 +47,7 @@ class OperatorRow:
     flops_per_s, bytes_per_s : float or None
         Achieved.
     bound : str or None
-        What allows no less time: 'compute', 'memory', 'latency' of so many kernels, or 'link' of
+        Limit of its least time: 'compute', 'memory', 'latency' of so many kernels, or 'link' of
         copies between GPU and host; of calls of several sizes what bounds most of their time.
     of_ceiling : float or None
         Least time that the unit's peak and the memory's bandwidth allow, over `gpu_s`. More than
@@ -55,7 +55,7 @@ class OperatorRow:
     of_tensor_ceiling : float or None
         The same by the peak of the tensor cores, of a product that runs without them.
     cached_bytes : float or None
-        What it moves to and from memory if its inputs are still in L2, as far as they fit there.
+        DRAM bytes if its inputs are still in L2, as far as they fit there.
     fusible_bytes : float or None
         Of `read_bytes` those of what an operator without products has just written: a kernel that
         did the work of both would not read them.

@@ -123,7 +123,7 @@ def _tree(
     top = min((len(r.path) for r in rows), default=0)
     plural = ["s" * (run.batch.count != 1), "s" * (len(run.ranks) != 1)]
     size = f"{run.batch.count} step{plural[0]}, {len(run.ranks)} rank{plural[1]}"
-    title = f"Where a median step goes ({size})"
+    title = f"Time per range, median step ({size})"
     return Table.of(title, rows, columns, notes, [len(r.path) - top for r in rows])
 
 
@@ -264,14 +264,14 @@ PARTS: Final = (
 
 
 def step_parts(run: RunAnalysis) -> Table:
-    """Where a step's time goes on every rank; of many ranks the slowest."""
+    """Return the parts of a step on every rank; of many ranks the slowest."""
     note = (
         "a step is computing, copies beside it, communication exposed beside both, and idle time; "
         "waiting: the part of communication until the last rank, or the other end of a message, "
         "was there"
     )
     notes = [note] if any(rank.communication_s for rank in run.ranks) else []
-    title = "Where a step's time goes (a median step)"
+    title = "Parts of the median step"
     return Table.of(title, _slowest(run), PARTS, notes).first(SHOWN, ALL)
 
 
@@ -291,11 +291,11 @@ CATEGORIES: Final = (
 
 
 def categories(run: RunAnalysis) -> Table:
-    """GPU time by what the kernels do."""
+    """Return GPU time by kernel category."""
     found = run.steps.categories if run.steps else ()
     notes = ["where operations overlap the time counts once, for computing before communication"]
     overlap = any(c.kernel_s > 1.01 * c.seconds for c in found)
-    title = "GPU time by what the kernels do (mean over ranks)"
+    title = "GPU time by kernel category (mean over ranks)"
     return Table.of(title, found, CATEGORIES, notes if overlap else [])
 
 
@@ -635,7 +635,7 @@ LATE_RANKS: Final = (
     Column("steps", "of", "int"),
     Column("probability", "Not by chance", "percent", digits=0),
     Column("persistent", "Sure", of=lambda late: "yes" if late.persistent else "no"),
-    Column("doing", "What it does more of"),
+    Column("doing", "Excess time in"),
 )
 
 

@@ -58,7 +58,7 @@ class LateRank:
     enough : bool
         Whether so many steps could show it.
     doing : str
-        What it does more of than the other ranks; '' where it is not late, or does no more.
+        Work that takes it longer than the other ranks; '' if it is not late, or none does.
     """
 
     JSON_KEYS: ClassVar[Mapping[str, str]] = {"persistent": "persistent"}

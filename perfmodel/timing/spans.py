@@ -84,13 +84,13 @@ class Candidate:
     source : str
         One of `SOURCES`.
     count : int
-        How many there are of the process that has most.
+        Largest number of them in one process.
     median_s : float
         Median time on the host from one beginning to the next; of one, its own time.
     score : float
         Probability that it is the step.
     reason : str
-        What decided for or against it.
+        Reason for or against it.
     """
 
     name: str
