@@ -47,9 +47,9 @@ DRAWN: Final = (
 """Of these the picture shows those that are the fastest of their kind: 7 or 8."""
 
 SHOWN: Final = {
-    "Where it ends": Shown(r"^\| 2 ", "^(H|B|dtype|assignment|our best|PyTorch's best|ratio)$"),
+    "Result": Shown(r"^\| 2 ", "^(H|B|dtype|assignment|our best|PyTorch's best|ratio)$"),
     "Targets": Shown(r"^\| (2 GPUs|the same|never|hierarchical.*at 4096)"),
-    "How it was measured": Shown(),
+    "Method": Shown(),
     "Every step by number of GPUs": Shown(
         r"^\| 512 \| 3000 \| fp32 \| "
         r"(document|pinned|host-flat|prefetch|resident|nccl|graph|fused x3|peer x3|best.*) \|",
