@@ -133,7 +133,7 @@ class EventTable:
 
 @cache
 def documented() -> dict[str, dict[str, str]]:
-    """What the columns of every table hold, by table and column."""
+    """Return the descriptions of the columns of every table, by table and column."""
     text = files("perfmodel.analysis").joinpath("events.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 

@@ -96,7 +96,7 @@ class Series:
 
     @property
     def label(self) -> str:
-        """What the points share, in a few words."""
+        """Return the settings that the points share, in a few words."""
         shown = [f"{k}={v}" for k, v in sorted(self.sizes.items()) if k in ("H", "B")]
         if self.per_rank is not None:
             shown.append(f"B/p={self.per_rank:g}")
@@ -330,7 +330,7 @@ class Bandwidth:
 
     @property
     def series(self) -> tuple[str, str, int]:
-        """What rows of other sizes share."""
+        """Return the key that rows of other sizes share."""
         return self.source, self.through, self.ranks
 
 

@@ -1,4 +1,4 @@
-"""How well GPUs are used: NVML's samples, busy time by a report, idle time by phase, advice."""
+"""Utilization of GPUs: NVML's samples, busy time by a report, idle time by phase, advice."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def _first_run(traces: list[Trace]) -> tuple[str, list[Trace]]:
 def _work(
     run: Run, traces: list[Trace], options: Options, *, operations: bool
 ) -> tuple[Identity, dict[str, float], list[Any]]:
-    """What ran; FLOPs of its ranges by formula; what is known of its GPU operations."""
+    """Return the run's identity, FLOPs of ranges by formula, and facts of GPU operations."""
     from perfmodel.base.errors import WorkloadError
     from perfmodel.programs import program_of
 

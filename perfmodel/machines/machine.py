@@ -197,7 +197,7 @@ class Machine:
 
     @property
     def published(self) -> Machine | None:
-        """What utilization is of: the data sheet, or an estimate of it; never a measured GEMM."""
+        """Return the base of utilization: the data sheet or an estimate, never a measured GEMM."""
         return self.sheet if self.basis == "measured" else self
 
     @property

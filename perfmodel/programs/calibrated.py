@@ -77,11 +77,11 @@ class Free:
 
 
 class Evidence(Protocol):
-    """What one report shows of its batch by part, and what that bounds; times in seconds."""
+    """The parts of one report's batch and their bounds; times in seconds."""
 
     @property
     def case(self) -> Case:
-        """What ran."""
+        """Return the configuration of the run."""
 
     @property
     def batch_s(self) -> float:

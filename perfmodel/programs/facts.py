@@ -99,12 +99,12 @@ class OperatorRow:
 
     @property
     def least_s(self) -> float:
-        """What peak and bandwidth allow at least; 0 where they are not known."""
+        """Return the least time by peak and bandwidth; 0 where they are not known."""
         return (self.of_ceiling or 0.0) * self.gpu_s
 
     @property
     def tensor_s(self) -> float:
-        """What tensor cores would allow a product that runs without them; 0 of all else."""
+        """Return the least time with tensor cores of a product without them; 0 for all else."""
         return (self.of_tensor_ceiling or 0.0) * self.gpu_s
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 StepClock = Literal["host", "gpu"]
 UNNAMED_STEP: Final = "step"
-"""What steps are called that nothing names."""
+"""Name of steps that nothing names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What parts of a large table hold that are read at a time, and where the rows left out are."""
+"""Parts of a large table that are read at a time, and the places of the rows left out."""
 
 from __future__ import annotations
 

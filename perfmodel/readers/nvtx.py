@@ -246,7 +246,7 @@ class _Events:
 
     @property
     def are_ranges(self) -> Bool:
-        """Which rows are ranges."""
+        """Return whether each row is a range."""
         return np.concatenate(self._are_ranges)
 
     def column(self, name: str) -> Int64:

@@ -137,7 +137,7 @@ def group_table(comparison: Comparison, group: Group, *, every: bool = False) ->
 
 
 def pairs_table(pairs: Pairs, *, every: bool = False) -> Table:
-    """What replaced what: kernels matched by the operator that launched them, for the terminal."""
+    """Return kernels matched by the operator that launched them, for the terminal."""
     shown = pairs.rows if every else pairs.rows[:_MOST_PAIRS]
     left = len(pairs.rows) - len(shown)
     hidden = [f"{left} more pairs, which take less time; --all shows them"] if left else []
@@ -161,7 +161,7 @@ PAIRS: Final = (
 
 
 def idle_table(comparison: Comparison) -> Table:
-    """Which causes of idle time came and went, by rank, for the terminal."""
+    """Return the causes of idle time that came and went, by rank, for the terminal."""
     shown = comparison.idle[:_MOST_IDLE]
     left = len(comparison.idle) - len(shown)
     hidden = [f"{left} more, which changed less, are in the other formats"] if left else []

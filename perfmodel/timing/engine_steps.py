@@ -39,7 +39,7 @@ class EngineStep:
 
     @property
     def stage(self) -> Stage:
-        """What it is: of prompts alone, of answers alone, or of both."""
+        """Return the kind: prompts alone, answers alone, or both."""
         if not self.contexts:
             return "decode"
         return "mixed" if self.generations else "prefill"

@@ -1,4 +1,4 @@
-"""What the host does inside steps: the CUDA and MPI calls of the threads that launch, by kind."""
+"""The host inside steps: CUDA and MPI calls of the threads that launch, by kind."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ def _passed_on(found: Exchanges, waits: Int64) -> dict[int, dict[int, float]]:
     span = int(over.max(initial=low)) - low + 2
 
     def until(moment: Int64) -> Int64:
-        """How many of its waits, as `own` has them, a peer has behind it at a moment."""
+        """Return the number of its waits that a peer has behind it at a moment, see `own`."""
         key = np.maximum(moment - low, 0) + peer * span
         return np.searchsorted(over[own] - low + rank[own] * span, key, side="right")
 

@@ -1,4 +1,4 @@
-"""What the operators of a framework did in every step: their work by formula and their GPU time."""
+"""The operators of a framework in every step: their work by formula and their GPU time."""
 
 from __future__ import annotations
 

@@ -474,7 +474,7 @@ class Net:
 
     @property
     def optimizer(self) -> str:
-        """What updates the parameters."""
+        """Return the optimizer that updates the parameters."""
         return {1: "SGD with momentum", 2: "Adam"}.get(self.states, f"{self.states} states")
 
 

@@ -1,4 +1,4 @@
-"""What a transport is: its interface, what it is made of, and the table that each registers in."""
+"""Transports: their interface, their parts, and the table that each registers in."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parties:
-    """What every transport is made of."""
+    """The parts of every transport."""
 
     backend: Backend
     comm: Communicator

@@ -101,7 +101,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """What a reader calls it: the innermost label, with its kind where no total has it."""
+        """Return its name for a reader: the innermost label, and its kind where no total has it."""
         if self.group == "range" or self.part or len(self.path) == 1:
             return self.path[-1]
         return ": ".join(self.path) if self.group in ("link", "idle") else self.path[-1]
@@ -509,7 +509,7 @@ _SOURCES: Final = {
         "profile with --cuda-graph-trace=node",
     ),
 }
-"""What a warning says, and advises, where only one side recorded something."""
+"""Warnings and advice where only one side recorded something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,7 +530,7 @@ class CompareOptions:
     limit: float | None = None
 
     def measured_by(self) -> Options:
-        """How every report is measured."""
+        """Return the options by which every report is measured."""
         return Options(batch_label=self.batch_label, level=self.level, by_time=self.by_time)
 
 

@@ -73,7 +73,7 @@ class Grid:
 
     @property
     def ranks(self) -> int:
-        """How many ranks there are, p."""
+        """Return the number of ranks, p."""
         return self.B * self.H * self.D * self.C
 
     @property

@@ -174,7 +174,7 @@ def find_calls(
 
 
 def _parts(known: Sequence[Formula], tree: Tree) -> Bool:
-    """Which ranges are products inside an operator that counts as a whole."""
+    """Return whether each range is a product inside an operator that counts as a whole."""
     whole, product = _which(known, "whole"), _which(known, "product")
     inside = nearest(tree.parent, whole[tree.label]) >= 0
     found: Bool = inside & (product & ~whole)[tree.label]
@@ -191,7 +191,7 @@ def _pairs(names: OperatorNames) -> Iterable[tuple[str, Sizes | None]]:
 
 
 def _operators(names: OperatorNames) -> Bool:
-    """Which names are of operators."""
+    """Return whether each name is of an operator."""
     return np.array([s is not None or n.startswith("aten::") for n, s in _pairs(names)], np.bool_)
 
 

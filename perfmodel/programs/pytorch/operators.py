@@ -247,7 +247,7 @@ FORMULAS: Final[dict[str, Formula]] = {}
 COPY: Final = "aten::copy_"
 NONZERO: Final = "aten::nonzero"
 FUSED: Final = "triton_"
-"""How the names of kernels begin that torch.compile makes; the formula of all is under this."""
+"""Prefix of the kernels of torch.compile; the formula of all is under this."""
 _UNKNOWN: Final = Formula()
 _LINE: Final = re.compile(r"(?<=[a-z])_[0-9]{1,6}$")
 """Line of the source that a profiler writes behind a name; `*` in place of it in `FORMULAS`."""
@@ -1139,7 +1139,7 @@ def _mask(call: Call, given: list[Size], result: Size | None) -> Size | None:
 
 
 def _masked(call: Call, mask: Size, result: Size | None) -> tuple[int, int, int]:
-    """What `_indexed` returns for a mask: of each true element its place along every dimension."""
+    """Return `_indexed`'s result for a mask: each true element's place along every dimension."""
     x, places = call.sizes[0], prod(mask)
     width = prod(x) // places if places else 0
     true = call.true

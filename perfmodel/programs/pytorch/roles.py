@@ -28,7 +28,7 @@ _EMBEDDINGS: Final = ("aten::embedding", "aten::gather", "aten::index_select")
 _CONVOLUTION: Final = "convolution"
 _ONE: Final = Fraction(1)
 _SMALL: Final = (1, 2, 3, 4, 6, 8)
-"""How many times a width may stand in one dimension: query, key and value together have 3."""
+"""Multiples of a width in one dimension: query, key and value together have 3."""
 _MOST_HALVINGS: Final = 6
 """A network for images halves them at most so often: ResNets do five times."""
 _TWICE: Final = 0.5
@@ -192,7 +192,7 @@ class _Namer:
                                                          strict=True))  # fmt: skip
 
     def _places(self, call: RecordedCall, place: int, size: Size) -> list[_Place]:
-        """What kind of dimension each of an operand is."""
+        """Return the kind of every dimension of an operand."""
         factors = _factors(call) if call.kind == "gemm" else []
         if len(factors) == 2 and len(size) == 2:
             first, second = factors
