@@ -115,7 +115,7 @@ _SINGLE: Final = tuple(UNITS["fp32"])
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What was counted of some launches together; None was not counted of all of them.
+    """Counts of some launches together; None was not counted of all of them.
 
     Attributes
     ----------

@@ -99,7 +99,7 @@ class Utilization:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """What a rank's median step must do, and how its operators did it; the mean over ranks.
+    """Work of a rank's median step by operator; the mean over ranks.
 
     Attributes
     ----------

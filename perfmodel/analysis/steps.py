@@ -93,7 +93,7 @@ class CategoryTime:
 
 @dataclass(frozen=True, slots=True)
 class StepBreakdown:
-    """Where the time of a run's steps goes.
+    """Parts of the time of a run's steps.
 
     Attributes
     ----------

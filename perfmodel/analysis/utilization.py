@@ -26,7 +26,7 @@ _MOST_ADVICE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """What the steps of a report say of its GPUs' idling.
+    """Idle times of GPUs in the steps of a report.
 
     Attributes
     ----------

@@ -34,7 +34,7 @@ _PATIENCE_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Where reports are read.
+    """A place to read reports.
 
     Attributes
     ----------

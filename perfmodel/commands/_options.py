@@ -205,7 +205,7 @@ def kind_of(out: Path | str) -> str:
 
 
 class Out(click.Path):
-    """Where `-o` writes: what it makes follows from the name.
+    """Destination of `-o`: the name decides the format.
 
     Parameters
     ----------

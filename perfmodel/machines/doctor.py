@@ -30,7 +30,7 @@ _POLITE_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a program said.
+    """The output of a program.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where questions are put.
+    """The machine that is asked.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ PURPOSES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a question found.
+    """The answer to a question.
 
     Attributes
     ----------

@@ -114,7 +114,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """What a GPU's peaks are made of.
+    """The parts of a GPU's peaks.
 
     Attributes
     ----------

@@ -38,7 +38,7 @@ _DTYPES: Final = ("gemm", "attention")
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is changed besides the sizes.
+    """Changes besides the sizes.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class ReportPrediction:
-    """What one report says of a step of other sizes.
+    """A step of other sizes, by one report.
 
     Attributes
     ----------

@@ -108,7 +108,7 @@ class OperatorModel:
 
 @dataclass(frozen=True)
 class OperatorPrediction:
-    """What a step of some sizes takes.
+    """The time of a step of some sizes.
 
     Attributes
     ----------

@@ -436,7 +436,7 @@ class Microbenchmark:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """What a term is fitted to: configurations' medians, then rows of microbenchmarks.
+    """Data of a fit: configurations' medians, then rows of microbenchmarks.
 
     Attributes
     ----------

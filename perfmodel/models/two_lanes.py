@@ -47,7 +47,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """What a step takes.
+    """The time of a step.
 
     Attributes
     ----------

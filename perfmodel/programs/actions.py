@@ -46,7 +46,7 @@ ADVICE: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Actions:
-    """What to advise: everything by default, less what a program says that it does.
+    """Advice: everything by default, less the changes that a program has made.
 
     Attributes
     ----------

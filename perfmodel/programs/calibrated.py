@@ -117,7 +117,7 @@ class Evidence(Protocol):
 
 
 class Calibrated(ABC):
-    """What a program whose steps are modelled part by part says beside `Program`.
+    """A program whose steps are modelled part by part, beside `Program`.
 
     What is here is for a program without settings, of which one step is taken apart at a time.
 

@@ -162,7 +162,7 @@ class ServingFact:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the findings are drawn from; all times are medians per rank and step.
+    """Facts behind the findings; all times are medians per rank and step.
 
     Attributes
     ----------

@@ -35,7 +35,7 @@ UNNAMED_STEP: Final = "step"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user may choose; None lets the report decide.
+    """Choices of the user; None lets the report decide.
 
     Attributes
     ----------

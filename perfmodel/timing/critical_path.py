@@ -69,7 +69,7 @@ COLLECTIVES: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is different in a replay.
+    """A change of a replay.
 
     Attributes
     ----------

@@ -10,7 +10,7 @@ Stage = Literal["prefill", "decode", "mixed"]
 
 @dataclass(frozen=True, slots=True)
 class EngineStep:
-    """What one step of an engine computes, as the name of its range says.
+    """The computation of one step of an engine, by the name of its range.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class EngineStep:
 
 @dataclass(frozen=True, slots=True)
 class EngineWork:
-    """What a step of an engine must do, of one GPU.
+    """The work of a step of an engine, of one GPU.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Which ranks the others wait for: whose waiting leads back to whom, and how far that is chance.
+"""Late ranks: the ranks that others wait for, directly and indirectly, beyond chance.
 
 A rank that is late only because it waited itself is not the cause: what a rank waited since it and
 the rank that waits for it last met is passed on to whom it waited for, as the delay analysis of

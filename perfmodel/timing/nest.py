@@ -183,7 +183,7 @@ def nest_on_host(trace: Trace) -> list[Level]:
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """What one process launches, in time order, and the calls that wait for it.
+    """Launches of one process, in time order, and the calls that wait for it.
 
     Attributes
     ----------

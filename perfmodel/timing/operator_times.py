@@ -16,7 +16,7 @@ PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 
 @dataclass(frozen=True, slots=True)
 class OperatorKey:
-    """What calls of operators have in common that are counted together.
+    """Common facts of operators' calls that are counted together.
 
     Attributes
     ----------

@@ -75,7 +75,7 @@ class Spans(Events):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What may be the step, and the evidence for it.
+    """A candidate for the step, and the evidence for it.
 
     Attributes
     ----------

@@ -236,7 +236,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """What bars have in common that share lanes.
+    """Common facts of bars that share lanes.
 
     Attributes
     ----------

@@ -23,7 +23,7 @@ _HIGHEST_POWER: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """How arithmetic intensity follows one symbol, the others held.
+    """Arithmetic intensity along one symbol, the others held.
 
     Attributes
     ----------

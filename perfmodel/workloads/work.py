@@ -179,7 +179,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What one rank does in one batch, range by range.
+    """The work of one rank in one batch, range by range.
 
     Attributes
     ----------

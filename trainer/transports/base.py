@@ -16,7 +16,7 @@ from trainer.rates import LearningRate
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is summed over the ranks: device arrays that lie one after the other.
+    """Data summed over the ranks: device arrays that lie one after the other.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Parties:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is known of a transport before one is made.
+    """Facts of a transport before one is made.
 
     Attributes
     ----------

@@ -514,7 +514,7 @@ _SOURCES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """What the user may choose.
+    """Choices of the user.
 
     `level` is the level that is the unit in place of the step, `least` the relative change that
     counts, `noise` the relative standard deviation that is assumed between launches where there are

@@ -45,7 +45,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What one operator launched on both sides, all calls of a step with the same kernels together.
+    """Work of one operator on both sides, all calls of a step with the same kernels together.
 
     Attributes
     ----------

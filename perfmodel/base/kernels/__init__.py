@@ -1,4 +1,4 @@
-"""What kernels of GPUs do, by their names: category, operation, unit, data types, library.
+"""Kernels of GPUs by their names: category, operation, unit, data types, library.
 
 The files in `families/` know the kernels of libraries; `words.toml` has the categories, and words
 that mean one in any library. docs/adding.md says how a name is read, and how to add one.
@@ -45,7 +45,7 @@ _LAST_NUMBERS: Final = re.compile(r"(?:(?:^|_)[0-9]+)+$")
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """What kernels mostly do.
+    """A category of kernels.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ Match = tuple[Family, str]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the names of a family of kernels say.
+    """Facts in the names of a family of kernels.
 
     Attributes
     ----------

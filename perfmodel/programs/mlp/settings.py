@@ -53,7 +53,7 @@ LINKS: Final[Mapping[Links, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """How gradients are summed over the ranks.
+    """The way that gradients are summed over the ranks.
 
     Attributes
     ----------

@@ -846,7 +846,7 @@ class _Graph:
         return None
 
     def _wanted(self, node: int, sizes: Sizes, kernels: list[str]) -> tuple[bool, bool]:
-        """Which gradients of a convolution are asked for: those that something consumes.
+        """Return the gradients of a convolution that are asked for: those that something consumes.
 
         If all its products are of one gradient by their names, that one: torch.func asks for
         each in a call of its own.

@@ -39,7 +39,7 @@ _ONLY_NUMBERS: Final = str.maketrans("", "", "()[] ")
 
 @dataclass(frozen=True, slots=True)
 class OperatorNames:
-    """What the names of ranges say, one row for each.
+    """Facts in the names of ranges, one row for each.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What the numbers in a recorded step's sizes are: batch, sequence, widths, heads, layers, images.
+"""Roles of the numbers in recorded sizes: batch, sequence, widths, heads, layers, images.
 
 One report has one value of each number, so that values alone cannot say whether 768 is the width
 or half a batch. Where a number stands does: attention takes (batch, heads, seq, width of a head),

@@ -36,7 +36,7 @@ _MOST: Final = 16  # lines of a legend
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What labels must stay clear of, in pixels.
+    """Obstacles of labels, in pixels.
 
     Attributes
     ----------
@@ -201,7 +201,7 @@ class Label:
 
 @dataclass
 class Obstacles:
-    """What the labels of an axes stay clear of, in data coordinates until it is drawn.
+    """Obstacles of the labels of an axes, in data coordinates until it is drawn.
 
     A marker has its place, and its size in points with the ring around it.
     """

@@ -62,7 +62,7 @@ _MPI: Final = "mpi_event_sum"
 
 
 class Needs(NamedTuple):
-    """What a summary is made of.
+    """The input of a summary.
 
     Attributes
     ----------
