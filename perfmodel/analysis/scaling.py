@@ -140,7 +140,7 @@ def study(launches: Sequence[Launch]) -> Study:
             "give --set B=N1,N2,... in the order of the reports" if lacking else "give such reports"
         )
         raise ModelError(
-            "expected launches of one configuration on two or more numbers of ranks, with B or B/p "
+            "expected runs of one configuration on two or more numbers of ranks, with B or B/p "
             f"the same; got {given or 'none'}{unknown}; {do}"
         )
     used = {id(x) for s in found for p in s.points for x in p.launches}
@@ -152,8 +152,8 @@ def study(launches: Sequence[Launch]) -> Study:
         )
     if any(not s.by_launches for s in found):
         warnings.append(
-            "intervals hold what batches of one launch differ by, not what launches do; give "
-            "several launches of every number of ranks"
+            "intervals hold the difference of batches in one run, not of runs; give several runs "
+            "of every number of ranks"
         )
     for s in found:
         if s.fit is None:

@@ -178,10 +178,10 @@ def notes(comparison: Comparison) -> tuple[str, ...]:
         f"(Holm, half of the {_percent(c.alpha)} for the step)"
     )
     if c.noise is None:
-        how = "launches are the unit (Welch, on the logarithms of their median steps)"
+        how = "runs are the unit (Welch, on the logarithms of their median steps)"
     else:
         how = (
-            f"launches of one configuration are assumed to differ by {_percent(c.noise)} "
+            f"runs of one configuration are assumed to differ by {_percent(c.noise)} "
             f"(standard deviation of host times), steps within them by what they do"
         )
     return said, how
@@ -239,7 +239,7 @@ def _gate(gate: Gate) -> Iterator[str]:
     if gate.slower is None:
         yield (
             f"Gate: the noise is too large to tell whether a step is more than {allowed} "
-            f"({limits}): give more launches a side"
+            f"({limits}): give more runs a side"
         )
         return
     said = "more than" if gate.slower else "not more than"

@@ -340,7 +340,7 @@ def test_launches_of_a_side_should_be_of_one_configuration(tmp_path: Path) -> No
         for i, t in enumerate(("host", "pinned", "nccl"))
     ]
     found = compared(paths[:2], paths[2])
-    assert any("launches before do not have one configuration (transport: host and pinned)" in w
+    assert any("runs before do not have one configuration (transport: host and pinned)" in w
                for w in found.warnings)  # fmt: skip
 
 
@@ -371,7 +371,7 @@ def test_three_launches_a_side_tell_their_noise(tmp_path: Path) -> None:
     assert found.batch.ratio == pytest.approx((5 * 5 * 6 / 10 / 11 / 12) ** (1 / 3))
     assert found.batch.verdict == "faster"
     assert not any("do not show how much" in w for w in found.warnings)
-    assert "launches are the unit" in result(found).render()
+    assert "runs are the unit" in result(found).render()
 
 
 def test_a_copied_report_is_no_launch_of_its_own(tmp_path: Path) -> None:

@@ -476,7 +476,7 @@ def copied(before: Sequence[Trace], after: Sequence[Trace]) -> list[str]:
         if len(distinct) < len(traces):
             said.append(
                 f"{len(traces) - len(distinct)} of the {len(traces)} reports {name} are copies of "
-                f"others: each launch counts once"
+                f"others: each run counts once"
             )
     return said
 
@@ -758,8 +758,8 @@ def _side(
         warnings += said
     for text in mixed(given):
         warnings.append(
-            f"the launches {name} do not have one configuration ({text}): their differences count "
-            f"as noise; compare launches of one configuration"
+            f"the runs {name} do not have one configuration ({text}): their differences count "
+            f"as noise; compare runs of one configuration"
         )
     return Side(tuple(launches), tuple(given)), warnings
 
@@ -898,9 +898,9 @@ def _warnings(before: Side, after: Side, machines: bool, options: CompareOptions
     if min(counts) < ENOUGH:
         noise = f"{100 * options.noise:g} %" if options.noise else "nothing"
         said.append(
-            f"{counts[0]} launch{'es' * (counts[0] > 1)} before and {counts[1]} after do not show "
-            f"how much launches differ, so {noise} is assumed (kernels a fifth of it); launch "
-            f"each side {ENOUGH} times or more and give all reports: perfmodel compare b1 b2 b3 "
+            f"{counts[0]} run{'s' * (counts[0] > 1)} before and {counts[1]} after do not show the "
+            f"difference between runs, so {noise} is assumed (kernels a fifth of it); record "
+            f"{ENOUGH} runs or more of each side and give all reports: perfmodel compare b1 b2 b3 "
             f"--to a1 a2 a3"
         )
     single = [x.label for side in (before, after) for x in side.launches if x.batches == 1]
@@ -916,7 +916,7 @@ def _warnings(before: Side, after: Side, machines: bool, options: CompareOptions
             said.append(f"{problem.format('before' if has[1] else 'after')}; {advice}")
     if machines:
         said.append(
-            "the sides ran on different GPUs: machines are assumed to differ more than launches "
+            "the sides ran on different GPUs: machines are assumed to differ more than runs "
             "do; run both sides on one machine"
         )
     return said
