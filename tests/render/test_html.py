@@ -399,7 +399,7 @@ def test_an_exchange_of_messages_needs_no_collectives_and_no_kernels() -> None:
     text = page_of(PROGRAMS / "halo.sqlite.xz").text
     assert "Messages between ranks" in text
     assert "No collective was recorded" not in text
-    assert "what the kernels do" not in text
+    assert "kernel category" not in text
 
 
 def test_reports_of_the_ranks_of_one_run_make_one_page() -> None:
