@@ -1,12 +1,15 @@
-"""Refreshes what pages show of commands: demo.md of `make demo`, cli.md of `--help`, pictures.
+"""Refreshes outputs on pages: first screens, demo.md of `make demo`, cli.md of `--help`, pictures.
 
-    python docs/refresh.py
+    python docs/refresh.py            # everything
+    python docs/refresh.py screens    # first screens only
 
 The test of the documentation fails when the texts are not what the commands print.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,6 +31,9 @@ COUNTERS = [
     "--range", "forward GEMM 1", "--range", "backward GEMM 3",
     "--machine", "benchmarks/results/machine_h200x4.toml",
 ]  # fmt: skip
+SCREENS = ("README.md", "docs/quickstart.md", "docs/symptoms.md")
+"""Pages that show whole first screens: of every `perfmodel analyze REPORT` above a text block."""
+SCREEN = re.compile(r"(^perfmodel analyze (\S+)\n```\n\n```text\n).*?(?=^```)", re.M | re.S)
 BEGIN, END = "<!-- output of make demo -->\n```text\n", "```\n<!-- end of output -->"
 
 
@@ -39,7 +45,15 @@ def analyze(out: Path, *reports: str) -> str:
 def run(*arguments: str) -> str:
     """Run perfmodel in the repository; return what it prints."""
     command = [sys.executable, "-m", "perfmodel", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True,
+        check=True,
+    ).stdout  # fmt: skip
+
+
+def with_screens(page: str) -> str:
+    """Return a page with the first screens that `perfmodel analyze` prints now."""
+    return SCREEN.sub(lambda found: found[1] + run("analyze", found[2]), page)
 
 
 def demo(out: Path) -> str:
@@ -54,6 +68,11 @@ def shown(page: str) -> str:
 
 def main() -> None:
     """Write the outputs into their pages and the pictures into docs/images."""
+    for name in SCREENS:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        (ROOT / name).write_text(with_screens(text), encoding="utf-8")
+    if sys.argv[1:] == ["screens"]:
+        return
     page, images = ROOT / "docs" / "demo.md", ROOT / "docs" / "images"
     cli_reference.PAGE.write_text(cli_reference.reference(), encoding="utf-8")
     architecture.PICTURE.write_text(architecture.draw(), encoding="utf-8")

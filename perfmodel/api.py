@@ -268,7 +268,7 @@ def compare(
 
 
 class _Profiler(Protocol):
-    """What is used of `torch.profiler.profile`."""
+    """The part of `torch.profiler.profile` that is used."""
 
     def export_chrome_trace(self, path: str) -> object: ...
 
@@ -358,12 +358,12 @@ class Compared:
 
     @property
     def differences(self) -> Sequence[str]:
-        """What the sides' configurations differ in."""
+        """Return the differences between the sides' configurations."""
         return tuple(map(str, self.comparison.differences))
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What the comparison cannot know."""
+        """Return the limits of the comparison."""
         return self.comparison.warnings
 
     def to_dict(self) -> dict[str, Any]:
@@ -402,7 +402,7 @@ class Results:
 
     @property
     def ranges(self) -> pd.DataFrame:
-        """Where a median batch goes, a row per range."""
+        """Return the time per range in a median step, a row per range."""
         return to_frame(tables.ranges(self.run))
 
     @property

@@ -21,16 +21,13 @@ from perfmodel.commands._output import asks_for_json, drop, echo, print_error, s
 __all__ = ["COMMANDS", "GROUPS", "main"]
 
 GROUPS: Final = {
-    "Explain a run": (
-        "analyze", "report", "timeline", "stats", "counters", "memory", "utilization", "share",
-        "mcp",
-    ),
+    "Explain a run": ("analyze", "report", "timeline", "whatif"),
     "Compare runs": ("compare", "scaling", "tta"),
-    "Model and predict": ("calibrate", "predict", "whatif", "formulas"),
-    "Study without a run": ("layers", "splits"),
-    "System": ("machine", "doctor", "completion"),
+    "Predict": ("predict", "calibrate", "layers", "splits", "formulas"),
+    "Read more data": ("stats", "counters", "memory", "utilization"),
+    "Set up and share": ("doctor", "machine", "share", "mcp", "completion"),
 }  # fmt: skip
-"""One file in commands/ each, with a command of its name, by what they are for."""
+"""Commands by purpose, the most used first; each is a file of its name in commands/."""
 COMMANDS: Final = tuple(name for names in GROUPS.values() for name in names)
 
 gc.set_threshold(300_000)  # commands make many objects and drop few
@@ -110,8 +107,13 @@ class _Main(click.Group):
             said = f"{error.message} Did you mean {near[0]!r}?"
             raise click.UsageError(said, context) from error
 
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands before the options."""
+        self.format_commands(context, formatter)
+        click.Command.format_options(self, context, formatter)
+
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands by what they are for, each with its whole summary."""
+        """List the commands by purpose, each with its whole summary."""
         for title, names in GROUPS.items():
             commands = [(name, self.get_command(context, name)) for name in names]
             with formatter.section(title):

@@ -157,7 +157,7 @@ def test_the_page_names_every_format_of_every_picture(tmp_path: Path) -> None:
     written = {f.name for f in (tmp_path / "out").iterdir() if f.suffix in (".png", ".svg", ".pdf")}
     drawn = {Path(name).stem for name in written}
     assert written == {f"{stem}{s}" for stem in drawn for s in (".png", ".svg")} | {"roofline.pdf"}
-    for page in ("README.md", "docs/demo.md", "docs/size.md"):
+    for page in ("docs/demo.md", "docs/size.md"):
         text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
         assert re.search(r"PNG and (an )?SVG, the roofline (and the sweep a |as )PDF, too", text), (
             page
@@ -174,10 +174,26 @@ def test_the_number_of_packages_is_that_of_the_project() -> None:
     assert f"perfmodel needs {len(project['dependencies'])} packages" in page
 
 
-def test_the_readme_is_short() -> None:
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 190  # two first screens are in it
-    assert "\n".join(lines).count("![") == 1
+MOST_WORDS = {
+    "README.md": 700,
+    **{f"docs/{path}.md": 1500 for path in ("quickstart", "tutorial", "notebook")},
+    **{f"docs/{study}.md": 2500 for study in ("ladder", "scaling", "layers", "layers_timed")},
+}
+"""Of the first page, the three paths, and pages of research whose tables are in docs/data."""
+
+
+@pytest.mark.parametrize("page", MOST_WORDS)
+def test_a_page_is_short(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert len(text.split()) <= MOST_WORDS[page]
+    if page == "README.md":
+        assert text.count("![") == 1
+
+
+def test_the_symptoms_are_ten_screens_four_of_them_public() -> None:
+    commands = [command for page, command in _commands() if page == "symptoms.md"]
+    assert len(commands) == 10
+    assert sum("tests/reports/public" in command for command in commands) == 4
 
 
 def test_command_line_reference_is_what_help_says(monkeypatch: pytest.MonkeyPatch) -> None:

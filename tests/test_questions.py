@@ -78,14 +78,16 @@ def not_in(text: str, answer: str) -> list[str]:
 
 
 def pages_of(answered: str) -> str:
-    """Return the sections of pages that a row links to."""
+    """Return the sections of pages that a row links to, with the tables beside them."""
     places = [
         ((PAGE.parent / target).resolve(), anchor) for target, anchor, _ in LINK.findall(answered)
     ]
-    return "\n".join(
+    text = "\n".join(
         section_of(path, anchor) if anchor else path.read_text(encoding="utf-8")
         for path, anchor in places if path.suffix == ".md"
     )  # fmt: skip
+    beside = re.findall(r"\]\((data/[\w/-]+\.csv)\)", text)
+    return "\n".join([text, *((PAGE.parent / name).read_text(encoding="utf-8") for name in beside)])
 
 
 @pytest.mark.parametrize(
@@ -144,7 +146,7 @@ def efficiencies() -> list[str]:
 
 def on_a_k80() -> list[str]:
     """The last column of reasons first; FLOP over the board's peak named as too short."""
-    page = (ROOT / "docs" / "layers.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "layers_timed.md").read_text(encoding="utf-8")
     rows_of = page.partition("--document: reasons -->")[2].partition("<!-- end of reasons")[0]
     cells = [[c.strip() for c in line.strip("|").split("|")] for line in rows_of.splitlines()]
     found = {(c[0], c[2]): c for c in cells if len(c) == 9}

@@ -141,14 +141,6 @@ def on_two_gpus() -> list[float]:
     return [*seconds, last["ratio"], last_tf32["ratio"]]
 
 
-def times_less() -> list[float]:
-    """The last step's batch, and how many times it fits into the first's in the same launch."""
-    first, last = (ladder_row(rung, 2, 512, 3000, "fp32") for rung in ("document", "peer x3"))
-    of = {launch["run"]: launch["median_s"] for launch in last["launches"]}
-    gains = [each["median_s"] / of[each["run"]] for each in first["launches"]]
-    return [1e6 * last["median_s"], float(np.median(gains))]
-
-
 def headline() -> list[float]:
     """Least and most of the first step's batch over the fastest step's, in the same cell."""
     gains = []
@@ -200,7 +192,6 @@ QUOTED: Final[tuple[tuple[str, str, Callable[[], list[float]]], ...]] = (
     ("commands", "takes {:.0f} µs (1.9 to 2.2 ms in three profiled launches), and {:.0f} µs with "
      "all optimizations, {:.0f} µs with TF32: {:.2f} and {:.2f} times the best whole-graph PyTorch",
      on_two_gpus),
-    ("../README", "after the optimization steps {:.0f} µs, {:.0f} times less", times_less),
     ("index", "{:.0f} to {:.0f} times faster than the assignment's program", headline),
     ("compare", "the ladder's `graph` batch takes it {:.0f} µs, and the GPU {:.0f} µs", graph),
     ("compare", "that the forward pass took {:.0f} % less, too", pinned_forward),
@@ -249,7 +240,7 @@ GIVEN: Final = {
     "ladder": {
         "batches for about 30 ms (at least 20, unless they take over 250 ms)": "how it is run",
         "the 95 % interval for the ratio of another launch": "a level",
-        "brackets are 95 % intervals for another launch": "a level",
+        "Brackets are 95 % intervals for another launch": "a level",
     },
     "robustness": {},
     "scale": {

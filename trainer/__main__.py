@@ -38,7 +38,7 @@ from trainer.verify import verify
 
 
 class Terminal:
-    """What rank 0 shows: a line per epoch, and a progress bar where stderr is a terminal."""
+    """Shows progress on rank 0: a line per epoch, and a progress bar on a terminal."""
 
     def __init__(self, config: Config, batches: int) -> None:
         self._config, self._batches, self._shown = config, batches, 0.0

@@ -1,4 +1,4 @@
-"""What one training run is: a frozen, validated Config with units in its messages."""
+"""The configuration of a training run: a frozen, validated Config with units in its messages."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _CONTINUES: Final = (  # what a resumed run must share with the checkpointed one
     "dtype", "pixels", "seed", "warmup_epochs", "scale_learning_rate",
 )  # fmt: skip
 _LATER: Final = {"warmup_epochs": 0, "scale_learning_rate": None}
-"""What older checkpoints do not say."""
+"""Defaults of settings that older checkpoints lack."""
 
 _ROUNDS: Final = ("parallel", "transport", "overlap", "gemm", "math")
-"""What a resumed run may change, though sums are then rounded differently."""
+"""Settings that a resumed run may change, though sums are then rounded differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class Config:
 
     @property
     def images_on(self) -> str:
-        """Where batches come from: `data_on`, or what the transport suggests."""
+        """Return the source of batches: `data_on`, or the transport's suggestion."""
         return self.data_on or self._kind.images_on
 
     @property

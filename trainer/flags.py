@@ -22,7 +22,7 @@ from trainer.errors import ConfigError
 from trainer.transports import TRANSPORTS
 
 _DEFAULT_BOUND: Final = object()
-"""What --verify without a number is given: nothing that could be typed."""
+"""Value of --verify without a number: nothing that could be typed."""
 
 
 class _Parser(argparse.ArgumentParser):

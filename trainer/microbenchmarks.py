@@ -25,7 +25,7 @@ Timed = tuple[str, str, str, tuple[int, int, int], Callable[[], None]]
 
 
 class _Backend:
-    """What a network needs of a backend, on CuPy's current stream."""
+    """The operations of a backend that a network needs, on CuPy's current stream."""
 
     on_device = True
 

@@ -28,7 +28,7 @@ def versions(backend: Backend) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a rank knows of the run it is part of.
+    """A rank's knowledge of its run.
 
     Attributes
     ----------

@@ -50,7 +50,7 @@ class Quiet:
 
 @dataclass(slots=True)
 class Result:
-    """What a run gives.
+    """The result of a run.
 
     Attributes
     ----------

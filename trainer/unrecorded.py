@@ -20,7 +20,7 @@ _WARMUP: Final = 5
 _ROUND: Final = 5
 _PROBES: Final = 100
 _STARTS_S: Final = 0.5
-"""How long nsys is given to begin: 0.2 s were enough on a busy host of two cores."""
+"""Time that nsys is given to begin: 0.2 s were enough on a busy host of two cores."""
 
 
 def time_first(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.common import folders, results
-from benchmarks.common.pages import microseconds, percent, short, table
+from benchmarks.common.pages import Shown, microseconds, percent, short, shorten, table
 from benchmarks.common.results import called
 from benchmarks.ladder.configurations import RUNGS, Rung
 from benchmarks.ladder.rows import coverage, launches
@@ -46,6 +46,26 @@ DRAWN: Final = (
 )  # fmt: skip
 """Of these the picture shows those that are the fastest of their kind: 7 or 8."""
 
+SHOWN: Final = {
+    "Result": Shown(r"^\| 2 ", "^(H|B|dtype|assignment|our best|PyTorch's best|ratio)$"),
+    "Targets": Shown(r"^\| (2 GPUs|the same|never|hierarchical.*at 4096)"),
+    "Method": Shown(),
+    "Every step by number of GPUs": Shown(
+        r"^\| 512 \| 3000 \| fp32 \| "
+        r"(document|pinned|host-flat|prefetch|resident|nccl|graph|fused x3|peer x3|best.*) \|",
+        "^(step|p = )",
+    ),
+    "Step by step, p = 2": Shown(),
+    "register gemm": Shown(),
+    "register gemm 2": Shown(),
+    "CUDA-aware MPI beside the other transports": Shown("", "transport|512"),
+    "The floor, term by term": Shown(r"^\| 2 \| 512 ", ".."),
+    "Before and after, in profiles": Shown(r"^\| (document|resident \| nccl|nccl) ",
+                                             "^(before|after|ratio|bottleneck addressed)$"),
+    "The GEMMs alone": Shown("", "kernel|data type|1024|4096|8192"),
+    "The GEMMs alone 2": Shown(r"^\| 512 \| 1500 \| fp32 \|", "^(GEMM|cuBLAS|our best|gain)"),
+}  # fmt: skip
+"""What the page shows of its long tables; docs/data/ladder has them whole."""
 TIME, INVALID, BEST = "time of a batch", "invalid", "PyTorch, best whole graph"
 
 TERMS: Final = {
@@ -155,67 +175,71 @@ def rung_section(
     rung: Rung, found: Cells, ranks: int, steps: dict[str, Any] | None = None,
     gemm: dict[str, Any] | None = None,
 ) -> str:  # fmt: skip
-    """Return what a rung changes and removes, and its numbers.
+    """Return what a rung changes and removes, and why it was not timed where it was not.
 
     `steps` and `gemm` are what benchmarks.gemm.steps and benchmarks.gemm measured.
     """
-    lines, reasons = [], dict[str, list[str]]()
-    for key, rows in found.items():
-        row = rows.get(rung.name)
-        if key[0] != ranks or row is None:
-            continue
+    rows = {key: of[rung.name] for key, of in found.items() if key[0] == ranks and rung.name in of}
+    if not rows:
+        return ""
+    reasons = dict[str, list[str]]()
+    for key, row in rows.items():
         if not sound(row):
             state = "not timed" if row["median_s"] is None else "invalid"
             reasons.setdefault(f"{state}: `{row['reason']}`", []).append(
                 f"H = {key[1]}, B = {key[2]}, {key[3]}"
             )
-            continue
-        before = earlier(rung, rows)
-        gain, shown = None, ""
-        if before is not None:
-            gain = before["median_s"] / row["median_s"]
-            other = "" if before["rung"] == rung.after else f"{before['rung']} "
-            shown = other + microseconds(before["median_s"])
-        lines.append((
-            *name_of(key), shown,
-            microseconds(row["median_s"]), short(gain), ratio(row), short(over_floor(row)),
-            signed(row["median_s"] - row["floor_s"] if row["floor_s"] else None),
-        ))  # fmt: skip
-    if not lines and not reasons:
-        return ""
     first = rung.change[0] if rung.change.startswith("z2") else rung.change[0].upper()
     text = f"### {rung.name}\n\n{first}{rung.change[1:]}."
     text += f" Removes {rung.removes}." if rung.removes else ""
-    text += f" Before: {rung.after}." if rung.after else ""
-    flags = ", ".join(f"{k} = {v}" for k, v in rung.settings.items())
-    text += f" Settings: {flags}.\n\n"
-    head = ("H", "B", "dtype", "before, µs", "after, µs", "gain", "/ PyTorch", "/ floor",
-            "above it, µs")  # fmt: skip
-    text += table(head, lines)
-    bullets = "".join(f"- {why} ({'; '.join(where)})\n" for why, where in reasons.items())
+    parts = [f"{text}\n"]
+    if reasons:
+        parts.append("".join(f"- {why} ({'; '.join(at)})\n" for why, at in reasons.items()))
     if steps and gemm and rung.settings.get("gemm") == "register":
-        bullets += "\n" + wide_loads(steps, gemm)
-    return text + ("\n" if lines and reasons else "") + bullets + "\n"
+        parts.append(wide_loads(steps, gemm))
+    return "\n".join(parts) + "\n"
+
+
+def step_table(found: Cells, ranks: int) -> str:
+    """Return every rung's batch, its gain, and its ratios to PyTorch and to the floor."""
+    lines = []
+    for rung in RUNGS:
+        settings = ", ".join(f"{k} = {v}" for k, v in rung.settings.items())
+        for key, rows in found.items():
+            row = rows.get(rung.name)
+            if key[0] != ranks or row is None or not sound(row):
+                continue
+            before = earlier(rung, rows)
+            gain, shown = None, ""
+            if before is not None:
+                gain = before["median_s"] / row["median_s"]
+                other = "" if before["rung"] == rung.after else f"{before['rung']} "
+                shown = other + microseconds(before["median_s"])
+            lines.append((
+                rung.name, rung.after or "", settings, *name_of(key), shown,
+                microseconds(row["median_s"]), short(gain), ratio(row), short(over_floor(row)),
+                signed(row["median_s"] - row["floor_s"] if row["floor_s"] else None),
+            ))  # fmt: skip
+    head = ("step", "changes", "settings", "H", "B", "dtype", "before, µs", "after, µs", "gain",
+            "/ PyTorch", "/ floor", "above it, µs")  # fmt: skip
+    return table(head, lines)
 
 
 def steps_by_ranks(found: Cells) -> str:
     """Return every step's batch by number of GPUs, and its gain over the step that it changes."""
-    parts = []
+    ranks = sorted({key[0] for key in found})
+    lines = []
     for size in dict.fromkeys(key[1:] for key in found):
-        by_ranks = {
-            p: found[p, *size] for p in sorted({key[0] for key in found if key[1:] == size})
-        }
-        lines = []
+        by_ranks = [found.get((p, *size), {}) for p in ranks]
         for rung in RUNGS:
-            cells = [_with_gain(rung, rows) for rows in by_ranks.values()]
+            cells = [_with_gain(rung, rows) for rows in by_ranks]
             if any(cells):
-                lines.append((rung.name, rung.after or "", *cells))
+                lines.append((*map(str, size), rung.name, rung.after or "", *cells))
         peers = [next((r["peer_median_s"] for r in rows.values() if r["peer_median_s"]), None)
-                 for rows in by_ranks.values()]  # fmt: skip
-        lines.append(("best whole-graph PyTorch", "", *map(microseconds, peers)))
-        head = ("step", "changes", *(f"p = {p}" for p in by_ranks))
-        parts.append(f"H = {size[0]}, B = {size[1]}, {size[2]}:\n\n{table(head, lines)}")
-    return written("steps", tables="\n".join(parts))
+                 for rows in by_ranks]  # fmt: skip
+        lines.append((*map(str, size), "best whole-graph PyTorch", "", *map(microseconds, peers)))
+    head = ("H", "B", "dtype", "step", "changes", *(f"p = {p}" for p in ranks))
+    return written("steps", table=table(head, lines))
 
 
 def _with_gain(rung: Rung, rows: dict[str, Row]) -> str:
@@ -292,7 +316,8 @@ def markdown(
         *filter(None, [targets(ours, gemm)]),
         method(record) + runs(record) + notes(record),
         steps_by_ranks(found),
-        f"## Step by step, p = {ranks}\n\n" + "".join(sections).rstrip() + "\n",
+        written("step by step", ranks=ranks, table=step_table(found, ranks))
+        + "".join(sections).rstrip() + "\n",
         *filter(None, [cuda_aware(aware)]),
         floors(found),
         *filter(None, [compared, products(gemm), sweep(tiles)]),
@@ -359,7 +384,9 @@ def main() -> None:
         for f in ("gemm.json", "thin_sweep.json", "cuda_aware.json", "gemm_steps.json")
     )
     compared = profiles(folders.PROFILES / "ladder")
-    args.out.write_text(markdown(record, gemm, compared, tiles, aware, steps), encoding="utf-8")
+    made = shorten(markdown(record, gemm, compared, tiles, aware, steps), args.out, SHOWN)
+    args.out.write_text(made.text, encoding="utf-8")
+    made.write()
     found = cells(record)
     draw(found, main_ranks(found), args.picture)
     print(f"{args.out}\n{args.picture}")

@@ -2,7 +2,7 @@
 
     python -m benchmarks.layers --part time       # one GPU, at most 90 s
     python -m benchmarks.layers --part theory     # torch, no GPU
-    python -m benchmarks.layers --document        # the made parts of docs/layers.md
+    python -m benchmarks.layers --document        # made parts of docs/layers.md, layers_timed.md
 
 Every part replaces only its own part of benchmarks/results/layers.json; one network that fails, or
 does not fit into the time, is named there and leaves the others. Networks are perfmodel's lists of

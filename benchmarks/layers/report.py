@@ -1,4 +1,4 @@
-"""Writes what perfmodel counts of the networks, and what was measured, into docs/layers.md."""
+"""Writes counts of layers into docs/layers.md and measured times into docs/layers_timed.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from writeup.counters import MATHS
 from writeup.paleo import Measured, judge
 
 from benchmarks.common import folders
-from benchmarks.common.pages import markdown, percent, put_parts, written_in
+from benchmarks.common.pages import Shown, markdown, percent, put_parts, written_in
 from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
 from perfmodel.base.units import DTYPE_BYTES
@@ -22,9 +22,22 @@ from perfmodel.workloads.layers import costs, place
 from perfmodel.workloads.networks import CNNS, network
 
 PAGE: Final = folders.DOCS / "layers.md"
+TIMED: Final = folders.DOCS / "layers_timed.md"
 RESNETS: Final = folders.RESULTS / "resnet.json"
 SCRIPT: Final = "benchmarks.layers --document"
 written: Final = written_in(Path(__file__).with_name("text.md"))
+SHOWN: Final = {
+    "counts": Shown("vgg|googlenet|resnet50",
+                    "network|parameters|conv MACs|share|forward$|training|FLOP/b"),
+    "k80": Shown("vgg16|googlenet|resnet50", "network|peak$|and bytes"),
+    "paleo": Shown("", "network|math|PPP$|images$"),
+    "gemms": Shown(r"\| (vgg16|googlenet|resnet50) \| (1|32) ",
+                   "network|images|waiting for each$|together"),
+    "measured": Shown(r"(vgg16|googlenet) \| (1|32) \| fp32"),
+    "measured 2": Shown(),
+    "measured 3": Shown(),
+}  # fmt: skip
+"""What the page shows of its long tables; docs/data has them whole."""
 FITTED: Final = 128
 """Images of the step that fits the percent of peak."""
 WAYS: Final = ("graph", "alone", "whole", "events", "synchronized")
@@ -32,15 +45,17 @@ WAYS: Final = ("graph", "alone", "whole", "events", "synchronized")
 
 def write(results: Path) -> None:
     """Replace what lies between the marks."""
-    put_parts(PAGE, SCRIPT, parts(results))
+    for page, parts in pages(results).items():
+        put_parts(page, SCRIPT, parts, SHOWN)
 
 
-def parts(results: Path) -> dict[str, str]:
-    """Return the generated parts of the page by name."""
+def pages(results: Path) -> dict[Path, dict[str, str]]:
+    """Return the generated parts of the two pages by name."""
     read, resnets = read_json(results), read_json(RESNETS)
     return {
-        "counts": counts(), "k80": k80(), "paleo": paleo(resnets["time"]), "torch": torch(read),
-        "measured": measured(read), "reasons": k80_reasons(), "gemms": gemm_times(read),
+        PAGE: {"counts": counts(), "paleo": paleo(resnets["time"]), "torch": torch(read)},
+        TIMED: {"k80": k80(), "reasons": k80_reasons(), "gemms": gemm_times(read),
+                "measured": measured(read)},
     }  # fmt: skip
 
 

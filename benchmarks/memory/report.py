@@ -108,7 +108,7 @@ def resnet(results: dict[str, Any]) -> str:
     """Write the part on PyTorch."""
     lines = results["resnet"]
     counts = [r for r in lines if "saved_per_sample_bytes" in r]
-    said = "### ResNet in PyTorch: what is counted\n\n" + table(
+    said = "### ResNet in PyTorch: counted memory\n\n" + table(
         ["net", "parameters", "gradients", "momentum", "buffers", "kept, constant",
          "kept, per sample"],
         [[name(r), *(number(r[t]) for t in TERMS), number(r["saved_per_sample_bytes"])]

@@ -98,10 +98,9 @@ def text(predicted: dict[str, Any], launches: dict[str, Any]) -> str:
         for r in rows
     ))  # fmt: skip
     said = (
-        f"Shares of the batch predicted and measured are {100 * apart:.1f} percentage points apart "
-        f"on average ({len(rows)} configurations). {left} of {len(predicted['predictions'])} "
-        "frozen predictions hold no phase of communication and are left out: batches whose host "
-        "queues NCCL's kernels and limits them, of which the model predicts the host's ranges."
+        f"Predicted and measured shares of the batch are {100 * apart:.1f} percentage points apart "
+        f"on average ({len(rows)} configurations; {left} of {len(predicted['predictions'])} "
+        "predictions hold no phase of communication)."
     )
     return f"{said}\n\n{markdown(head, lines)}\n\n{table}"
 

@@ -24,8 +24,8 @@ SUMS: Final = (
 
 
 def text() -> str:
-    """Return what a step consists of, its collectives, and what to change first."""
-    split, sums, first = [], [], []
+    """Return the parts of a step, and its collectives."""
+    split, sums = [], []
     for name, words in REPORTS.items():
         run = perfmodel.analyze(FOLDER / f"{name}.sqlite.xz").analysis.fitted
         truth = json.loads((FOLDER / f"{name}.truth.json").read_text(encoding="utf-8"))
@@ -35,9 +35,7 @@ def text() -> str:
              c.exposed_s, c.bus_bytes_per_s)
             for c in run.collectives
         ]  # fmt: skip
-        told = [f for f in run.findings if f.kind in ("straggler", "exposed_communication")]
-        first += [f"- {words}: {f.title} ({f.saving} of a step): {f.evidence}." for f in told[:1]]
-    return "\n\n".join((markdown(SPLIT, split), markdown(SUMS, sums), "\n".join(first)))
+    return f"{markdown(SPLIT, split)}\n\n{markdown(SUMS, sums)}"
 
 
 def _split(words: str, ranks: Any, bare_s: float) -> tuple[object, ...]:

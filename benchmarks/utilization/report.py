@@ -174,7 +174,9 @@ def text(results: dict[str, Any], given: Reports | None = None) -> str:
     said = f"{results['gpu']}, {results['date']}: `{called(results['command'])}`.\n\n"
     said += f"{rows(results, found)}\n{written('nsys')}\n{answers(results, found)}"
     said += "\n![NVML utilization over time, setting by setting](images/utilization.png)\n"
-    said += "\nWhat the GPU idles in, share of the median step by the first report:\n\n"
+    said += (
+        "\nIdle time of the GPU by cause, as a share of the median step by the first report:\n\n"
+    )
     return (said + causes(found)).strip()
 
 

@@ -66,10 +66,10 @@ def made(read: dict[str, Any]) -> str:
         "### Time of the whole program\n\n" + totals(rows),
         *(f"![Time against K, {title}](images/vecadd_{memory}.png)"
           for memory, title in TITLES.items()),
-        "### Where the time goes\n\n" + findings(rows),
+        "### Parts of the time\n\n" + findings(rows),
         *(parts(rows, memory) for memory in PARTS),
         "### Predicted and measured\n\n" + against(part),
-        "### What the profile shows\n\n" + profile(read["profile"]["rows"][0]),
+        "### The profile\n\n" + profile(read["profile"]["rows"][0]),
     ]  # fmt: skip
     if part["problems"]:
         blocks.append("Left out: " + "; ".join(part["problems"]) + ".")

@@ -79,7 +79,7 @@ def peak_of(snapshot: Snapshot) -> Peak:
 
 
 def _alive(snapshot: Snapshot, at: int, begin: int) -> tuple[Alive, ...]:
-    """What is alive after an event, by the line that allocated it."""
+    """Return the allocations alive after an event, by the line that made them."""
     blocks: dict[int, tuple[str, str, int]] = {}
     known, count = begin, _unknown(snapshot)
     for event in snapshot.events[: at + 1]:

@@ -526,7 +526,7 @@ def _sized(found: Exchanges, message_bytes: float) -> Exchanges:
 
 
 def _nccl_waiting(steps: StepBreakdown) -> Waiting:
-    """What every rank spends in communication per step, and waits there."""
+    """Return each rank's time in communication per step, and its waiting there."""
     waits = [r.waiting_s for r in steps.ranks if r.waiting_s is not None]
     seconds = [r.communication_s for r in steps.ranks]
     return Waiting(seconds, waits if len(waits) == len(seconds) else None)
@@ -674,7 +674,7 @@ def _rank_rows(
 
 
 def _parts(step: RankStep) -> dict[str, float | None]:
-    """What a rank's step consists of, by the names of `RankRow`."""
+    """Return the parts of a rank's step, by the names of `RankRow`."""
     names = ("compute_s", "communication_s", "exposed_communication_s", "copy_s", "idle_s")
     return {name: getattr(step, name) for name in names}
 
@@ -757,7 +757,7 @@ def _host_ranks(analysis: RunAnalysis) -> dict[int, tuple[float, float]]:
 
 
 def _reduced(analysis: RunAnalysis) -> DeviceReduce | None:
-    """What NCCL's all-reduces take of a batch, in a CUDA graph or out of one."""
+    """Return the time of NCCL's all-reduces in a batch, in a CUDA graph or out of one."""
     kernels = [g for g in analysis.collectives if g.name == f"{NCCL}AllReduce"]
     if not kernels:
         return None

@@ -57,7 +57,7 @@ METRICS: Final = (
     *(name for level in LEVELS.values() for name in level),
     *(name for unit in UNITS.values() for name in unit),
 )
-"""What is collected: time, bytes of every level, operations of every unit."""
+"""Collected metrics: time, bytes of every level, operations of every unit."""
 
 
 def command(
@@ -115,7 +115,7 @@ _SINGLE: Final = tuple(UNITS["fp32"])
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What was counted of some launches together; None was not counted of all of them.
+    """Counts of some launches together; None was not counted of all of them.
 
     Attributes
     ----------

@@ -46,7 +46,7 @@ _FILE_TABLES: Final = tuple(
 _TORCH_CATEGORIES: Final = ("kernel", "gpu_memcpy", "gpu_memset", None)
 """The key `cat` of torch.profiler's events in the same order."""
 _FOUND: Final = {"level": "range", "source": "declared", "parent": NULL, "instance": NULL}
-"""What a range is that is no span of another level."""
+"""Columns of a range that no level declares."""
 
 Column = npt.NDArray[Any]
 
@@ -133,7 +133,7 @@ class EventTable:
 
 @cache
 def documented() -> dict[str, dict[str, str]]:
-    """What the columns of every table hold, by table and column."""
+    """Return the descriptions of the columns of every table, by table and column."""
     text = files("perfmodel.analysis").joinpath("events.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 

@@ -74,7 +74,7 @@ class Timeline:
 
     @property
     def left_bytes(self) -> int:
-        """What was never released."""
+        """Return the bytes that were never released."""
         return int(self.live_bytes[-1])
 
 

@@ -49,7 +49,7 @@ class ModuleRow:
 
 @dataclass(frozen=True, slots=True)
 class ModulePart:
-    """What one module itself calls in one phase."""
+    """The calls of one module itself in one phase."""
 
     module: str
     phase: str

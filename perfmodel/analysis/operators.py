@@ -74,7 +74,7 @@ class Utilization:
     peak_flops_per_s : float
         Dense, never a measured rate.
     basis : {'data sheet', 'estimate'}
-        What the peak is from.
+        Source of the peak.
     ran_unit : str
         The unit that did most FLOPs.
     ran_peak_flops_per_s : float or None
@@ -99,7 +99,7 @@ class Utilization:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """What a rank's median step must do, and how its operators did it; the mean over ranks.
+    """Work of a rank's median step by operator; the mean over ranks.
 
     Attributes
     ----------
@@ -406,7 +406,7 @@ def _counted(
 def _parts(
     found: Sequence[OperatorTimes], window: range, machine: Machine | None
 ) -> tuple[ModulePart, ...]:
-    """What modules call in a median step, in the order of their first call; none without names."""
+    """Return modules' calls in a median step, in the order of their first; none without names."""
     if not any(key.module for one in found for key in one.keys):
         return ()
     parts = []
@@ -482,7 +482,7 @@ def _unit(unit: str, machine: Machine | None) -> str:
 
 
 class _Limit:
-    """What bounds calls of several sizes: their least time, and which limit most of it is of."""
+    """The bound of calls of several sizes: their least time, and its main limit."""
 
     def __init__(self, *, known: bool = True) -> None:
         self.least_s = 0.0
@@ -527,7 +527,7 @@ class _Limit:
 
     @property
     def bound(self) -> str | None:
-        """What bounds most of the time; None if the machine's limits or the work are not known."""
+        """Return the limit of most of the time; None without the machine's limits or the work."""
         if not (self.known and self.by_bound):
             return None
         return max(self.by_bound, key=lambda name: self.by_bound[name])
@@ -581,7 +581,7 @@ def _row(
 
 
 def _inputs_from(limit: _Limit, moved: float, gpu_s: float, bandwidth: float | None) -> str | None:
-    """Where inputs were, as far as the time says."""
+    """Return the place of inputs, as far as the time says."""
     if not bandwidth or not limit.bound:
         return None
     if gpu_s < moved / bandwidth:

@@ -19,7 +19,7 @@ _ALARM: Final = 0.01
 one has a modified z-score above the usual 3.5."""
 _NORMAL: Final = 0.6745  # median absolute deviation of a normal distribution over its sigma
 _LEAST: Final = 0.02
-"""What is slower by less than this share is no outlier, however equal the others are."""
+"""Least excess of an outlier, however equal the others are."""
 _MOST: Final = 0.75
 """A host, or a GPU number, of whose ranks this share are outliers is named in their place."""
 _SHOWN: Final = 10
@@ -102,7 +102,7 @@ def _groups(
 
 
 def _slow(values: Floats, usual: float) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Which values are outliers above the median."""
+    """Return whether values are outliers above the median."""
     excess = values - usual
     spread = float(np.median(np.abs(excess)))
     slow: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = (

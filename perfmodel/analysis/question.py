@@ -25,7 +25,7 @@ _SYMBOLS: Final = ("B", "H", "D", "C", "p")
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How intensity follows one symbol, and where that meets the ridge.
+    """Intensity along one symbol, and its crossing of the ridge.
 
     `flops_exponent` and `bytes_exponent` are those of the symbol in FLOPs and bytes over the
     links; `ridge_at` is the symbol's value at the ridge, None if none is; `roof_flops_per_s` the
@@ -69,7 +69,7 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Where the report's batch is on the roofline, and what moves it.
+    """The report's batch on the roofline, and the symbols that move it.
 
     Attributes
     ----------

@@ -133,7 +133,7 @@ def product_rates(
 
 
 def _limit(field: str, clock: Clock) -> str:
-    """What runs differ by in the times that a rate is fitted to."""
+    """Return the source of differences between runs in the times of a rate."""
     return "host" if clock == "host" else _ON_GPU.get(field, "copies")
 
 

@@ -120,7 +120,7 @@ class RangeRow:
 
 @dataclass(frozen=True, slots=True)
 class BatchSummary:
-    """How many batches there were, and what a median one took.
+    """Number of batches, and the median one.
 
     `queued_s` is the host's own time where it only queues batches: they are then timed until the
     GPU is done with them, and host times of the ranges inside are those of queueing.

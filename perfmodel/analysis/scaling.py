@@ -96,7 +96,7 @@ class Series:
 
     @property
     def label(self) -> str:
-        """What the points share, in a few words."""
+        """Return the settings that the points share, in a few words."""
         shown = [f"{k}={v}" for k, v in sorted(self.sizes.items()) if k in ("H", "B")]
         if self.per_rank is not None:
             shown.append(f"B/p={self.per_rank:g}")
@@ -140,7 +140,7 @@ def study(launches: Sequence[Launch]) -> Study:
             "give --set B=N1,N2,... in the order of the reports" if lacking else "give such reports"
         )
         raise ModelError(
-            "expected launches of one configuration on two or more numbers of ranks, with B or B/p "
+            "expected runs of one configuration on two or more numbers of ranks, with B or B/p "
             f"the same; got {given or 'none'}{unknown}; {do}"
         )
     used = {id(x) for s in found for p in s.points for x in p.launches}
@@ -152,8 +152,8 @@ def study(launches: Sequence[Launch]) -> Study:
         )
     if any(not s.by_launches for s in found):
         warnings.append(
-            "intervals hold what batches of one launch differ by, not what launches do; give "
-            "several launches of every number of ranks"
+            "intervals hold the difference of batches in one run, not of runs; give several runs "
+            "of every number of ranks"
         )
     for s in found:
         if s.fit is None:
@@ -330,7 +330,7 @@ class Bandwidth:
 
     @property
     def series(self) -> tuple[str, str, int]:
-        """What rows of other sizes share."""
+        """Return the key that rows of other sizes share."""
         return self.source, self.through, self.ranks
 
 

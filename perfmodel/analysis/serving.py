@@ -41,7 +41,7 @@ class ServingRow:
     weight_bytes, cache_bytes : float or None
         Weights and KV cache, moved once.
     memory_s, compute_s, exchange_s : float or None
-        What bandwidth, peaks and link allow at least.
+        Least times by bandwidth, peaks and link.
     floor_s : float or None
         The largest of them: these may overlap.
     floor_by : str or None

@@ -290,7 +290,7 @@ def _rate(run: RunAnalysis, labels: tuple[str, ...], *, host: bool = False) -> f
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Where model parallelism overtakes along B if every batch copies its images at this rate."""
+    """The B at which model parallelism overtakes if images are copied at this rate."""
 
     timed: str
     bytes_per_s: float
@@ -325,7 +325,7 @@ class Splits:
 
     @property
     def copied(self) -> tuple[Copied, ...]:
-        """Where the two change places if images are copied at each of the rates that were timed."""
+        """Return the crossings if images are copied at each of the rates that were timed."""
         return tuple(
             Copied(
                 name, rate,
@@ -383,7 +383,7 @@ def sizes_text(sizes: Sizes) -> str:
 
 
 _ENDS: Final = {"H": (1, 1 << 17), "B": (1, 1 << 20), "p": (2, 1 << 10)}
-"""Where crossings are looked for."""
+"""Range in which crossings are searched."""
 
 
 @dataclass(frozen=True, slots=True)

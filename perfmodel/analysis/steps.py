@@ -1,4 +1,4 @@
-"""Where a step's time goes on every rank: its parts, kernels by what they do, collectives."""
+"""The parts of a step on every rank: times, kernels by category, collectives."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class CategoryTime:
 
 @dataclass(frozen=True, slots=True)
 class StepBreakdown:
-    """Where the time of a run's steps goes.
+    """Parts of the time of a run's steps.
 
     Attributes
     ----------
@@ -283,7 +283,7 @@ def _rank(times: StepTimes, lane: int, rank: int, window: slice, waited: Floats 
 
 
 def _gpu_idle_s(times: StepTimes, lane: int, window: slice) -> float:
-    """What the GPU's busy time leaves of the median step, also while its process communicates."""
+    """Return the part of the median step without GPU work, also while its process communicates."""
     step_s, busy_s = (_median_s(ns[lane, window]) or 0.0 for ns in (times.step_ns, times.busy_ns))
     return max(step_s - busy_s, 0.0)
 
@@ -501,7 +501,7 @@ def _followed(report: StepReport, lane: int, numbers: Int64) -> int:
 
 
 def _busy_longer(times: StepTimes, lane: int, window: slice, long: Bool, longer_ns: float) -> str:
-    """What a GPU does in most of the time that long steps take more; '' if no one thing."""
+    """Return the main GPU work in the excess of long steps; '' if no one kind is most of it."""
     parts = {
         "kernel": times.compute_ns,
         "exposed_communication": times.exposed_ns,

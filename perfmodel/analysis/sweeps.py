@@ -54,7 +54,7 @@ def _sentences(runs: Sequence[RunAnalysis]) -> Iterator[str]:
 
 
 def _sentences_of(runs: Sequence[RunAnalysis]) -> Iterator[str]:
-    """What is said of runs of one workload."""
+    """Return the statements on runs of one workload."""
     symbols = list(runs[0].workload.symbols)
     values = [{s: r.identity.values[s] for s in symbols} for r in runs]
     for symbol in symbols:
@@ -75,7 +75,7 @@ def _sentences_of(runs: Sequence[RunAnalysis]) -> Iterator[str]:
 
 
 def _setting(run: RunAnalysis) -> tuple[object, ...]:
-    """What must be equal, besides the symbols, to compare two runs."""
+    """Return the settings, besides the symbols, that must be equal to compare two runs."""
     gpus = {r.gpu for r in run.ranks}
     kinds = frozenset((c.direction, c.memory) for c in run.copies)
     machine = run.machine.name if run.machine else None

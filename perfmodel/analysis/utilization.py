@@ -1,4 +1,4 @@
-"""How well GPUs are used: NVML's samples, busy time by a report, idle time by phase, advice."""
+"""Utilization of GPUs: NVML's samples, busy time by a report, idle time by phase, advice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_ADVICE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """What the steps of a report say of its GPUs' idling.
+    """Idle times of GPUs in the steps of a report.
 
     Attributes
     ----------

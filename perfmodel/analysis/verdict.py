@@ -74,7 +74,7 @@ class Verdict:
         `communication`, `waiting`, `copies`, `idle`); `kernels_not_recorded`, `outside_steps` and
         `cold_start` where the recording does not show what limits a step.
     saving_s : float or None
-        What the first finding would save.
+        Saving of the first finding.
     rank : int or None
         The late rank.
     """

@@ -35,10 +35,10 @@ _PAUSED: Final[Mapping[LaunchedThere, str]] = {
     "others": "other operations than a step's are launched there",
     "": "a step lacks its range, or there is other work",
 }  # fmt: skip
-"""What a warning says of `Pause.launched`."""
+"""Words of a warning for `Pause.launched`."""
 _SHOWN: Final = 8
 _LOST: Final = "ProcessEventsError"
-"""What Nsight Systems calls an error of its importer, after which events are missing."""
+"""Nsight Systems' name of an error of its importer, after which events are missing."""
 _STUCK: Final = 3
 """A rank waits in its last call if it is in it for this many times the longest one before."""
 
@@ -70,7 +70,7 @@ def same_devices(run: Run) -> dict[int, tuple[int, ...]]:
 
 
 def unattributed(run: Run) -> dict[str, int]:
-    """How many GPU operations the ranges account for, over all reports of the run."""
+    """Return how many GPU operations the ranges account for, over all reports of the run."""
     found = [a for _, a in run.parts]
     return {
         "gpu_ops": sum(a.total for a in found),
@@ -174,7 +174,7 @@ def _whole_graphs(traces: Sequence[Trace]) -> Iterator[str]:
 
 
 def _uncollected(trace: Trace, ranks: int, identity: Identity) -> Iterator[str]:
-    """What one report of a run of these ranks lacks, or has wrong."""
+    """Yield faults and missing data of one report of a run of these ranks."""
     for view in sorted(trace.views):
         yield (
             f"{trace.source.name}: {view} is a view, which perfmodel does not read: its rows "

@@ -37,7 +37,7 @@ class ModelError(PerfmodelError):
 
 @dataclass(frozen=True)
 class ErrorText:
-    """What went wrong: the kind of error, one line for a reader, the exit code of the command."""
+    """An error: its kind, one line for a reader, the exit code of the command."""
 
     kind: str
     message: str
@@ -46,6 +46,6 @@ class ErrorText:
 
 @dataclass(frozen=True)
 class ErrorDocument:
-    """What commands print in place of their result with `--json`, where there is none."""
+    """The document that commands print with `--json` in place of a result."""
 
     error: ErrorText

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from io import BufferedReader
 
 COMPRESSED: Final = (".gz", ".xz", ".zst")
-"""How the names of compressed files end."""
+"""Suffixes of compressed files."""
 
 _BLOCK = 1 << 20
 _MOST_RATIO: Final = 200

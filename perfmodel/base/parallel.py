@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Report = tuple[Path, Path]
-"""Where a report lies, and what it is called."""
+"""The path of a report, and its label."""
 
 _TOGETHER: Final = 4
 _LARGE_BYTES: Final = 64_000_000
@@ -34,7 +34,7 @@ _PATIENCE_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Where reports are read.
+    """A place to read reports.
 
     Attributes
     ----------

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("text", "csv", "json", "jsonl", "markdown", "latex")
 SILENT: Final = "perfmodel.commands.silent"
-"""Where a command's context keeps whether --quiet was given."""
+"""Key of a command's context for --quiet."""
 COMPLETING: Final = "_PERFMODEL_COMPLETE"
 """Environment variable with which a shell's script asks for completions; click's name."""
 
@@ -205,7 +205,7 @@ def kind_of(out: Path | str) -> str:
 
 
 class Out(click.Path):
-    """Where `-o` writes: what it makes follows from the name.
+    """Destination of `-o`: the name decides the format.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ class Out(click.Path):
 
     @property
     def words(self) -> str:
-        """What may be written, in words."""
+        """Return the formats that can be written, in words."""
         own = [kind for kind in self.own if kind.startswith(".")]
         parts = [_files(own)] if own else []
         if self._result:
@@ -521,7 +521,7 @@ def trainer_settings(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def engine_of(options: dict[str, Any]) -> Engine:
-    """Where the options say that reports are read."""
+    """Return the executor that reads reports, by the options."""
     from perfmodel.base.parallel import Engine
 
     if options["scheduler"] and options["jobs"]:
@@ -530,7 +530,7 @@ def engine_of(options: dict[str, Any]) -> Engine:
 
 
 def chosen(options: dict[str, Any]) -> Options:
-    """How to analyze, from a command's options; missing ones have their default."""
+    """Return the analysis options of a command; missing ones have their default."""
     from perfmodel.programs.program import Options
     from perfmodel.workloads.spec import load
 

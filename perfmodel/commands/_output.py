@@ -1,4 +1,4 @@
-"""What a command prints and writes: results in every format, files, pictures, progress."""
+"""Prints and writes results of commands: every format, files, pictures, progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `perfmodel mcp` answers: questions about reports in folders that the user names.
+"""Answers of `perfmodel mcp` to questions about reports in folders that the user names.
 
 Nothing here runs another program or writes a file, and nothing outside the folders is read. Answers
 are plain data of at most `MOST_LETTERS` as JSON, so that an agent can read them.

@@ -48,7 +48,7 @@ def _print_schema(context: click.Context, _: click.Parameter, asked: bool) -> No
 )  # fmt: skip
 @click.option(
     "--benchmark", metavar="NAME",
-    help="What was recorded, for --db: programs of one name are compared over commits.",
+    help="Name of the program for --db: runs of one name are compared over commits.",
 )  # fmt: skip
 @click.option(
     "--section", type=click.Choice(SECTIONS),
@@ -59,7 +59,7 @@ def _print_schema(context: click.Context, _: click.Parameter, asked: bool) -> No
 )
 @click.option(
     "--evidence", metavar="KEY",
-    help="Print what is behind a finding (its kind) or a number (its path in analysis.json, such "
+    help="Print the evidence of a finding (its kind) or a number (its path in analysis.json, such "
     "as ranks[rank=0].idle_s): formula, inputs, events.",
 )  # fmt: skip
 @click.option(

@@ -135,7 +135,7 @@ def _distinct(found: list[Any]) -> list[Any]:
 
 
 def _microbenchmarks(file: str | None, machine: str) -> tuple[Any, Any, Any]:
-    """What a machine's measurement holds: GEMMs by shape, evidence of other parts, host times."""
+    """Return the parts of a machine's measurement: GEMMs by shape, evidence, host times."""
     from perfmodel.base.errors import ModelError
     from perfmodel.models.hosts import calls_of
     from perfmodel.programs import model_of_sizes

@@ -42,7 +42,7 @@ class _Percent(click.FloatRange):
 )  # fmt: skip
 @click.option(
     "--launch-noise", type=_Percent(), default=10.0, show_default=True, metavar="PERCENT",
-    help="Assumed difference of host times between launches, if there are fewer than 3 of each.",
+    help="Assumed difference of host times between runs, if there are fewer than 3 of each.",
 )  # fmt: skip
 @click.option(
     "--fail-if-slower", "limit", type=_Percent(), metavar="PERCENT",

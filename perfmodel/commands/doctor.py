@@ -15,7 +15,7 @@ _PURPOSES = ("analyze", "collect", "mpi", "gpu", "count")
 @click.command()
 @click.option(
     "--for", "purposes", multiple=True, type=click.Choice(_PURPOSES), default=("analyze",),
-    show_default=True, help="What the machine is for; repeatable.",
+    show_default=True, help="Purpose of the machine; repeatable.",
 )  # fmt: skip
 @_options.output()
 @click.pass_context

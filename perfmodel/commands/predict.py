@@ -18,7 +18,7 @@ from perfmodel.programs import model_of_sizes, program_of_sizes
 @click.option("--model", "path", type=_options.JSON, help="A model of perfmodel calibrate.")
 @click.option(
     "--name", "names", multiple=True, metavar="N=ROLE",
-    help="What a number of the report's sizes is, such as 32=batch; repeatable.",
+    help="Role of a number among the report's sizes, such as 32=batch; repeatable.",
 )  # fmt: skip
 @click.option("--gpu", metavar="NAME", help="Another GPU than the report's, such as h100.")
 @click.option(
@@ -39,6 +39,7 @@ from perfmodel.programs import model_of_sizes, program_of_sizes
 @click.option(
     "--shapes", type=_options.REPORT, help="Recording of the graphs' capture of a served REPORT."
 )
+@click.option(
     "--compile", "compiled", is_flag=True, help="The report's program under torch.compile."
 )
 @click.option(

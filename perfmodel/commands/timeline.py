@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 @click.option("--perfetto", is_flag=True, help="With -o -: a trace for Perfetto, not a picture.")
 @_options.output(*_options.PICTURES, ".json", "-", said="FILE.json is a trace for Perfetto.")
 def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
-    """Draw one batch of every rank, or write a trace.
+    """Draw one step of every rank, or write a trace.
 
     Ranges, MPI calls, kernels and copies, as a picture, a trace for Perfetto and chrome://tracing,
     or a table. REPORTS are those of one run. Without --batch, a picture and a table show the batch
@@ -136,7 +136,7 @@ def _first_run(traces: list[Trace]) -> tuple[str, list[Trace]]:
 def _work(
     run: Run, traces: list[Trace], options: Options, *, operations: bool
 ) -> tuple[Identity, dict[str, float], list[Any]]:
-    """What ran; FLOPs of its ranges by formula; what is known of its GPU operations."""
+    """Return the run's identity, FLOPs of ranges by formula, and facts of GPU operations."""
     from perfmodel.base.errors import WorkloadError
     from perfmodel.programs import program_of
 

@@ -94,7 +94,7 @@ class Identified:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What a multiprocessor of GPUs of some targets does per clock.
+    """Operations per clock of a multiprocessor of GPUs of some targets.
 
     Attributes
     ----------

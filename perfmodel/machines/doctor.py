@@ -30,7 +30,7 @@ _POLITE_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a program said.
+    """The output of a program.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where questions are put.
+    """The machine that is asked.
 
     Parameters
     ----------
@@ -164,12 +164,12 @@ PURPOSES: Final = {
     "gpu": "train or measure on a GPU",
     "count": "count with Nsight Compute",
 }
-"""What a machine may be used for."""
+"""Purposes of a machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a question found.
+    """The answer to a question.
 
     Attributes
     ----------
@@ -322,7 +322,7 @@ _WITHOUT_METADATA: Final = (
     "scipy>=1.11.1", "sqlite-utils>=3.36", "sympy>=1.12",
     "zstandard>=0.22; python_version < '3.14'",
 )  # fmt: skip
-"""What a source tree needs that was never installed; a test compares it with pyproject.toml."""
+"""Packages that a source tree needs; a test compares them with pyproject.toml."""
 
 _PYTHON: Final = """
 import json, sqlite3, sys

@@ -114,7 +114,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """What a GPU's peaks are made of.
+    """The parts of a GPU's peaks.
 
     Attributes
     ----------
@@ -197,7 +197,7 @@ class Machine:
 
     @property
     def published(self) -> Machine | None:
-        """What utilization is of: the data sheet, or an estimate of it; never a measured GEMM."""
+        """Return the base of utilization: the data sheet or an estimate, never a measured GEMM."""
         return self.sheet if self.basis == "measured" else self
 
     @property

@@ -20,7 +20,7 @@ from perfmodel.machines.machine import Collective, Link
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one collective costs the busiest rank: the factors of alpha, beta and gamma.
+    """The cost of one collective for the busiest rank: the factors of alpha, beta and gamma.
 
     Attributes
     ----------

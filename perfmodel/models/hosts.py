@@ -51,7 +51,7 @@ _CALLS: Final = (
 
 @dataclass(frozen=True, eq=False)
 class Host:
-    """What is known of a host against the calibration's.
+    """Known differences of a host from the calibration's.
 
     Attributes
     ----------

@@ -73,7 +73,7 @@ class Median:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How much medians differ between runs, as `reruns.toml` says it."""
+    """The spread of medians between runs, as `reruns.toml` has it."""
 
     sd: float
     df: float

@@ -46,7 +46,7 @@ with them, and are off by up to 2.1 times (six reports of one host in profiles/p
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is changed besides the sizes.
+    """Changes besides the sizes.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class HostRatio:
 
 @dataclass(frozen=True, slots=True)
 class ReportPrediction:
-    """What one report says of a step of other sizes.
+    """A step of other sizes, by one report.
 
     Attributes
     ----------

@@ -92,7 +92,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a machine's calls take before reports correct them.
+    """Times of a machine's calls before reports correct them.
 
     Attributes
     ----------

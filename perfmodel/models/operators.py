@@ -124,7 +124,7 @@ class OperatorModel:
 
 @dataclass(frozen=True)
 class OperatorPrediction:
-    """What a step of some sizes takes.
+    """The time of a step of some sizes.
 
     Attributes
     ----------
@@ -247,7 +247,7 @@ def host_ratio(here: Machine, there: Machine) -> float | None:
 
 
 def distance(one: Mapping[str, int], other: Mapping[str, int]) -> float:
-    """How far sizes are from each other, as the sum of their logarithms' differences."""
+    """Return the distance of sizes, as the sum of their logarithms' differences."""
     return sum(abs(math.log(one[k] / other[k])) for k in other if k != "p")
 
 

@@ -116,7 +116,7 @@ def _beside_collectives(model: OperatorModel, call_at: CallAt) -> OperatorModel:
 def _exposed(
     model: OperatorModel, steps: Sequence[RecordedStep], call_at: CallAt
 ) -> dict[int, float]:  # fmt: skip
-    """What the GPU and collectives take of steps of several ranks, by the step's identity."""
+    """Return times of the GPU and collectives in steps of several ranks, by the step's identity."""
     none = replace(model, host={})
     return {id(s): predict_operators(none, s.symbols, call_at).step_s for s in steps}
 

@@ -64,7 +64,7 @@ class RecordedCall:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What distinguishes it."""
+        """Return the key that distinguishes it."""
         return self.name, self.phase, self.sizes, self.layout, self.dtype, self.bytes
 
 

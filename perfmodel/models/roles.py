@@ -15,7 +15,7 @@ _LESS: Final[Mapping[str, Certainty]] = {"sure": "likely", "likely": "guess"}
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a number of the report is.
+    """The role of a number of the report.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How a recorded step grows: repeated layers, and every dimension as a product of symbols."""
+"""The growth of a recorded step: repeated layers, and dimensions as products of symbols."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Structure:
         return values[self.depth] - self.step.symbols[self.depth] if self.depth else 0
 
     def places_at(self, values: Mapping[str, int]) -> list[int]:
-        """Where in the recorded order each call of `calls_at` is: what follows an anchor is its."""
+        """Return the place of each call of `calls_at` in the recorded order, by its anchor."""
         order = self.step.order
         anchor = [self.step.calls[i].kind in _ANCHORS for i in order]
         begins = [0, *(i for i, yes in enumerate(anchor) if yes and i), len(order)]
@@ -173,7 +173,7 @@ class Structure:
         return tuple(at[i] for i in repeated(range(len(at)), runs, more))
 
     def arguments_at(self, call: RecordedCall, sizes: Sequence[Size]) -> int:
-        """How many of the sizes are arguments."""
+        """Return the number of sizes that are arguments."""
         return call.arguments + len(sizes) - len(call.sizes)
 
 
@@ -267,7 +267,7 @@ def _usual(
     number: int, seen: Mapping[int, Mapping[tuple[Term, ...], int]], call: RecordedCall,
     unresolved: list[str],
 ) -> tuple[Term, ...]:  # fmt: skip
-    """What a number of this report is elsewhere in it; else itself."""
+    """Return the role of a number of this report elsewhere in it; else itself."""
     options = seen.get(number)
     if options:
         return max(options, key=lambda o: options[o])

@@ -1,4 +1,4 @@
-"""Which symbol a number is: products of symbols that have its value in every report.
+"""Symbols of numbers: products of symbols that have the number's value in every report.
 
 A dimension that is 3072 where d_model is 768 and 4096 where it is 1024 is `4 d_model`. A number
 that several products give is ambiguous; it matters only where they differ at the predicted sizes.

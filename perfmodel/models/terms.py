@@ -22,7 +22,7 @@ from perfmodel.base.arrays import Floats
 Clock = Literal["host", "gpu"]
 Role = Literal["", "launches", "computes", "waits", "follows", "optional"]
 Route = Literal["blocking", "queued", "replayed"]
-"""How the host and the GPU take turns: the host waits for the GPU, queues, or replays a graph."""
+"""Modes of host and GPU: the host waits for the GPU, queues, or replays a graph."""
 
 BETWEEN: Final = "between ranges"
 """Phase of the time between the ranges of a batch."""
@@ -53,7 +53,7 @@ BOUNDS: Final[Mapping[str, str]] = {
     "slower": "host",
     "NCCL sums": "link latency",
 }
-"""What a part is bound by when most of its time is this amount's."""
+"""Bounds of a part, by the amount that takes most of its time."""
 
 UNITS: Final[Mapping[str, str]] = {
     "batches": "s",
@@ -140,7 +140,7 @@ class Case(ABC):
 
     @property
     def key(self) -> tuple[tuple[str, object], ...]:
-        """What two launches of one configuration share."""
+        """Return the key that two launches of one configuration share."""
         return (*sorted(self.sizes.items()), *sorted(self.settings.items()))
 
     @property
@@ -150,12 +150,12 @@ class Case(ABC):
 
     @property
     def route(self) -> Route:
-        """How the host and the GPU take turns."""
+        """Return the mode in which host and GPU take turns."""
         return "queued"
 
     @property
     def command(self) -> str:
-        """How the program is run."""
+        """Return the command that runs the program."""
         return "the program"
 
     @abstractmethod
@@ -436,7 +436,7 @@ class Microbenchmark:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """What a term is fitted to: configurations' medians, then rows of microbenchmarks.
+    """Data of a fit: configurations' medians, then rows of microbenchmarks.
 
     Attributes
     ----------
@@ -456,7 +456,7 @@ class _Table:
 
     @property
     def measured(self) -> int:
-        """How many rows are configurations."""
+        """Return the number of rows that are configurations."""
         return self.series.count(-1)
 
 

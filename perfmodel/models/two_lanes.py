@@ -54,7 +54,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """What a step takes.
+    """The time of a step.
 
     Attributes
     ----------

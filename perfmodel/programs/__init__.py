@@ -38,7 +38,7 @@ __all__ = [
 ]  # fmt: skip
 
 Counting = Literal["document", "full"]
-"""How FLOPs and bytes are counted: as the CME 213 assignment does, or everything."""
+"""Ways to count FLOPs and bytes: as the CME 213 assignment does, or everything."""
 MARK_SYMBOLS: Final = {
     "D": "input_size",
     "H": "hidden_size",

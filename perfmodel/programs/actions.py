@@ -45,12 +45,12 @@ ADVICE: Final[Mapping[str, str]] = {
     "more_blocks": "launch more blocks: split the work over elements or rows, and sum the parts up "
     "with atomics or in a second kernel",
 }
-"""What to do against a loss of any program."""
+"""Advice against a loss of any program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Actions:
-    """What to advise: everything by default, less what a program says that it does.
+    """Advice: everything by default, less the changes that a program has made.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class Actions:
         return f" ({self.flags[what]})" if what in self.flags else ""
 
     def launch_less(self, *, synchronizes: bool) -> str:
-        """What shortens the time in which the GPU waits for the host."""
+        """Return advice against waiting for the host."""
         if "launch_less" in self.texts:
             return self.texts["launch_less"]
         steps = []
@@ -96,7 +96,7 @@ class Actions:
         return f"launch less: {', '.join(steps)}"
 
     def pin(self, direction: str) -> str:
-        """How to take host buffers from page-locked memory."""
+        """Return advice on page-locked host buffers."""
         what = "pin out" if direction == "Device-to-Host" else "pin in"
         if what in self.texts:
             return self.texts[what]
@@ -104,7 +104,7 @@ class Actions:
         return f"{said} (CuPy: cupyx.empty_pinned; {flags})" if flags else said
 
     def keep_inputs(self) -> str:
-        """How not to wait for inputs."""
+        """Return advice against waiting for inputs."""
         keep = f"keep the training set on the GPU{self.flag('keep')}"
         if "prefetch" in self.done:
             return keep
@@ -114,14 +114,14 @@ class Actions:
         )
 
     def balance(self) -> str:
-        """How ranks wait less for each other."""
+        """Return advice against waiting between ranks."""
         said = "balance the ranks' work before the collective"
         if "overlapped" in self.done:
             return said
         return f"{said}, or overlap it with computing{self.flag('overlapping')}"
 
     def multiply(self) -> str:
-        """What a product may still gain from."""
+        """Return advice for slow products."""
         steps = []
         if "own kernels" not in self.done:
             steps.append(f"a kernel tiled for this shape{self.flag('tile')}")
@@ -136,7 +136,7 @@ class Actions:
         return ", ".join(steps[:-1]) + (", or " if len(steps) > 1 else "") + steps[-1]
 
     def reduce_on_gpus(self, ranks: int) -> str:
-        """How gradients need not pass through the host."""
+        """Return advice for gradients that pass through the host."""
         ways = [
             f"NCCL{self.flag('nccl')}",
             f"a ring of MPI_Sendrecv on GPU memory{self.flag('ring')}",
@@ -150,7 +150,7 @@ class Actions:
         )
 
     def reduce_faster(self, ranks: int) -> str:
-        """What is left where an all-reduce over NVLink is mostly latency."""
+        """Return advice for an all-reduce over NVLink that is mostly latency."""
         steps = []
         if "peer" not in self.done and ranks <= _PEERS:
             steps.append(

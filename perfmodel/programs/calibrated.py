@@ -77,11 +77,11 @@ class Free:
 
 
 class Evidence(Protocol):
-    """What one report shows of its batch by part, and what that bounds; times in seconds."""
+    """The parts of one report's batch and their bounds; times in seconds."""
 
     @property
     def case(self) -> Case:
-        """What ran."""
+        """Return the configuration of the run."""
 
     @property
     def batch_s(self) -> float:
@@ -117,7 +117,7 @@ class Evidence(Protocol):
 
 
 class Calibrated(ABC):
-    """What a program whose steps are modelled part by part says beside `Program`.
+    """A program whose steps are modelled part by part, beside `Program`.
 
     What is here is for a program without settings, of which one step is taken apart at a time.
 

@@ -47,7 +47,7 @@ class OperatorRow:
     flops_per_s, bytes_per_s : float or None
         Achieved.
     bound : str or None
-        What allows no less time: 'compute', 'memory', 'latency' of so many kernels, or 'link' of
+        Limit of its least time: 'compute', 'memory', 'latency' of so many kernels, or 'link' of
         copies between GPU and host; of calls of several sizes what bounds most of their time.
     of_ceiling : float or None
         Least time that the unit's peak and the memory's bandwidth allow, over `gpu_s`. More than
@@ -55,7 +55,7 @@ class OperatorRow:
     of_tensor_ceiling : float or None
         The same by the peak of the tensor cores, of a product that runs without them.
     cached_bytes : float or None
-        What it moves to and from memory if its inputs are still in L2, as far as they fit there.
+        DRAM bytes if its inputs are still in L2, as far as they fit there.
     fusible_bytes : float or None
         Of `read_bytes` those of what an operator without products has just written: a kernel that
         did the work of both would not read them.
@@ -99,12 +99,12 @@ class OperatorRow:
 
     @property
     def least_s(self) -> float:
-        """What peak and bandwidth allow at least; 0 where they are not known."""
+        """Return the least time by peak and bandwidth; 0 where they are not known."""
         return (self.of_ceiling or 0.0) * self.gpu_s
 
     @property
     def tensor_s(self) -> float:
-        """What tensor cores would allow a product that runs without them; 0 of all else."""
+        """Return the least time with tensor cores of a product without them; 0 for all else."""
         return (self.of_tensor_ceiling or 0.0) * self.gpu_s
 
 
@@ -175,7 +175,7 @@ class ServingFact:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the findings are drawn from; all times are medians per rank and step.
+    """Facts behind the findings; all times are medians per rank and step.
 
     Attributes
     ----------

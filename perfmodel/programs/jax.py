@@ -34,7 +34,7 @@ _COMPILE: Final = re.compile(r"Xla(?:Compile|PassPipeline|CreateGpuExecutable|Em
 _MUCH: Final = 0.2
 """Share that is worth a warning: of a recording in which XLA compiles, of graphs not recorded."""
 _GRAPH: Final = "command_buffer"
-"""How XLA calls the thunks that launch CUDA graphs."""
+"""XLA's name of the thunks that launch CUDA graphs."""
 _NO_SIZES: Final = (
     "FLOPs, bytes and MFU are unknown: XLA's ranges name no sizes; "
     "jax.jit(step).lower(...).compile().cost_analysis() counts those of a step"
@@ -221,7 +221,7 @@ def _on_all_threads(trace: Trace, steps: Steps) -> Steps:
 
 
 def _called(trace: Trace, label: str) -> Bool:
-    """Which ranges have a label."""
+    """Return whether each range has a label."""
     is_label = np.array([text == label for text in (*trace.range_labels, "")], np.bool_)
     chosen: Bool = is_label[trace.ranges.name]
     return chosen
@@ -355,7 +355,7 @@ ACTIONS: Final = Actions(texts={
     "fuse_attention": "jax.nn.dot_product_attention(q, k, v, implementation='cudnn')",
     "fuse_small": "put the operations into one jitted function, so that XLA fuses them",
 })  # fmt: skip
-"""What to call in JAX against each loss."""
+"""Calls of JAX against each loss."""
 
 
 class JaxProgram(Program):

@@ -40,7 +40,7 @@ _UPDATED_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class LayeredStep:
-    """What a step computes.
+    """The computation of a step.
 
     Attributes
     ----------

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 StepClock = Literal["host", "gpu"]
 UNNAMED_STEP: Final = "step"
-"""What steps are called that nothing names."""
+"""Name of steps that nothing names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user may choose; None lets the report decide.
+    """Choices of the user; None lets the report decide.
 
     Attributes
     ----------

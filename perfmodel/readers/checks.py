@@ -21,7 +21,7 @@ RECORD: Final = (
     "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], "
     "record_shapes=True) and its export_chrome_trace()"
 )
-"""What makes a trace of torch.profiler."""
+"""Advice on making a trace of torch.profiler."""
 
 _JSON: Final = ("{", "[")
 _BLANKS: Final = 1 << 16

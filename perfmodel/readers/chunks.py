@@ -1,4 +1,4 @@
-"""What parts of a large table hold that are read at a time, and where the rows left out are."""
+"""Parts of a large table that are read at a time, and the places of the rows left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perfmodel.base.arrays import Bool, Int64
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """What rows of a table hold that are read at a time, shape (chunks,).
+    """Rows of a table that are read at a time, shape (chunks,).
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Chunks:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Where the GPU operations and API calls are that a trace was read without.
+    """Places of the GPU operations and API calls that a trace was read without.
 
     Attributes
     ----------

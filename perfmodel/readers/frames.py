@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final
 
 MODULE: Final = "nn.Module: "
-"""How the name of a module's range, or of its frame, begins; the module's name follows."""
+"""Prefix of the name of a module's range, or of its frame; the module's name follows."""
 
 USER, LIBRARY, FRAMEWORK = range(3)
-"""Whose code a frame is, the most telling first."""
+"""Origins of a frame's code, the most telling first."""
 
 _PYTHON: Final = re.compile(r"(?P<file>.+)\((?P<line>-?\d+)\): (?P<function>.*)", re.DOTALL)
 """A frame as torch.profiler names it."""

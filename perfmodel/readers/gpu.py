@@ -19,7 +19,7 @@ from perfmodel.readers.trace import MEMORY_KINDS, NULL, Events
 
 MEMORY_TABLE: Final = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 COLLECT_MEMORY: Final = "nsys profile --cuda-memory-usage=true"
-"""What makes Nsight Systems record the table."""
+"""Command with which Nsight Systems records the table."""
 
 _ALLOCATION: Final = 0
 _DEALLOCATION: Final = 1

@@ -109,7 +109,7 @@ class JsonStream:
 
     @property
     def characters(self) -> int:
-        """How many characters have been taken."""
+        """Return the number of characters taken."""
         return self._before + self._at
 
     def _members(self) -> Iterator[Any]:

@@ -80,7 +80,7 @@ _ROCTRACER: Final = {
 
 _MTIA_COPY: Final = "dma_request"
 _MTIA_ORDER: Final = ("event_wait", "event_record")
-"""What orders MTIA's streams, and is no work."""
+"""Operations that order MTIA's streams, and are no work."""
 
 _FOREIGN: Final = {
     "rocprofiler-sdk-tool": "JSON of rocprofv3, which has no operators and no steps of PyTorch",
@@ -557,7 +557,7 @@ class _Functions:
 
 
 _WHERE: Final = (("device", "pid"), ("stream", "tid"))
-"""Where a GPU operation ran: by its arguments, or by the row that it is drawn in."""
+"""Places of a GPU operation: its arguments, or its row in the trace."""
 
 _GPU_TABLES: Final = frozenset(
     table for table, columns in _TABLES.items() if "globalPid" in columns

@@ -19,9 +19,9 @@ TIME: Final = "gpu__time_duration.sum"
 DEVICE: Final = "device__attribute_display_name"
 _LONG: Final = ("Metric Name", "Metric Unit", "Metric Value")
 _DURATION: Final = re.compile(r"(?:GPU Time )?Duration(?: ?[(\[](?P<unit>[^)\]]*)[)\]])?")
-"""What the page of details calls `TIME`, in some exports with its unit."""
+"""Names of `TIME` on the page of details, in some exports with its unit."""
 _RENAMED: Final = re.compile(r"([^(<]*)/")
-"""What --print-nvtx-rename kernel puts before a kernel's name, which has no slash of its own."""
+"""Prefix by --print-nvtx-rename kernel of a kernel's name, which has no slash of its own."""
 
 Rows = list[list[str]]
 

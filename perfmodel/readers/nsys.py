@@ -89,13 +89,13 @@ META_TABLES: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 HOST_NAME: Final = "Hostname"
 """The name of the recorded machine in TARGET_INFO_SYSTEM_ENV."""
 _ALL_TO_ALL: Final = ("nccl:all_to_all", "c10d::alltoall", "ncclAlltoAll", "ncclAllToAll")
-"""How ranges begin in which sends and receives of NCCL are an all-to-all, not of a pipeline."""
+"""Prefixes of ranges whose sends and receives of NCCL are an all-to-all, not a pipeline."""
 _SHAPE: Final = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 """Columns of a kernel's launch."""
 _PATH: Final = re.compile(r"(?<![\w/.])(?:~|\.{1,2})?/(?:[^\s/'\"]+/)*(?=[^\s/'\"])")
 """The folders of a path, which may name a user."""
 _RANK_SET: Final = re.compile(r'RANK="(\d{1,9})"')
-"""How the environment that torchrun gives to a rank says which one it is."""
+"""The rank in the environment that torchrun gives to a process."""
 _SEVERITY = {0: "unknown", 1: "info", 2: "warning", 3: "error", 4: "verbose"}
 
 

@@ -88,7 +88,7 @@ def parse(text: str) -> tuple[int, int] | None:
 
 
 def parse_rank(text: str) -> NcclRank | None:
-    """Which rank of a new communicator a payload is of; None where it is of another call.
+    """Return the rank of a new communicator in a payload; None where it is of another call.
 
     Examples
     --------
@@ -142,7 +142,7 @@ _MAX_MARKS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Nvtx:
-    """What NVTX_EVENTS holds, threads still as serialized ids, ranges and names in any order.
+    """Rows of NVTX_EVENTS, threads still as serialized ids, ranges and names in any order.
 
     `begun` counts the ranges as they began, where the report does; `all_domains` are those of
     marks, too.
@@ -246,7 +246,7 @@ class _Events:
 
     @property
     def are_ranges(self) -> Bool:
-        """Which rows are ranges."""
+        """Return whether each row is a range."""
         return np.concatenate(self._are_ranges)
 
     def column(self, name: str) -> Int64:

@@ -115,7 +115,7 @@ class Split:
 
     @property
     def chunks(self) -> Chunks:
-        """What was added at a time."""
+        """Return the pieces that were added."""
         return Chunks.of(self._chunks)
 
     def count(self, process: int) -> int:

@@ -169,7 +169,7 @@ def integers(data: Bytes, field: Field) -> Int64:
 
 
 Numbered = tuple[Int64, Int64]
-"""Where the numbers of every row's text begin, and the numbers of all of them."""
+"""Begin of the numbers in every row's text, and the numbers of all rows."""
 
 
 class Texts:

@@ -22,7 +22,7 @@ _HOW: Final = "give run records, as docs/tta.md describes them"
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """How long the batches of one run took, and how it was configured.
+    """Times of the batches of one run, and its configuration.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What an epoch reached; `time_s` is training from the first batch to its end.
+    """Results of an epoch; `time_s` is training from the first batch to its end.
 
     Neither set-up nor evaluation counts. `precision` is on the test set, None where it was not
     evaluated; `precision_train` likewise.

@@ -476,13 +476,13 @@ class Trace:
 
     @property
     def recorder(self) -> str:
-        """What recorded it: Nsight Systems with its version, or another profiler's name."""
+        """Return the recorder: Nsight Systems with its version, or another profiler's name."""
         named = self.product_version[:1].isalpha() and self.product_version != "unknown"
         return self.product_version if named else f"Nsight Systems {self.product_version}"
 
     @property
     def how_to_record(self) -> str:
-        """What to do, with the tool that recorded it, to get GPU operations and host events."""
+        """Return how to record GPU operations and host events with the same recorder."""
         if self.product_version == TORCH_PROFILER:
             return "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
         return "profile with --trace=cuda,nvtx,mpi"

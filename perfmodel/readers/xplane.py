@@ -25,7 +25,7 @@ _VARINT, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
 _MOST_BITS: Final = 63
 """A number has 64 bits, in ten bytes of seven."""
 _NO_PROTOBUF: Final = (IndexError, TypeError, ValueError, AttributeError, OverflowError)
-"""What comes of fields of other types than the messages have."""
+"""Errors by fields of other types than the messages have."""
 _GPU: Final = re.compile(r"/device:GPU:(\d{1,4})")
 _STREAM: Final = re.compile(r"Stream #(-?\d{1,9})")
 _COPY: Final = re.compile(r"Mem[Cc]py(\w)2(\w)")

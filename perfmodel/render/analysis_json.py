@@ -112,7 +112,7 @@ class BatchDocument:
     instances : int
         Measurements behind the median; those of a rerun's interval are `launches`.
     found_by, confidence
-        How steps were found, and the share of the GPU's work inside them; left out where no GPU
+        Source of the steps, and the share of the GPU's work inside them; left out where no GPU
         operations time the steps.
     """
 
@@ -221,9 +221,9 @@ class RunDocument(WorkDocument):
     program : str
         Kind of program that it was recognized as.
     verdict
-        What limits a step, and the first thing to do.
+        The limit of a step, and the first change to make.
     summary
-        What the first screen shows.
+        The first screen.
     levels, layers, candidates
         The steps and the levels around and inside them, layers one by one, and what else may be
         the step; empty where no GPU operations time the steps.
@@ -242,9 +242,9 @@ class RunDocument(WorkDocument):
     rates, rates_by_clock
         Effective throughputs, those of each clock apart.
     findings
-        What a step loses, largest saving first.
+        Losses of a step, largest saving first.
     warnings : tuple of str
-        What the report lacks, and how to record it.
+        Data missing from the report, and how to record it.
     """
 
     label: str

@@ -137,7 +137,7 @@ def group_table(comparison: Comparison, group: Group, *, every: bool = False) ->
 
 
 def pairs_table(pairs: Pairs, *, every: bool = False) -> Table:
-    """What replaced what: kernels matched by the operator that launched them, for the terminal."""
+    """Return kernels matched by the operator that launched them, for the terminal."""
     shown = pairs.rows if every else pairs.rows[:_MOST_PAIRS]
     left = len(pairs.rows) - len(shown)
     hidden = [f"{left} more pairs, which take less time; --all shows them"] if left else []
@@ -161,7 +161,7 @@ PAIRS: Final = (
 
 
 def idle_table(comparison: Comparison) -> Table:
-    """Which causes of idle time came and went, by rank, for the terminal."""
+    """Return the causes of idle time that came and went, by rank, for the terminal."""
     shown = comparison.idle[:_MOST_IDLE]
     left = len(comparison.idle) - len(shown)
     hidden = [f"{left} more, which changed less, are in the other formats"] if left else []
@@ -178,10 +178,10 @@ def notes(comparison: Comparison) -> tuple[str, ...]:
         f"(Holm, half of the {_percent(c.alpha)} for the step)"
     )
     if c.noise is None:
-        how = "launches are the unit (Welch, on the logarithms of their median steps)"
+        how = "runs are the unit (Welch, on the logarithms of their median steps)"
     else:
         how = (
-            f"launches of one configuration are assumed to differ by {_percent(c.noise)} "
+            f"runs of one configuration are assumed to differ by {_percent(c.noise)} "
             f"(standard deviation of host times), steps within them by what they do"
         )
     return said, how
@@ -208,8 +208,8 @@ def _answer(c: Comparison) -> Iterator[str]:
     if batch.verdict == "within noise":
         down = 1 - 1 / (1 + c.detectable)
         yield (
-            f"    with these reports, a step must get {percent(down)} faster or "
-            f"{percent(c.detectable)} slower to pass"
+            f"    with these reports, only changes above +{percent(c.detectable)} or "
+            f"-{percent(down)} can be detected"
         )
     if c.gate is not None:
         yield from _gate(c.gate)
@@ -221,7 +221,7 @@ def _answer(c: Comparison) -> Iterator[str]:
         if row.verdict == "only before" and (new := _new(c, row)):
             yield f"    new after: {new}"
     if not c.addressed:
-        yield "No range or link lost time for certain: no bottleneck was addressed beyond noise."
+        yield "No range or link got significantly faster."
     idle = next((r for r in c.rows if r.path == (GPU_IDLE,)), None)
     if idle is not None and idle.ratio is not None and idle not in c.addressed:
         yield f"Of a step, the GPU idles {_change(idle)}: {_verdict(idle)}"
@@ -239,7 +239,7 @@ def _gate(gate: Gate) -> Iterator[str]:
     if gate.slower is None:
         yield (
             f"Gate: the noise is too large to tell whether a step is more than {allowed} "
-            f"({limits}): give more launches a side"
+            f"({limits}): give more runs a side"
         )
     else:
         said = "more than" if gate.slower else "not more than"
@@ -263,7 +263,7 @@ def _gate(gate: Gate) -> Iterator[str]:
     for row in gate.rows[:_MOST_GAINED] if gate.slower else ():
         yield f"    {row.group} {row.name}: {_change(row)}"
     if gate.slower and not gate.rows:
-        yield "    no range, link or kernel alone gained time for certain"
+        yield "    no single range, link or kernel got significantly slower"
 
 
 def junit(c: Comparison) -> str:
@@ -289,14 +289,14 @@ def junit(c: Comparison) -> str:
 
 
 def _kind(row: Row) -> str:
-    """What a row of the addressed is: a range, a link, or what the host lost."""
+    """Return the kind of an addressed row: a range, a link, or the host."""
     if row.path == (GPU_IDLE,):
         return "host"
     return "range" if row.group == "range" else "link"
 
 
 def _new(c: Comparison, gone: Row) -> str:
-    """What may do the work of a range or link that is gone: the largest that are new."""
+    """Name the largest new rows, which may do the work of a range or link that is gone."""
     found = [r for r in c.group(gone.group) if r.verdict == "only after" and not r.part]
     found.sort(key=lambda r: -(r.after_s or 0.0))
     return ", ".join(f"{r.name} ({si(r.after_s, 's')})" for r in found[:3])
@@ -312,7 +312,7 @@ def _change(row: Row) -> str:
 def _verdict(row: Row) -> str:
     if row.verdict != "within noise":
         return row.verdict
-    return "no difference that noise could not make"
+    return "not significant"
 
 
 def _share(row: Row) -> str:
@@ -322,12 +322,12 @@ def _share(row: Row) -> str:
 
 def _gain(row: Row, batch: Row) -> str:
     now = f", {si(row.after_s, 's')} after" if row.after_s is not None else ", gone after"
-    lost = f"; it lost {si(-row.difference_s, 's')}"
-    if batch.verdict == "faster" and row.difference_s < batch.difference_s:
-        lost += f", the step {si(-batch.difference_s, 's')}"
-    elif batch.verdict == "faster":
-        lost += f" of the {si(-batch.difference_s, 's')} that the step lost"
-    return now + lost
+    saved, of_step = (si(-r.difference_s, "s") for r in (row, batch))
+    if batch.verdict != "faster":
+        return f"{now}; {saved} saved"
+    if row.difference_s < batch.difference_s:
+        return f"{now}; {saved} saved, {of_step} of the step"
+    return f"{now}; {saved} of the {of_step} saved"
 
 
 def document(comparison: Comparison) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What Nsight Compute counted: two tables, the formulas, and a JSON document."""
+"""Renders Nsight Compute's counters: two tables, the formulas, and a JSON document."""
 
 from __future__ import annotations
 

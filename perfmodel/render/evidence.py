@@ -48,7 +48,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a finding or a number is made of.
+    """The evidence of a finding or a number.
 
     Attributes
     ----------

@@ -34,7 +34,7 @@ _NUMBER: Final = re.compile(r"(?<![^./])[0-9]+(?=[./])")
 
 
 def convention(net: Net) -> dict[str, str]:
-    """What the counts count: shown wherever one is."""
+    """Return the convention of the counts, shown wherever there is a count."""
     attention = [node.layer for node in net.nodes if isinstance(node.layer, Attention)]
     macs = "multiply-accumulates of convolutions and fully connected layers"
     flops = "2 per MAC; backward is twice forward"

@@ -48,7 +48,7 @@ def waiters(run: RunAnalysis) -> Table:
 CHAINS: Final = (
     Column("rank", "Rank", "int"),
     Column("peer", "waits for rank", "int"),
-    Column("origin", "which waits for rank", "int"),
+    Column("origin", "in turn waits for", "int"),
     Column("waiting_s", "Waiting", "si", "s"),
 )
 

@@ -130,7 +130,7 @@ def operators_text(work: StepWork, most: int = SHOWN) -> Table:
 
 
 def counted_text(work: StepWork) -> Table | None:
-    """What Nsight Compute counted, and the formulas; None without its table."""
+    """Return Nsight Compute's counts beside the formulas; None without its table."""
     shown = [row for row in work.operators if row.dram_bytes is not None][:SHOWN]
     if not shown:
         return None

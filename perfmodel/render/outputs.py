@@ -250,7 +250,7 @@ _OURS = {"runs", *_PARTS}
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What was recorded: its commit, and the benchmark's name; None where nobody says it."""
+    """The recorded commit and the benchmark's name; None where nobody says it."""
 
     commit: str | None = None
     benchmark: str | None = None

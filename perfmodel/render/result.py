@@ -1,4 +1,4 @@
-"""What a command answers: text for a reader, tables for other programs, and one document."""
+"""The result of a command: text for a reader, tables for other programs, and one document."""
 
 from __future__ import annotations
 

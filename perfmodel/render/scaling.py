@@ -43,7 +43,7 @@ def series_table(series: Series) -> Table:
     columns = (
         Column("p", "Ranks", "int", of="ranks"),
         Column("B", "B", "int", of="batch"),
-        Column("launches", "Launches", "int", of=lambda p: len(p.launches)),
+        Column("launches", "Runs", "int", of=lambda p: len(p.launches)),
         Column("batch_s", "Batch", "si", "s"),
         Column("low_s", "95 % from", "si", "s"),
         Column("high_s", "to", "si", "s"),
@@ -140,7 +140,7 @@ def _fitted(series: Series) -> Iterator[str]:
         tested = f"misses the speed-ups by up to {percent(found.misfit)}"
     yield f"{found.law}: serial fraction {found.serial:.3f}{interval}; {tested}{_judged(found)}"
     if found.low is not None and not series.by_launches:
-        yield "intervals from the batches of one launch: launches differ by more"
+        yield "intervals from the steps of one run: runs differ by more"
 
 
 def _judged(found: Fit) -> str:

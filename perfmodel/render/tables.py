@@ -30,7 +30,7 @@ SHOWN_RANGES: Final = 80
 _SHOWN_COLLECTIVES: Final = 20
 """Ranges that the terminal lists, as many as a figure has room for."""
 ALL: Final = "with --out or --json"
-"""Where the rows are that the terminal does not show."""
+"""Note on the rows that the terminal does not show."""
 
 _LEAST_SHARE: Final = 0.01
 """Causes and kinds below this share of a step are left to the JSON."""
@@ -83,7 +83,7 @@ def _sum(*amounts: float | None) -> float | None:
 
 
 def ranges(run: RunAnalysis) -> Table:
-    """Where a median batch goes: the tree of ranges on three clocks."""
+    """Return the tree of ranges in a median step, on three clocks."""
     return _tree(run, run.ranges, RANGES)
 
 
@@ -123,7 +123,7 @@ def _tree(
     top = min((len(r.path) for r in rows), default=0)
     plural = ["s" * (run.batch.count != 1), "s" * (len(run.ranks) != 1)]
     size = f"{run.batch.count} step{plural[0]}, {len(run.ranks)} rank{plural[1]}"
-    title = f"Where a median step goes ({size})"
+    title = f"Time per range, median step ({size})"
     return Table.of(title, rows, columns, notes, [len(r.path) - top for r in rows])
 
 
@@ -196,7 +196,7 @@ def rates_text(run: RunAnalysis) -> Table:
 
 
 RECORD_THREE: Final = "record three runs"
-"""What is said where one run is no evidence of how much runs differ."""
+"""Note where one run is no evidence of the difference between runs."""
 
 
 def interval(rate: Rate) -> str:
@@ -205,7 +205,7 @@ def interval(rate: Rate) -> str:
 
 
 def another(found: Rate | Estimate) -> str:
-    """Where the number of a rerun is expected, for a reader; without evidence, how to get some."""
+    """Return the interval of a rerun; without evidence, how to get some."""
     if found.launch_low is None or found.launch_high is None:
         return RECORD_THREE
     unit = found.unit if isinstance(found, Rate) else "s"
@@ -220,7 +220,7 @@ def _between(low: float, high: float, unit: str, digits: int = 3) -> str:
 
 
 def interval_of_step(run: RunAnalysis) -> str:
-    """Where the median step of this run lies with 95 %; of too few steps, that they are."""
+    """Return the 95 % interval of this run's median step; of too few steps, that they are."""
     if run.batch.count < MEDIAN_BATCHES:
         return "too few for an interval"
     return _between(run.batch.median.low, run.batch.median.high, "s", 4)
@@ -264,14 +264,14 @@ PARTS: Final = (
 
 
 def step_parts(run: RunAnalysis) -> Table:
-    """Where a step's time goes on every rank; of many ranks the slowest."""
+    """Return the parts of a step on every rank; of many ranks the slowest."""
     note = (
         "a step is computing, copies beside it, communication exposed beside both, and idle time; "
         "waiting: the part of communication until the last rank, or the other end of a message, "
         "was there"
     )
     notes = [note] if any(rank.communication_s for rank in run.ranks) else []
-    title = "Where a step's time goes (a median step)"
+    title = "Parts of the median step"
     return Table.of(title, _slowest(run), PARTS, notes).first(SHOWN, ALL)
 
 
@@ -291,11 +291,11 @@ CATEGORIES: Final = (
 
 
 def categories(run: RunAnalysis) -> Table:
-    """GPU time by what the kernels do."""
+    """Return GPU time by kernel category."""
     found = run.steps.categories if run.steps else ()
     notes = ["where operations overlap the time counts once, for computing before communication"]
     overlap = any(c.kernel_s > 1.01 * c.seconds for c in found)
-    title = "GPU time by what the kernels do (mean over ranks)"
+    title = "GPU time by kernel category (mean over ranks)"
     return Table.of(title, found, CATEGORIES, notes if overlap else [])
 
 
@@ -338,7 +338,7 @@ def layers(run: RunAnalysis) -> Table:
 
 
 def candidates(run: RunAnalysis) -> Table:
-    """What may be the step, the likeliest first."""
+    """Return the candidates for the step, the likeliest first."""
     found = run.steps.candidates if run.steps else ()
     decide = "a range around each step, or --batch-range NAME, decides"
     return Table.of("Candidates for the step", found, CANDIDATES, [decide] if found else [])
@@ -356,7 +356,7 @@ KERNEL_PLACES: Final = (
     Column("line", "Line", of=lambda k: _last(k.line)),
     Column("module", "Module", of=lambda k: _last(k.module)),
 )
-"""Where kernels are launched for most of their time, of reports that say it."""
+"""Columns of the lines of code that launch most of the GPU time."""
 
 
 def kernels(run: RunAnalysis, found: Sequence[KernelTime] | None = None) -> Table:
@@ -454,14 +454,14 @@ def idlest(steps: StepBreakdown) -> tuple[list[IdleCause], list[str]]:
 
 
 def path_text(steps: StepBreakdown) -> Table:
-    """What the chain that decides a step consists of."""
+    """Return the parts of the chain that decides a step."""
     rows = [p for p in steps.facts.path if p.share >= _LEAST_SHARE]
     notes = ["Step without it: the steps replayed with this kind of work taking no time"]
     return Table.of("What decides a step", rows, CRITICAL_PATH, notes)
 
 
 def gap_text(gap: Gap) -> str:
-    """How long a gap is, where a timeline shows it, and what the host did."""
+    """Describe a gap: its length, its place on a timeline, and the host's activity."""
     where = f" in {gap.range}" if gap.range else ""
     when = f"{si(gap.in_step_s, 's', 4)} into step {gap.step}"
     line = f" at {gap.line}" if gap.line else ""
@@ -642,7 +642,7 @@ LATE_RANKS: Final = (
     Column("steps", "of", "int"),
     Column("probability", "Not by chance", "percent", digits=0),
     Column("persistent", "Sure", of=lambda late: "yes" if late.persistent else "no"),
-    Column("doing", "What it does more of"),
+    Column("doing", "Excess time in"),
 )
 
 

@@ -90,7 +90,7 @@ def phases_table(idle: Idle) -> Table:
     """Return what the host was in while the GPU idled, and why it did."""
     left = len(idle.ranges) - _MOST_PHASES
     notes = [f"{left} more, which take less, are in the JSON"] if left > 0 else []
-    title = "Where the GPU idles, and why (medians over steps, means over ranks)"
+    title = "GPU idle time by phase and cause (medians over steps, means over ranks)"
     return Table.of(title, idle.ranges[:_MOST_PHASES], PHASES, notes)
 
 

@@ -50,7 +50,7 @@ _SOME: Final = 0.1
 """Set-up may be long: of ranges that repeat so often, and hold at least this share of the work,
 the share counts of what is done from the first to the last of them."""
 _SURE: Final = 0.05
-"""What repeats is not searched where all else together is less likely than this."""
+"""Probability of all other evidence below which repetition is not searched."""
 _SHOWN: Final = 12
 """Candidates that are shown."""
 
@@ -149,7 +149,7 @@ class _Found:
 
     @property
     def count(self) -> int:
-        """How often it repeats."""
+        """Return the number of repetitions."""
         return self.level.count
 
     @property
@@ -193,7 +193,7 @@ def _by_name(trace: Trace, work: WorkByTime) -> list[_Option]:
 
 
 def _named(trace: Trace, work: WorkByTime, one: Declared) -> _Named:
-    """How likely ranges of one name are the steps."""
+    """Return how likely ranges of one name are the steps."""
     process, start, end = spans_of(trace, one.rows, work)
     counts = np.bincount(process)
     unnamed = "other" if work.on_gpu else "host"

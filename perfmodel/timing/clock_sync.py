@@ -42,7 +42,7 @@ class Alignment:
 
 
 def utc_shifts(utc_start_ns: Sequence[int | None]) -> list[int]:
-    """What to add to each report's times, by their UTC starts, so that the first begins at 0."""
+    """Return the shifts of reports' times, by their UTC starts, so that the first begins at 0."""
     base = min((t for t in utc_start_ns if t is not None), default=0)
     return [(base if t is None else t) - base for t in utc_start_ns]
 

@@ -16,7 +16,7 @@ from perfmodel.timing.nccl import NcclKernels
 from perfmodel.timing.range_times import Path
 
 NCCL: Final = "NCCL "
-"""What the names of NCCL's collectives begin with here."""
+"""Prefix of the names of NCCL's collectives here."""
 
 ALL_REDUCES: Final = ("MPI_Allreduce", f"{NCCL}AllReduce")
 

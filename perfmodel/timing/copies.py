@@ -1,4 +1,4 @@
-"""What moved in a batch: copies by direction and memory kind, synchronizations, devices."""
+"""Data moved in a batch: copies by direction and memory kind, synchronizations, devices."""
 
 from __future__ import annotations
 

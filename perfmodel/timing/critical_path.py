@@ -41,7 +41,7 @@ from perfmodel.timing.step_graph import (
 )
 
 PATH_KINDS: Final = (*CAUSES, "kernel", "copy", "exposed_communication")
-"""What a critical path consists of: the host's `CAUSES`, and operations of the GPU."""
+"""Kinds of work on a critical path: the host's `CAUSES`, and operations of the GPU."""
 
 _KERNEL, _COPY, _COMMUNICATION = (PATH_KINDS.index(k) for k in PATH_KINDS[len(CAUSES) :])
 _PATH_OF: Final = np.zeros(7, np.int8)
@@ -69,7 +69,7 @@ COLLECTIVES: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is different in a replay.
+    """A change of a replay.
 
     Attributes
     ----------
@@ -393,7 +393,7 @@ class Replay:
         )
 
     def _scales(self, change: Change) -> Floats:
-        """What a change multiplies the lengths of each lane and kind by."""
+        """Return the factors of a change for the lengths of each lane and kind."""
         lanes = range(len(self._nodes.begin_ns))
         free = np.array([kind in change.free for kind in PATH_KINDS])
         scale = np.array([[change.scale.get((i, k), 1.0) for k in PATH_KINDS] for i in lanes])

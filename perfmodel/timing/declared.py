@@ -31,7 +31,7 @@ medians in different ranges differ so many times: a forward pass takes a third o
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a name says: a level, and whether a profiler or framework wrote it for its own steps."""
+    """The level in a name, and whether a profiler or framework wrote it for its own steps."""
 
     level: Level
     certain: bool
@@ -117,7 +117,7 @@ def _groups(trace: Trace, codes: Int64, counts: Int64) -> Iterator[tuple[str, li
 
 
 def _declared(trace: Trace, work: WorkByTime, label: str, rows: Int64) -> Declared | None:
-    """What ranges of one name declare; None if they cannot be steps."""
+    """Return the steps that ranges of one name declare; None if they cannot be steps."""
     said = said_by(trace.range_labels[int(trace.ranges.name[rows[0]])])
     named = said is not None and said.level == "step"
     if not named:  # a range that ends on another thread holds nothing but by its time

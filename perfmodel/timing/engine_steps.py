@@ -10,7 +10,7 @@ Stage = Literal["prefill", "decode", "mixed"]
 
 @dataclass(frozen=True, slots=True)
 class EngineStep:
-    """What one step of an engine computes, as the name of its range says.
+    """The computation of one step of an engine, by the name of its range.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class EngineStep:
 
     @property
     def stage(self) -> Stage:
-        """What it is: of prompts alone, of answers alone, or of both."""
+        """Return the kind: prompts alone, answers alone, or both."""
         if not self.contexts:
             return "decode"
         return "mixed" if self.generations else "prefill"
@@ -81,7 +81,7 @@ class EngineTimes:
 
 @dataclass(frozen=True, slots=True)
 class EngineWork:
-    """What a step of an engine must do, of one GPU.
+    """The work of a step of an engine, of one GPU.
 
     Attributes
     ----------

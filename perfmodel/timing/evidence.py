@@ -230,13 +230,13 @@ def alike(ops: Operations, loop: Loop) -> float:
 
 
 def _begins(marked: Bool) -> Bool:
-    """Where each run of marked operations begins."""
+    """Return whether a run of marked operations begins at each place."""
     begins: Bool = marked & ~np.concatenate([[False], marked[:-1]])
     return begins
 
 
 def _counts(marked: Bool, first: Int64, following: Int64) -> Int64:
-    """How many marked operations each repetition has."""
+    """Return the number of marked operations in each repetition."""
     before = np.concatenate([[0], np.cumsum(marked)])
     counts: Int64 = before[following] - before[first]
     return counts
@@ -394,7 +394,7 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
     "result_in_each": ("each returns a result", ""),
     "several_updates": ("", "each updates parameters several times"),
 }
-"""What is said for a level and against it, by feature."""
+"""Texts for a level and against it, by feature."""
 
 
 def reason(features: Floats) -> str:

@@ -137,7 +137,7 @@ class Exchanges:
 
     @property
     def blocking(self) -> Bool:
-        """Which rows are held by the call itself."""
+        """Return whether the call itself holds each row."""
         blocking: Bool = (self.begin_ns == self.post_ns) & (self.completion_ns == self.end_ns)
         return blocking
 
@@ -153,12 +153,12 @@ class Exchanges:
         return np.where(self.wait_ns == NULL, NULL, self.spent_ns - self.wait_ns)
 
     def named(self, start: str) -> Bool:
-        """Which rows are of names that begin so."""
+        """Return whether each row has a name that begins so."""
         return np.array([n.startswith(start) for n in self.names] + [False], np.bool_)[self.name]
 
     @property
     def by_mpi(self) -> Bool:
-        """Which rows are calls of MPI; the others are kernels."""
+        """Return whether each row is a call of MPI; the others are kernels."""
         return self.named("MPI_")
 
     def seconds_by_step(self, steps: int, *, waiting: bool = False) -> Floats:
@@ -291,7 +291,7 @@ def _rules() -> dict[str, str]:
 
 @cache
 def rule_of(name: str) -> str:
-    """Who waits for whom in a collective, as `exchange_rules.toml` says; '' if it does not."""
+    """Return the rule of waiting in a collective by `exchange_rules.toml`; '' without one."""
     operation = re.sub(r"^(?:MPI_I?(?=[a-zA-Z])|.* )", "", name).lower()
     operation = _LETTER.sub("", operation)
     return _rules().get(operation, _rules().get(_LETTER.sub("", operation), ""))

@@ -134,7 +134,7 @@ def cut_short(trace: Trace) -> dict[int, int]:
 
 
 def _named(trace: Trace, beginnings: tuple[str, ...]) -> Bool:
-    """Which MPI calls have names that begin so."""
+    """Return whether MPI calls have names that begin so."""
     named = np.array([s.startswith(beginnings) for s in trace.strings] + [False], np.bool_)
     return named[trace.mpi.name]
 
@@ -186,7 +186,7 @@ def _uncovered(start: Int64, end: Int64) -> Int64:
 
 
 def _inside(at: Int64, start: Int64, end: Int64) -> Bool:
-    """Which moments lie in ranges that do not overlap, given in time order."""
+    """Return whether moments lie in ranges that do not overlap, given in time order."""
     if len(start) == 0:
         return np.zeros(len(at), np.bool_)
     row = np.searchsorted(start, at, side="right") - 1

@@ -1,4 +1,4 @@
-"""What the host does inside steps: the CUDA and MPI calls of the threads that launch, by kind."""
+"""The host inside steps: CUDA and MPI calls of the threads that launch, by kind."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _BLOCK: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class HostTimeline:
-    """What the launching threads of one lane did, call after call, without overlaps.
+    """The launching threads of one lane, call after call, without overlaps.
 
     Attributes
     ----------
@@ -320,7 +320,7 @@ def _with_pauses(start: Int64, end: Int64, what: Int8, launch_ns: int) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class HostTimes:
-    """What the host spends in the steps of every lane.
+    """Times of the host in the steps of every lane.
 
     Attributes
     ----------

@@ -31,7 +31,7 @@ def categorize(ops: GpuOps, strings: Sequence[str]) -> tuple[Int8, tuple[str, ..
 
 
 def communicating(trace: Trace) -> Bool:
-    """Which GPU operations exchange data, shape (operations,): kernels, and copies between GPUs."""
+    """Return whether GPU operations exchange data, shape (operations,), copies included."""
     ops = trace.ops
     kernels = np.flatnonzero((ops.kind == KERNEL) & (ops.name >= 0))
     distinct, inverse = np.unique(ops.name[kernels], return_inverse=True)

@@ -1,4 +1,4 @@
-"""Which ranks the others wait for: whose waiting leads back to whom, and how far that is chance.
+"""Late ranks: the ranks that others wait for, directly and indirectly, beyond chance.
 
 A rank that is late only because it waited itself is not the cause: what a rank waited since it and
 the rank that waits for it last met is passed on to whom it waited for, as the delay analysis of
@@ -58,7 +58,7 @@ class LateRank:
     enough : bool
         Whether so many steps could show it.
     doing : str
-        What it does more of than the other ranks; '' where it is not late, or does no more.
+        Work that takes it longer than the other ranks; '' if it is not late, or none does.
     """
 
     JSON_KEYS: ClassVar[Mapping[str, str]] = {"persistent": "persistent"}
@@ -254,7 +254,7 @@ def _passed_on(found: Exchanges, waits: Int64) -> dict[int, dict[int, float]]:
     span = int(over.max(initial=low)) - low + 2
 
     def until(moment: Int64) -> Int64:
-        """How many of its waits, as `own` has them, a peer has behind it at a moment."""
+        """Return the number of its waits that a peer has behind it at a moment, see `own`."""
         key = np.maximum(moment - low, 0) + peer * span
         return np.searchsorted(over[own] - low + rank[own] * span, key, side="right")
 

@@ -361,7 +361,7 @@ def _declared(trace: Trace, steps: Steps) -> list[Spans]:
 
 
 def _holds(steps: Steps, process: Int32, start: Int64, end: Int64) -> Any:
-    """Which intervals hold the beginning of a step of their process."""
+    """Return whether intervals hold the beginning of a step of their process."""
     held = np.zeros(len(start), np.bool_)
     for p in np.unique(process):
         begins = np.sort(steps.start_ns[steps.process == p])

@@ -182,7 +182,7 @@ def _anchors(place: Int64, grams: Int64) -> Iterator[_Anchors]:
 
 
 def _in_turn(first: Int64, at: Int64) -> Bool:
-    """Which anchors occur once from each occurrence of the first to its next."""
+    """Return whether anchors occur once from each occurrence of the first to its next."""
     held = at[:, :-1] < first[1:]
     held &= at[:, :-1] >= first[:-1]
     turns: Bool = (held.mean(axis=1) >= _IN_TURN) & (at[:, -1] >= first[-1])

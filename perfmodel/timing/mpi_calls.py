@@ -55,7 +55,7 @@ def mpi_exchanges(
 
 
 def collective_calls(trace: Trace) -> Bool:
-    """Which MPI calls all ranks of a communicator make together: MPI_Win_fence, too."""
+    """Return whether all ranks of a communicator make an MPI call together: MPI_Win_fence, too."""
     found: Bool = (trace.mpi.source == MPI_COLLECTIVE) | _called(trace, _FENCE)
     return found
 
@@ -68,7 +68,7 @@ def lost(trace: Trace) -> set[int]:
 
 
 def _called(trace: Trace, *starts: str) -> Bool:
-    """Which MPI calls have names that begin so."""
+    """Return whether MPI calls have names that begin so."""
     named = np.array([name.startswith(starts) for name in trace.strings] + [False], np.bool_)
     return named[trace.mpi.name]
 

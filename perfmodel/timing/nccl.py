@@ -23,7 +23,7 @@ _ALGORITHM: Final = re.compile(r"(RING|TREE|COLLNET\w{0,16}?|NVLS(?:_TREE)?|PAT)
 _ALL_TO_ALL: Final = "NCCL AllToAll"
 _SENDS: Final = "SendRecv"
 PASSES: Final = ("", "forward", "backward", "after")
-"""What launches a collective: '' where unknown; `after` a backward pass, before other products."""
+"""Origin of a collective: '' where unknown; `after` a backward pass, before other products."""
 _UNKNOWN, _FORWARD, _BACKWARD, _AFTER = range(len(PASSES))
 _NEVER: Final = -(2**62)
 

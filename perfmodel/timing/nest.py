@@ -22,9 +22,9 @@ from perfmodel.timing.loops import Loop, Operations, find_loops
 from perfmodel.timing.nesting import closed_ends
 
 _UPDATE: Final = "Optimizer.step#"
-"""What PyTorch calls the range of every optimizer's step (torch/optim/optimizer.py)."""
+"""PyTorch's name of the range of every optimizer's step (torch/optim/optimizer.py)."""
 _LEAST: Final = 3
-"""What occurs twice need not be repeated."""
+"""Least occurrences of a repetition: two may be chance."""
 _DISAGREE: Final = 6.0
 _DISAGREE_ON_HOST: Final = 30.0
 """What z loses if no other process has as many repetitions: the odds fall by a factor of 400, or
@@ -183,7 +183,7 @@ def nest_on_host(trace: Trace) -> list[Level]:
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """What one process launches, in time order, and the calls that wait for it.
+    """Launches of one process, in time order, and the calls that wait for it.
 
     Attributes
     ----------
@@ -242,7 +242,7 @@ def operations_of(trace: Trace, found: Launched, process: int) -> Launches:
 
 
 def _updates(trace: Trace, process: int, op: Int64, at_ns: Int64) -> Bool:
-    """Which of some operations, launched at these moments, update parameters."""
+    """Return whether operations, launched at these moments, update parameters."""
     updating = np.array([n.startswith(_UPDATE) for n in (*trace.range_labels, "")], np.bool_)
     rows = np.flatnonzero(updating[trace.ranges.name])
     rows = rows[trace.thread_process[trace.ranges.thread[rows]] == process]
@@ -304,7 +304,7 @@ def _beside(sequence: Launches, loop: Loop) -> bool:
 
 
 def _usual(codes: Int64, spent_ns: Int64) -> Int64:
-    """What each operation usually takes, the median of its kind: the first one may wait long."""
+    """Return the usual time of each operation, the median of its kind: the first may wait long."""
     _, kind, counts = np.unique(codes, return_inverse=True, return_counts=True)
     order = np.lexsort((spent_ns, kind))
     middle = np.cumsum(counts) - counts + (counts - 1) // 2

@@ -1,4 +1,4 @@
-"""What the operators of a framework did in every step: their work by formula and their GPU time."""
+"""The operators of a framework in every step: their work by formula and their GPU time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 
 @dataclass(frozen=True, slots=True)
 class OperatorKey:
-    """What calls of operators have in common that are counted together.
+    """Common facts of operators' calls that are counted together.
 
     Attributes
     ----------

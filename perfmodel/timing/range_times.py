@@ -69,7 +69,7 @@ class RangeTimes:
         return len(self.path)
 
     def labelled(self, label: str) -> Bool:
-        """Which rows are ranges of a label."""
+        """Return whether each row is a range of a label."""
         return np.array([path[-1] == label for path in self.paths], np.bool_)[self.path]
 
 

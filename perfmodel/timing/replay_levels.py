@@ -20,7 +20,7 @@ _NEVER: Final = -(1 << 62)
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What the nodes of a replay wait for; see `critical_path`.
+    """Dependences of the nodes of a replay; see `critical_path`.
 
     Attributes
     ----------

@@ -81,7 +81,7 @@ class TimedReport:
 
 
 Needed = Callable[[Trace, Attribution], tuple[Bool, Bool]]
-"""Which operations and which API calls of a part of a report are kept."""
+"""The operations and API calls that a part of a report keeps."""
 
 
 def time_report(

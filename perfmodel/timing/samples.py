@@ -18,7 +18,7 @@ CLOCKS: Final[tuple[Clock, ...]] = ("host", "gpu_projection", "gpu_busy")
 
 @dataclass(frozen=True, slots=True)
 class PathTimes:
-    """What one path took and moved in every batch of every rank.
+    """Time and bytes of one path in every batch of every rank.
 
     Each array has shape (ranks, batches); repeated ranges of one batch are added up. NaN where a
     rank did not run the range in that batch, or where the clock does not apply.

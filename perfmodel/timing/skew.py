@@ -33,7 +33,7 @@ class CollectiveSkew:
 
 @dataclass(frozen=True, slots=True)
 class RankSkew:
-    """How late one rank came where it came last.
+    """Lateness of one rank where it came last.
 
     Lateness is the time from the middle rank's arrival (of two: the earlier one's) to its own:
     what it makes a usual rank wait. `per_batch_s` adds it up. Percentiles are None for a rank that

@@ -19,9 +19,9 @@ from perfmodel.readers.trace import rows as select
 from perfmodel.timing.nesting import closed_ends
 
 Level = Literal["run", "epoch", "step", "micro_batch", "phase", "module", "layer", "range"]
-"""What a span is, from the outermost to the innermost."""
+"""Levels of spans, from the outermost to the innermost."""
 Source = Literal["declared", "asked", "found"]
-"""Who says so: the program by a range, the user, or the sequence of operations."""
+"""Sources of a span: the program by a range, the user, or the sequence of operations."""
 FoundBy = Literal["mark", "asked", "declared", "found", "whole"]
 
 _DIGITS: Final = re.compile(r"\d+")
@@ -75,7 +75,7 @@ class Spans(Events):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What may be the step, and the evidence for it.
+    """A candidate for the step, and the evidence for it.
 
     Attributes
     ----------
@@ -84,13 +84,13 @@ class Candidate:
     source : str
         One of `SOURCES`.
     count : int
-        How many there are of the process that has most.
+        Largest number of them in one process.
     median_s : float
         Median time on the host from one beginning to the next; of one, its own time.
     score : float
         Probability that it is the step.
     reason : str
-        What decided for or against it.
+        Reason for or against it.
     """
 
     name: str
@@ -314,7 +314,7 @@ def one_thread_each(trace: Trace, rows: Int64) -> Int64:
 
 
 def overlapping(trace: Trace, rows: Int64) -> Bool:
-    """Which of some ranges begin before an earlier one of their thread ends."""
+    """Return whether ranges begin before an earlier one of their thread ends."""
     order, reached = _reached(trace, rows)
     late = np.zeros(len(rows), np.bool_)
     late[order] = trace.ranges.start_ns[rows][order] < reached

@@ -1,4 +1,4 @@
-"""What findings are drawn from: why GPUs idle, what each kind of work costs a step, who is late."""
+"""Facts behind findings: idle time by cause, the cost of each kind of work, late ranks."""
 
 from __future__ import annotations
 
@@ -309,7 +309,7 @@ class StepFacts:
         return late_rank(self.stragglers)
 
     def saved_s(self, kind: str) -> float:
-        """What a step takes less where a kind of work takes no time."""
+        """Return the time that a step saves where a kind of work takes none."""
         return max(self.step_s - self.free_s.get(kind, self.step_s), 0.0)
 
 
@@ -416,7 +416,7 @@ def step_facts(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What steps are replayed without: what kinds of work take, and the late rank's excess."""
+    """Omissions of replayed steps: the time of kinds of work, and the late rank's excess."""
 
     reports: Sequence[StepReport]
     window: slice

@@ -1,4 +1,4 @@
-"""What the steps of one lane consist of: host calls in order, and the operations they launch."""
+"""The steps of one lane: host calls in order, and the operations they launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one report says of its steps: times, categories and kernels by step, NCCL's kernels."""
+"""The steps of one report: times, categories and kernels by step, NCCL's kernels."""
 
 from __future__ import annotations
 

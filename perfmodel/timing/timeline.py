@@ -62,7 +62,7 @@ class Window:
 
 
 def clocks(run: Run) -> tuple[int, ...]:
-    """What to add to the times of every report to have those of the first; 0 where unknown."""
+    """Return the shifts of every report's times to those of the first; 0 where unknown."""
     zero = run.parts[0][0].utc_start_ns
     return tuple(
         0 if zero is None or t.utc_start_ns is None else t.utc_start_ns - zero for t in run.traces
@@ -180,7 +180,7 @@ _NO_NAME: Final = "(no name)"
 
 
 Details = tuple[tuple[str, str | int | float], ...]
-"""What is known of a bar, by name."""
+"""Facts of a bar, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class Bar:
 
     @property
     def label(self) -> str:
-        """What a picture writes on the bar."""
+        """Return the text on the bar in a picture."""
         if self.kind in COPIES and self.size_bytes is not None:
             return si(self.size_bytes, "B")
         if self.kind == "api":
@@ -236,7 +236,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """What bars have in common that share lanes.
+    """Common facts of bars that share lanes.
 
     Attributes
     ----------

@@ -34,7 +34,7 @@ from perfmodel.timing.run import TimedReport
 from perfmodel.timing.step_report import lightened
 
 LAUNCHES = ("cudaLaunch", "cuLaunch", "hipLaunch", "hipModuleLaunch")
-"""What calls that launch kernels begin with."""
+"""Prefixes of calls that launch kernels."""
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 
 

@@ -32,7 +32,7 @@ _METHODS: Final = {"mxfp4": "mxfp4", "nvfp4": "nvfp4", "awq": "awq", "gptq": "gp
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a weight is stored.
+    """Storage of a weight.
 
     Attributes
     ----------

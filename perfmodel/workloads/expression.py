@@ -57,7 +57,7 @@ Node: TypeAlias = int | Fraction | str | Apply | Named
 
 
 class _RefusedError(ValueError):
-    """What was found, what is expected instead, and what to do."""
+    """An error with the text found, the text expected, and advice."""
 
     def __init__(self, found: str, wanted: str, remedy: str = "correct the formula") -> None:
         super().__init__(found, wanted, remedy)

@@ -68,7 +68,7 @@ _CALLED: Final[Mapping[str, Layer]] = {
     "cat": Concat(), "dropout": Dropout(),
 }  # fmt: skip
 _TORCH_SAME: Final = ("flatten", "view", "reshape", "contiguous", "size", "getattr")
-"""What neither computes nor moves anything."""
+"""Modules that neither compute nor move anything."""
 
 
 def from_torch(word: str, image: int = 224) -> Net:

@@ -23,7 +23,7 @@ _HIGHEST_POWER: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """How arithmetic intensity follows one symbol, the others held.
+    """Arithmetic intensity along one symbol, the others held.
 
     Attributes
     ----------
@@ -176,7 +176,7 @@ def formula_text(expression: Expression, workload: Workload, *, expand: bool = F
 
 
 def _labels(workload: Workload) -> dict[Any, str]:
-    """How SymPy's symbols are printed."""
+    """Return the printed names of SymPy's symbols."""
     labels = {sympy_symbol(s.name): s.label or s.name for s in workload.symbols.values()}
     return labels | {sympy_derived(s.name): s.label or s.name for s in workload.derived.values()}
 

@@ -80,7 +80,7 @@ class Shape(tuple[int, ...]):
 
 
 class Passes(NamedTuple):
-    """How often a layer passes over its activations.
+    """Passes of a layer over its activations.
 
     Attributes
     ----------
@@ -474,7 +474,7 @@ class Net:
 
     @property
     def optimizer(self) -> str:
-        """What updates the parameters."""
+        """Return the optimizer that updates the parameters."""
         return {1: "SGD with momentum", 2: "Adam"}.get(self.states, f"{self.states} states")
 
 
@@ -602,7 +602,7 @@ _INDEX_BYTES: Final = 8  # where each maximum was: int64 in torch
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a layer, or several added up, costs in one training step of a batch.
+    """The cost of a layer, or of several added up, in one training step of a batch.
 
     Attributes
     ----------

@@ -102,7 +102,7 @@ _ALIASES: Final = {
     "patch_size": "patch", "num_channels": "channels", "attention_bias": "bias",
     "tie_word_embeddings": "tied",
 }  # fmt: skip
-"""What a config.json of Hugging Face calls a setting."""
+"""Names of settings in a config.json of Hugging Face."""
 _LARGEST_CONFIG_BYTES: Final = 1 << 20
 _MOST_LAYERS: Final = 1_000
 

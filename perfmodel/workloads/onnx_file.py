@@ -48,7 +48,7 @@ _VIEWS: Final = (
     "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
     "Unsqueeze",
 )  # fmt: skip
-"""What neither computes nor moves anything."""
+"""Operators that neither compute nor move anything."""
 _POINTWISE: Final = (
     "Abs", "And", "Cast", "CastLike", "Ceil", "Celu", "Clip", "Cos", "CumSum", "Elu", "Equal",
     "Erf", "Exp", "Floor", "Gather", "Gelu", "Greater", "GreaterOrEqual", "GroupNormalization",

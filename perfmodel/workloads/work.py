@@ -21,7 +21,7 @@ KEYS: Final = {
     "peer": "peer_bytes",
     "peer_message": "peer_message_bytes",
 }
-"""What a table of formulas calls the fields of `Work` and `Counts`."""
+"""Names of the fields of `Work` and `Counts` in a table of formulas."""
 _ZERO: Final = Expression()
 
 
@@ -179,7 +179,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What one rank does in one batch, range by range.
+    """The work of one rank in one batch, range by range.
 
     Attributes
     ----------

@@ -112,7 +112,7 @@ def test_pinned_buffers_from_the_reports_themselves() -> None:
     gone = {r.path for r in found.rows if r.verdict == "only before"}
     assert gone == {("Device-to-Host copies", "pageable"), ("Host-to-Device copies", "pageable")}
     assert len(found.warnings) == 1
-    assert found.warnings[0].startswith("1 launch before and 1 after do not show")
+    assert found.warnings[0].startswith("1 run before and 1 after do not show")
 
 
 # --- what the stated noise rests on

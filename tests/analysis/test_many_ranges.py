@@ -19,7 +19,7 @@ NAMES = 20_000
 MOST_S = 100e-6
 """CPU time of a name, four times what it takes; with arrays for every name it took 190 µs."""
 GOLDEN = """\
-Where a median step goes (1 step, 1 rank)
+Time per range, median step (1 step, 1 rank)
 Range        Host  GPU proj  GPU busy  Share  Moved
 ───────────────────────────────────────────────────
 step      20.3 ms         –         –  100 %      –

@@ -26,7 +26,7 @@ COLUMNS = (
     Column("time_ms", "Time", "float", "ms", digits=2),
 )
 BATCH = Table(
-    "Where a median step goes",
+    "Time per range, median step",
     COLUMNS,
     [
         ("batch iteration", 4.958e-3, 1234567, 1.0, 12345.678),
@@ -52,7 +52,7 @@ def read_csv(text: str) -> list[list[str]]:
 
 def test_text_golden() -> None:
     assert render(BATCH).splitlines() == [
-        "Where a median step goes",
+        "Time per range, median step",
         "Range                  Host  Instances    Share  Time (ms)",
         "──────────────────────────────────────────────────────────",
         "batch iteration     4.96 ms  1,234,567  100.0 %  12,345.68",
@@ -73,7 +73,7 @@ def test_csv_golden() -> None:
 
 def test_json_golden() -> None:
     document = json.loads(render(BATCH, "json"))
-    assert document["title"] == "Where a median step goes"
+    assert document["title"] == "Time per range, median step"
     assert document["notes"] == ["4 warm-up steps excluded"]
     assert document["rows"][1] == {
         "level": 1, "range": "forward", "host_s": 698.573e-6, "instances": 40,
@@ -84,7 +84,7 @@ def test_json_golden() -> None:
 
 def test_markdown_golden() -> None:
     assert render(BATCH, "markdown") == (
-        "**Where a median step goes**\n\n"
+        "**Time per range, median step**\n\n"
         "| Range | Host | Instances | Share | Time (ms) |\n"
         "| :-- | --: | --: | --: | --: |\n"
         "| batch iteration | 4.96 ms | 1,234,567 | 100.0 % | 12,345.68 |\n"

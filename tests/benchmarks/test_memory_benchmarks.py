@@ -94,6 +94,27 @@ def test_what_is_between_the_markers_is_replaced(tmp_path: Path) -> None:
         made.put(page, "y.py", "new")
 
 
+def test_a_long_table_moves_into_a_data_file(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    table = made.table(("step", "µs", "by"), [("a", "1", "x"), ("b", "2", "y, z"), ("c", "3", "")])
+    text = f"## Some steps\n\n{table}\nthen\n\n{table}"
+    shown = {"Some steps": made.Shown("^[|] b ", "step|µs"), "Some steps 2": made.Shown()}
+    found = made.shorten(text, page, shown)
+    assert found.text == (
+        "## Some steps\n\n| step | µs |\n| --- | --- |\n| b | 2 |\n\n"
+        "[All 3 rows](data/page/some-steps.csv)\n\nthen\n\n[3 rows](data/page/some-steps-2.csv)\n"
+    )
+    first, second = (tmp_path / "data" / "page" / f"some-steps{end}.csv" for end in ("", "-2"))
+    assert found.differing() == [first.name, second.name]
+    found.write()
+    assert first.read_text(encoding="utf-8") == 'step,µs,by\na,1,x\nb,2,"y, z"\nc,3,\n'
+    assert found.differing() == []
+    assert made.shorten(text, page, {}).text == text
+    assert made.shorten(text, page, shown, "other").text == text, "a part's name is not its title"
+    with pytest.raises(ValueError, match="Some steps: expected rows and columns; got none"):
+        made.shorten(text, page, {"Some steps": made.Shown("no such row")})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.SCRIPT)
 def test_the_page_is_of_the_results_that_are_there(report: Any) -> None:

@@ -28,7 +28,7 @@ def test_analyze_says_what_ran_and_where_time_goes(report: Path) -> None:
     for said in (
         "2 ranks, 2 x NVIDIA H200", "D=784  H=512  C=10  B=3000  p=2  b=4",
         "5 per rank, median 1.000 ms", "1 warm-up step (8.00 ms) excluded",
-        "Where a median step goes (5 steps, 2 ranks)", "  forward GEMM 1 ", "P_flops",
+        "Time per range, median step (5 steps, 2 ranks)", "  forward GEMM 1 ", "P_flops",
         "gpu_projection", "Copies per rank and step", "MPI collectives", "Smooth roof",
         "Findings, ranked by potential saving per step (savings overlap):",
     ):  # fmt: skip

@@ -168,7 +168,7 @@ def test_a_terminal_gets_progress_and_style(report: Path) -> None:
     assert "━━━━━" in shown
     assert "\x1b[1m" in shown  # bold headings
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
-    assert "Where a median step goes" in text
+    assert "Time per range, median step" in text
 
 
 def test_no_color_and_quiet_on_a_terminal(report: Path) -> None:

@@ -36,9 +36,9 @@ def test_before_and_after(reports: dict[str, Path]) -> None:
     assert result.exit_code == 0
     assert "A step takes 6.000 ms before, 2.000 ms after" in result.stdout
     assert "Ranges (host time per step, slowest rank)" in result.stdout
-    assert "note: launches of one configuration are assumed to differ by 10 %" in result.stdout
+    assert "note: runs of one configuration are assumed to differ by 10 %" in result.stdout
     (warning,) = result.stderr.splitlines()
-    assert warning.startswith("perfmodel: warning: 1 launch before and 1 after do not show")
+    assert warning.startswith("perfmodel: warning: 1 run before and 1 after do not show")
 
 
 @pytest.mark.parametrize(

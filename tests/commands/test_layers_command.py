@@ -105,9 +105,12 @@ def test_refusals(words: tuple[str, ...], code: int, says: str) -> None:
 
 
 def test_the_page_shows_what_is_made() -> None:
-    for name, part in layers_report.parts(benchmark.RESULTS).items():
-        shown = made.section(layers_report.PAGE, layers_report.SCRIPT, name)
-        assert shown == part.strip(), "run: python -m benchmarks.layers --document"
+    for page, parts in layers_report.pages(benchmark.RESULTS).items():
+        for name, part in parts.items():
+            wanted = made.shorten(part, page, layers_report.SHOWN, name)
+            shown = made.section(page, layers_report.SCRIPT, name)
+            assert shown == wanted.text.strip(), "run: python -m benchmarks.layers --document"
+            assert wanted.differing() == []
 
 
 def test_paleo_on_measured_steps() -> None:

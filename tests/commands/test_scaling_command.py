@@ -105,8 +105,10 @@ def test_files_that_are_neither_record_nor_report_are_refused(tmp_path: Path) ->
 @pytest.mark.slow
 def test_the_page_holds_what_is_committed() -> None:
     for name, part in benchmark.parts(benchmark.of_campaign()).items():
+        wanted = made.shorten(part, benchmark.PAGE, benchmark.SHOWN, name)
         shown = made.section(benchmark.PAGE, benchmark.SCRIPT, name)
-        assert shown == part.strip(), f"{name}: run python -m benchmarks.scaling"
+        assert shown == wanted.text.strip(), f"{name}: run python -m benchmarks.scaling"
+        assert wanted.differing() == []
 
 
 def test_speedups_of_the_ladder_by_hand() -> None:

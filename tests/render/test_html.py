@@ -217,7 +217,7 @@ def cells(page: Page, caption: str) -> list[list[str]]:
 
 def test_it_says_what_the_analysis_says(base: Page) -> None:
     run = analyzed(BASE).fitted
-    ranges = cells(base, "Where a median step goes (38 steps, 2 ranks)")
+    ranges = cells(base, "Time per range, median step (38 steps, 2 ranks)")
     assert [row[0] for row in ranges[1:]] == [row.label for row in run.ranges]
     assert ranges[1][2:5] == ["2.44 ms", "1.93 ms", "359 µs"]
     rates = cells(base, "Effective throughputs and the machine's ceilings")
@@ -373,7 +373,7 @@ def test_what_is_missing_is_said_with_how_to_collect_it(without_gpu: Page) -> No
         "1 of p = 2 ranks are in the report",
     ):  # fmt: skip
         assert said in words, said
-    assert "0 s" not in [row[3] for row in cells(without_gpu, "Where a median step goes")]
+    assert "0 s" not in [row[3] for row in cells(without_gpu, "Time per range, median step")]
     assert len([e for e in without_gpu.all("svg") if e.attributes.get("role") == "img"]) == 1
 
 
@@ -414,7 +414,7 @@ def test_an_exchange_of_messages_needs_no_collectives_and_no_kernels() -> None:
     text = page_of(PROGRAMS / "halo.sqlite.xz").text
     assert "Messages between ranks" in text
     assert "No collective was recorded" not in text
-    assert "what the kernels do" not in text
+    assert "kernel category" not in text
 
 
 def test_reports_of_the_ranks_of_one_run_make_one_page() -> None:
@@ -619,7 +619,7 @@ def test_long_names_and_many_ranges_stay_readable(tmp_path: Path) -> None:
             thread.range(f"{'x' * 3000} {i}", at, at + 4_500)
             thread.kernel("k" * 9000, (at + 10, at + 20), (at + 30, at + 2_500))
     page = page_of(report.write(tmp_path / "long.sqlite"))
-    assert len(cells(page, "Where a median step goes")) == 1 + MOST_ROWS
+    assert len(cells(page, "Time per range, median step")) == 1 + MOST_ROWS
     assert "3,201 more rows are left out" in page.words
     assert max(len(e.text) for e in page.all("th", "td")) == LONGEST
     assert len(page.text) < 4_000_000
@@ -643,5 +643,5 @@ def test_batches_of_no_length_are_no_division_by_zero(tmp_path: Path) -> None:
 def test_batches_of_another_name_have_a_page_too(tmp_path: Path) -> None:
     path = training_report(tmp_path / "r.sqlite", Training(label="my step"))
     page = page_of(path, batch_label="my step")
-    assert cells(page, "Where a median step goes")[1][0] == "my step"
+    assert cells(page, "Time per range, median step")[1][0] == "my step"
     assert cells(page, "What changes would save of a step of")[0][0] == "Change"

@@ -1,1 +1,1 @@
-"""Where arrays are and who computes with them: NumPy on a CPU, CuPy on a GPU."""
+"""Devices with arrays and arithmetic: NumPy on a CPU, CuPy on a GPU."""

@@ -1,4 +1,4 @@
-"""What the network and the transports need of a device; `numpy` and `cupy` beside this have it."""
+"""The interface of a device for network and transports; `numpy` and `cupy` beside this have it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Queue(Protocol):
 
 
 class Backend(Protocol):
-    """What the network needs of a device; every method works in place, without allocating."""
+    """The device interface of the network; every method works in place, without allocating."""
 
     name: str
     gemm_name: str
     xp: Any
     on_device: bool
     multiply: Any
-    """Who multiplies large matrices: a `trainer.kernels.Gemm` on a GPU, else `gemm`."""
+    """Multiplier of large matrices: a `trainer.kernels.Gemm` on a GPU, else `gemm`."""
 
     def gemm(self, a: Array, b: Array, out: Array) -> None:
         """Out = a b, any of them transposed views of contiguous arrays."""

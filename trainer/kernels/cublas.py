@@ -14,7 +14,7 @@ from trainer.errors import DeviceError, OperandError
 from trainer.kernels.launch import check
 
 _WORKSPACE_BYTES: Final = 32 << 20
-"""What cuBLAS recommends on Hopper; without one set it would allocate inside a capture."""
+"""cuBLAS's recommendation for Hopper; without it cuBLAS would allocate inside a capture."""
 _N, _T = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
 _FP32_REAL, _FP64_REAL = 0, 1  # cudaDataType: CUDA_R_32F, CUDA_R_64F
 _COMPUTE: Final = {"float32": 68, "tf32": 77, "float64": 70}  # cublasComputeType_t

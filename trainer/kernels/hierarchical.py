@@ -11,7 +11,7 @@ from trainer.kernels.launch import Operand, ceil, check, operand
 from trainer.kernels.source import CTYPES, CurrentGpu, Device
 
 MATH: Final = {"ieee": 0, "tf32": 1, "tf32x3": 3}
-"""How float32 is multiplied, and what hierarchical.cu calls it."""
+"""Ways to multiply float32, and their names in hierarchical.cu."""
 _FREE_SHARED_BYTES: Final = 47 << 10  # beyond 48 KiB, static part included, a kernel must ask
 _MOST_SPLITS: Final = 16
 _MOST_TILES_SPLIT: Final = 4096

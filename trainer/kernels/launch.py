@@ -1,4 +1,4 @@
-"""What all GEMMs written as CUDA kernels share: checks, and launches planned once per shape."""
+"""Shared by all GEMMs written as CUDA kernels: checks, and launches planned once per shape."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def operand(array: Array) -> Operand:
 
 
 def ceil(count: int, size: int) -> int:
-    """How many pieces of `size` hold `count`."""
+    """Return the number of pieces of `size` that hold `count`."""
     return -(-count // size)
 
 

@@ -52,11 +52,11 @@ def load(name: str, **macros: str | int) -> Any:
 
 
 class Device(Protocol):
-    """What a GEMM needs to know of a device; a CPU that emulates one has the same."""
+    """The facts of a device that a GEMM needs; a CPU that emulates one has the same."""
 
     @property
     def multiprocessors(self) -> int:
-        """How many blocks can run at a time, at least."""
+        """Return the least number of blocks that can run at a time."""
 
     def load(self, name: str, **macros: str | int) -> Any:
         """Compile a .cu file; return an object with ``get_function(name)``."""

@@ -25,7 +25,7 @@ ITEM_BYTES: Final = {"float": 4, "double": 8}
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a block of thin.cu lies over the columns of b.
+    """Layout of a block of thin.cu over the columns of b.
 
     Attributes
     ----------

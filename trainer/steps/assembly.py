@@ -1,4 +1,4 @@
-"""What a rank trains with, put together from a Config: batches, network, transport and step."""
+"""Assembles a rank's training from a Config: batches, network, transport and step."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from trainer.ranges import Ranges
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How N images are cut into batches of B and each batch over p ranks.
+    """Partition of N images into batches of B and of each batch over p ranks.
 
     The last batch holds the N mod B images that remain, if any. Of a batch of m images rank r
     takes m // p, and one more if r < m mod p: any B is handled exactly, because gradients are

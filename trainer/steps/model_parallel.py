@@ -26,7 +26,7 @@ def share_of_hidden(hidden: int, ranks: int, rank: int) -> tuple[int, int]:
 
 
 class HiddenSlices:
-    """Which parameters of the whole network a rank holds: rows of W1 and b1, columns of W2, all b2.
+    """The part of the parameters that a rank holds: rows of W1 and b1, columns of W2, all b2.
 
     Parameters
     ----------

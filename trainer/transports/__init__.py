@@ -1,4 +1,4 @@
-"""How sums cross the ranks: a file for each way, which registers its transports with `base`.
+"""Transports: a file for each way of summing, which registers its transports with `base`.
 
 To add a transport, write a file here that ends with ``register(Kind(...))``: flags, checks and
 refusals follow from that.

@@ -1,4 +1,4 @@
-"""What a transport is: its interface, what it is made of, and the table that each registers in."""
+"""Transports: their interface, their parts, and the table that each registers in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.rates import LearningRate
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is summed over the ranks: device arrays that lie one after the other.
+    """Data summed over the ranks: device arrays that lie one after the other.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parties:
-    """What every transport is made of."""
+    """The parts of every transport."""
 
     backend: Backend
     comm: Communicator
@@ -103,7 +103,7 @@ class Parties:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is known of a transport before one is made.
+    """Facts of a transport before one is made.
 
     Attributes
     ----------

@@ -109,7 +109,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """What a reader calls it: the innermost label, with its kind where no total has it."""
+        """Return its name for a reader: the innermost label, and its kind where no total has it."""
         if self.group == "range" or self.part or len(self.path) == 1:
             return self.path[-1]
         return ": ".join(self.path) if self.group in ("link", "idle") else self.path[-1]
@@ -549,7 +549,7 @@ def copied(before: Sequence[Trace], after: Sequence[Trace]) -> list[str]:
         if len(distinct) < len(traces):
             said.append(
                 f"{len(traces) - len(distinct)} of the {len(traces)} reports {name} are copies of "
-                f"others: each launch counts once"
+                f"others: each run counts once"
             )
     return said
 
@@ -582,12 +582,12 @@ _SOURCES: Final = {
         "profile with --cuda-graph-trace=node",
     ),
 }
-"""What a warning says, and advises, where only one side recorded something."""
+"""Warnings and advice where only one side recorded something."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """What the user may choose.
+    """Choices of the user.
 
     `level` is the level that is the unit in place of the step, `least` the relative change that
     counts, `noise` the relative standard deviation that is assumed between launches where there are
@@ -603,7 +603,7 @@ class CompareOptions:
     limit: float | None = None
 
     def measured_by(self) -> Options:
-        """How every report is measured."""
+        """Return the options by which every report is measured."""
         return Options(batch_label=self.batch_label, level=self.level, by_time=self.by_time)
 
 
@@ -832,8 +832,8 @@ def _side(
         warnings += said
     for text in mixed(given):
         warnings.append(
-            f"the launches {name} do not have one configuration ({text}): their differences count "
-            f"as noise; compare launches of one configuration"
+            f"the runs {name} do not have one configuration ({text}): their differences count "
+            f"as noise; compare runs of one configuration"
         )
     return Side(tuple(launches), tuple(given)), warnings
 
@@ -972,9 +972,9 @@ def _warnings(before: Side, after: Side, machines: bool, options: CompareOptions
     if min(counts) < ENOUGH:
         noise = f"{100 * options.noise:g} %" if options.noise else "nothing"
         said.append(
-            f"{counts[0]} launch{'es' * (counts[0] > 1)} before and {counts[1]} after do not show "
-            f"how much launches differ, so {noise} is assumed (kernels a fifth of it); launch "
-            f"each side {ENOUGH} times or more and give all reports: perfmodel compare b1 b2 b3 "
+            f"{counts[0]} run{'s' * (counts[0] > 1)} before and {counts[1]} after do not show the "
+            f"difference between runs, so {noise} is assumed (kernels a fifth of it); record "
+            f"{ENOUGH} runs or more of each side and give all reports: perfmodel compare b1 b2 b3 "
             f"--to a1 a2 a3"
         )
     single = [x.label for side in (before, after) for x in side.launches if x.batches == 1]
@@ -990,7 +990,7 @@ def _warnings(before: Side, after: Side, machines: bool, options: CompareOptions
             said.append(f"{problem.format('before' if has[1] else 'after')}; {advice}")
     if machines:
         said.append(
-            "the sides ran on different GPUs: machines are assumed to differ more than launches "
+            "the sides ran on different GPUs: machines are assumed to differ more than runs "
             "do; run both sides on one machine"
         )
     return said

@@ -46,7 +46,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class Pair(BeforeAfter):
-    """What one operator launched on both sides, all calls of a step with the same kernels together.
+    """Work of one operator on both sides, all calls of a step with the same kernels together.
 
     Attributes
     ----------
@@ -243,7 +243,7 @@ def _prune(call: _Call) -> bool:
 
 
 def _name(trace: Trace, op: int) -> str:
-    """What an operation is called: its kernel, or the direction of a copy."""
+    """Return the name of an operation: its kernel, or the direction of a copy."""
     kind, name = int(trace.ops.kind[op]), int(trace.ops.name[op])
     if kind == MEMCPY:
         return f"{COPY_KINDS.get(int(trace.ops.copy_kind[op]), 'Unknown')} copies"

@@ -107,7 +107,7 @@ def _operations(run: Run, index: int) -> _Ops:
 
 
 def _key(trace: Trace, kind: int, direction: int, memory: int, name: int) -> Key | None:
-    """What an operation is compared as; None for sets and kernels that communicate."""
+    """Return the key of an operation in comparisons; None for sets and kernels that communicate."""
     if kind == MEMCPY:
         copies = f"{COPY_KINDS.get(direction, 'Unknown')} copies"
         return "link", (copies, MEMORY_KINDS.get(memory, "unknown"))
@@ -282,7 +282,7 @@ def launch_of(
 
 
 def _noise(key: Key, async_batches: AsyncBatches) -> Noise:
-    """What makes launches differ in a link or kernel: the GPU alone, or the host, too."""
+    """Return the source of differences in a link or kernel: the GPU alone, or the host, too."""
     group, path = key
     if path[0] == WAITING:
         return "waiting"

@@ -1,4 +1,4 @@
-"""What kernels of GPUs do, by their names: category, operation, unit, data types, library.
+"""Kernels of GPUs by their names: category, operation, unit, data types, library.
 
 The files in `families/` know the kernels of libraries; `words.toml` has the categories, and words
 that mean one in any library. docs/adding.md says how a name is read, and how to add one.
@@ -45,7 +45,7 @@ _LAST_NUMBERS: Final = re.compile(r"(?:(?:^|_)[0-9]+)+$")
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """What kernels mostly do.
+    """A category of kernels.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ Match = tuple[Family, str]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the names of a family of kernels say.
+    """Facts in the names of a family of kernels.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What the name of one kernel says: what its family's do, and what its own name adds."""
+    """The facts in the name of one kernel: its family's, and those of its own name."""
 
     name: str
     said: Said
@@ -164,7 +164,7 @@ class Kernel:
 
     @property
     def library(self) -> str | None:
-        """Whose kernel it is."""
+        """Return the library of the kernel."""
         return self.said.library
 
     @property
@@ -257,7 +257,7 @@ def matches(name: str) -> tuple[Match, ...]:
 
 
 def _first(field: str, *found: Match) -> str | None:
-    """What the first of some families says; `{}` is the text of its pattern."""
+    """Return the field of the first family that has it; `{}` is the text of its pattern."""
     for family, captured in found:
         said: str | None = getattr(family, field)
         if said and (captured or "{}" not in said):
@@ -408,13 +408,13 @@ def _inside(paths: Iterable[str], never: Collection[str] = ()) -> list[Match]:
 
 
 def _spoken(path: str) -> list[Match]:
-    """What single words of a function's name say, or else those of its namespaces."""
+    """Return the facts in single words of a function's name, or else of its namespaces."""
     function = path.rpartition("::")[2]
     return _heard((function,)) or (_heard((path,)) if function != path else [])
 
 
 def _heard(texts: Iterable[str], never: Collection[str] = ()) -> list[Match]:
-    """What single words say: those of the category with the highest rank, the longest phrase."""
+    """Return the facts in single words: the category with the highest rank, the longest phrase."""
     best: list[Match] = []
     most = (-1, 0)
     known, kinds = _registry().said, _registry().categories
@@ -438,7 +438,7 @@ def _heard(texts: Iterable[str], never: Collection[str] = ()) -> list[Match]:
 
 
 def _fused(name: str) -> Iterator[str]:
-    """What is fused into a product: '+bias', '+relu'."""
+    """Yield the operations fused into a product: '+bias', '+relu'."""
     words = {word.lower() for word in _WORD.findall(name.partition("(")[0])}
     return (shown for word, shown in _registry().fused.items() if word in words)
 

@@ -1,4 +1,4 @@
-"""What a GPU reaches: arithmetic, its memories, its bus to the host, launches and GEMMs."""
+"""Measures a GPU: arithmetic, its memories, its bus to the host, launches and GEMMs."""
 
 from __future__ import annotations
 
@@ -430,7 +430,7 @@ def _blocks(device: Device) -> tuple[int]:
 
 
 _WORKSPACE_BYTES: Final = 32 << 20
-"""What cuBLAS recommends on Hopper."""
+"""cuBLAS's recommendation for Hopper."""
 _DEFAULT_ALGORITHM: Final = -1
 _KINDS: Final = {
     # element type, cudaDataType, cublasComputeType_t, type of alpha and beta

@@ -1,4 +1,4 @@
-"""What the CPU reaches with NumPy: products, copies of large arrays and inside a cache."""
+"""Measures the CPU with NumPy: products, copies of large arrays and inside a cache."""
 
 from __future__ import annotations
 

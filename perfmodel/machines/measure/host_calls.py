@@ -1,4 +1,4 @@
-"""What calls cost the host: launches, copies, events, waiting, MPI and Python itself.
+"""Measures the host's calls: launches, copies, events, waiting, MPI and Python itself.
 
 All are timed on the quietest core that this process may use, as a batch's host is in a good launch:
 a core whose second half computes for somebody else runs Python half as fast.

@@ -216,7 +216,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one part of a measurement found.
+    """The result of one part of a measurement.
 
     Attributes
     ----------
@@ -285,7 +285,7 @@ PEAK_OF_PRODUCT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is measured.
+    """The extent of a measurement.
 
     Attributes
     ----------

@@ -42,7 +42,7 @@ class Finding:
         Of the step that `true_saving_s` is of, as `find` computes it: of one step for all findings
         of a run.
     line, range : str or None
-        Line of code and range of the program, None where the report does not say (`places`).
+        Source line and range of the loss; None if the report has none (`places`).
     saving_without_recorder_s : float or None
         The saving of the step without the profiler that recorded it, None where that is unknown.
     rank : int or None

@@ -1,4 +1,4 @@
-"""Where in the program a finding is: the line of code and the range of what it is drawn from."""
+"""The place of a finding in the program: the line of code and the range of its evidence."""
 
 from __future__ import annotations
 

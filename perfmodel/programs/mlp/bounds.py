@@ -38,7 +38,7 @@ from perfmodel.timing.run import Run, batch_seconds
 from perfmodel.timing.samples import tabulate
 
 GRAPH: Final = "kernels of the graph"
-"""What a replayed batch's kernels take that no other name gives."""
+"""Kernels of a replayed batch without another name."""
 WAITS: Final = "waiting for the GPU"
 _DRAWS: Final = 200
 _STEPS: Final = ("trainer_descend", "sum_and_step")

@@ -64,7 +64,7 @@ class Case(terms.Case):
 
     @property
     def route(self) -> Route:
-        """How the host and the GPU take turns."""
+        """Return the mode in which host and GPU take turns."""
         if self.settings["graph"] == "yes":
             return "replayed"
         return "queued" if self.settings["transport"] in ON_DEVICE else "blocking"
@@ -76,7 +76,7 @@ class Case(terms.Case):
 
     @property
     def transport(self) -> Transport:
-        """How gradients are summed."""
+        """Return the way that sums gradients."""
         return TRANSPORTS[self.settings["transport"]]
 
     @property
@@ -101,7 +101,7 @@ class Case(terms.Case):
 
     @property
     def command(self) -> str:
-        """How the program is run."""
+        """Return the command that runs the program."""
         s = self.settings
         words = ["--dtype float64"] if self.sizes["b"] == 8 else []
         words += [f"--{n.replace('_', '-')} {s[n]}" for n in ("transport", "data_on", "gemm")]

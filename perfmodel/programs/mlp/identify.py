@@ -1,4 +1,4 @@
-"""What the trainer's configuration mark and the sizes of its messages say of a run."""
+"""Identifies a run by the trainer's configuration mark and the sizes of its messages."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Allocation:
 
     @property
     def held_bytes(self) -> int | None:
-        """What CuPy's pools hold for it."""
+        """Return the bytes that CuPy's pools hold for it."""
         if self.bytes is None:
             return None
         block = device_block if self.memory == "device" else pinned_block

@@ -28,7 +28,7 @@ from perfmodel.programs.mlp.settings import (
 )
 
 GROUPS: Final = ("copies", "MPI", "NCCL", "latency")
-"""What of a machine's measurement is evidence: each may be left out."""
+"""Parts of a machine's measurement that are evidence: each may be left out."""
 _LARGEST: Final = 16 << 20
 """Bytes: gradients and images of a batch are smaller; larger messages leave the host's caches."""
 _LEAST_NCCL: Final = 128 << 10
@@ -44,7 +44,7 @@ FUSED_LARGE: Final = ("fused forward 1", "fused backward 3")
 FUSED_SMALL: Final = ("fused output", "fused backward")
 """The fused network's own kernels, as trainer/microbenchmarks.py calls them."""
 _FUSED: Final = "tf32x3"
-"""How the fused network multiplied in these."""
+"""Math of the fused network in these."""
 STEP: Final = "step"
 
 
@@ -76,7 +76,7 @@ def microbenchmarks(
 
 
 def _of_series(series: Series, source: str, use: Sequence[str]) -> Iterator[Microbenchmark]:
-    """What one series gives: copies by direction and memory, sums by library."""
+    """Yield the parts of one series: copies by direction and memory, sums by library."""
     p = series.ranks
     name = f"{source}: {series.kind}, {series.memory}, {series.direction}, {p} rank{'s' * (p > 1)}"
     sizes = [
@@ -295,7 +295,7 @@ def _gemms(case: Case) -> list[Part]:
 
 
 def _host(case: Case) -> list[Part]:
-    """What the host needs to launch the kernels of each phase, and between the phases."""
+    """Return the host's time to launch the kernels of each phase, and between the phases."""
     s, how = case.settings, case.route
     kind = f"{s['gemm']}, {how}" + (", synchronized" if s["sync"] == "yes" else "")
     if s["parallel"] == "model":
@@ -322,7 +322,7 @@ def _nccl_sums(case: Case) -> float:
 
 
 def _launches(case: Case, *, images: bool) -> dict[str, float]:
-    """What makes launches slower: the host's caches hold gradients and images instead of code."""
+    """Return the amounts that slow launches: gradients and images in the host's caches."""
     found = {"batches": 1.0}
     if case.route != "blocking":
         return found

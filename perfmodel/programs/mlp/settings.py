@@ -53,7 +53,7 @@ LINKS: Final[Mapping[Links, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """How gradients are summed over the ranks.
+    """The way that gradients are summed over the ranks.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ GEMMS: Final[Mapping[str, Gemm]] = {
 DATA_ON: Final[Mapping[str, str]] = {
     "host": "pageable", "pinned": "pinned", "prefetch": "prefetch", "device": "",
 }  # fmt: skip
-"""Where images are, and the memory that every batch copies them from."""
+"""Places of images, and the memory that every batch copies them from."""
 
 SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "transport": tuple(TRANSPORTS),

@@ -73,7 +73,7 @@ class Grid:
 
     @property
     def ranks(self) -> int:
-        """How many ranks there are, p."""
+        """Return the number of ranks, p."""
         return self.B * self.H * self.D * self.C
 
     @property
@@ -141,7 +141,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What one rank of a grid does in one batch; the busiest one where sizes do not divide.
+    """The work of one rank of a grid in one batch; the busiest one where sizes do not divide.
 
     Attributes
     ----------
@@ -311,7 +311,7 @@ Through = Literal["MPI", "NCCL"]
 
 @dataclass(frozen=True, slots=True)
 class SplitRates:
-    """What turns counts into seconds.
+    """Rates that turn counts into seconds.
 
     Attributes
     ----------
@@ -445,7 +445,7 @@ def rank_grids(
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Where model parallelism overtakes data parallelism along one symbol.
+    """The point along one symbol at which model parallelism overtakes data parallelism.
 
     `model_wins` is 'below' or 'above' the value `at`, or 'always' or 'never' (`at` is None).
     """

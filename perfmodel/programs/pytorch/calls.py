@@ -187,7 +187,7 @@ def find_calls(
 
 
 def _parts(known: Sequence[Formula], tree: Tree) -> Bool:
-    """Which ranges are products inside an operator that counts as a whole."""
+    """Return whether each range is a product inside an operator that counts as a whole."""
     whole, product = _which(known, "whole"), _which(known, "product")
     inside = nearest(tree.parent, whole[tree.label]) >= 0
     found: Bool = inside & (product & ~whole)[tree.label]
@@ -204,7 +204,7 @@ def _pairs(names: OperatorNames) -> Iterable[tuple[str, Sizes | None]]:
 
 
 def _operators(names: OperatorNames) -> Bool:
-    """Which names are of operators."""
+    """Return whether each name is of an operator."""
     return np.array([s is not None or n.startswith("aten::") for n, s in _pairs(names)], np.bool_)
 
 
@@ -872,7 +872,7 @@ class _Graph:
         return None
 
     def _wanted(self, node: int, sizes: Sizes, kernels: list[str]) -> tuple[bool, bool]:
-        """Which gradients of a convolution are asked for: those that something consumes.
+        """Return the gradients of a convolution that are asked for: those that something consumes.
 
         If all its products are of one gradient by their names, that one: torch.func asks for
         each in a call of its own.

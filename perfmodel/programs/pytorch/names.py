@@ -39,7 +39,7 @@ _ONLY_NUMBERS: Final = str.maketrans("", "", "()[] ")
 
 @dataclass(frozen=True, slots=True)
 class OperatorNames:
-    """What the names of ranges say, one row for each.
+    """Facts in the names of ranges, one row for each.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class OperatorNames:
     needed: tuple[tuple[bool, ...] | None, ...]
 
     def starting(self, *prefixes: str) -> Bool:
-        """Which names begin with one of some texts."""
+        """Return whether each name begins with one of some texts."""
         return np.array([name.startswith(prefixes) for name in self.name], np.bool_)
 
 

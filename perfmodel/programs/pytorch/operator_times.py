@@ -237,7 +237,7 @@ def _windows(start_ns: Int64, begin_ns: Int64) -> Iterator[tuple[int, int, int]]
 
 
 def _open(ranges: Ranges, rows: Int64, since_ns: int, until_ns: int) -> Bool:
-    """Which of some ranges are open at some time of a window."""
+    """Return whether each range is open at some time of a window."""
     end_ns = ranges.end_ns[rows]
     found: Bool = (ranges.start_ns[rows] < until_ns) & ((end_ns >= since_ns) | (end_ns == NULL))
     return found

@@ -1,4 +1,4 @@
-"""What is known of ATen's operators: FLOPs and bytes by the sizes of arguments, and other facts.
+"""ATen's operators: FLOPs and bytes by the sizes of arguments, and other facts.
 
 Every fact of an operator is said once, where `formula` registers it. FLOPs are those of GEMMs, 2
 for a multiply-add, as torch.utils.flop_counter counts them: matrix multiplications, convolutions
@@ -39,7 +39,7 @@ class FormulaError(PerfmodelError):
 
 
 class OperatorWork(NamedTuple):
-    """What an operator must do: FLOPs of its GEMMs, and bytes to and from memory.
+    """The work of an operator: FLOPs of its GEMMs, and bytes to and from memory.
 
     `shape` is (m, n, k) of one GEMM, (batch times heads, queries, numbers of a head) of attention;
     None of all else. Of what it reads and writes `weight_bytes` are a model's weights, and
@@ -56,7 +56,7 @@ class OperatorWork(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """What a call of an engine that serves a model does not say by its sizes.
+    """Facts of a serving engine's call that are not in its sizes.
 
     Attributes
     ----------
@@ -193,7 +193,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """How operators are counted, and what else is known of them.
+    """The formula of operators, and other facts of them.
 
     Attributes
     ----------
@@ -247,7 +247,7 @@ FORMULAS: Final[dict[str, Formula]] = {}
 COPY: Final = "aten::copy_"
 NONZERO: Final = "aten::nonzero"
 FUSED: Final = "triton_"
-"""How the names of kernels begin that torch.compile makes; the formula of all is under this."""
+"""Prefix of the kernels of torch.compile; the formula of all is under this."""
 _UNKNOWN: Final = Formula()
 _LINE: Final = re.compile(r"(?<=[a-z])_[0-9]{1,6}$")
 """Line of the source that a profiler writes behind a name; `*` in place of it in `FORMULAS`."""
@@ -1141,7 +1141,7 @@ def _mask(call: Call, given: list[Size], result: Size | None) -> Size | None:
 
 
 def _masked(call: Call, mask: Size, result: Size | None) -> tuple[int, int, int]:
-    """What `_indexed` returns for a mask: of each true element its place along every dimension."""
+    """Return `_indexed`'s result for a mask: each true element's place along every dimension."""
     x, places = call.sizes[0], prod(mask)
     width = prod(x) // places if places else 0
     true = call.true

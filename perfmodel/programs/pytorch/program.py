@@ -97,12 +97,12 @@ ACTIONS: Final = Actions(texts={
         "operations: torch.compile, in inference with mode='reduce-overhead', which captures "
         "CUDA graphs",
 })  # fmt: skip
-"""What to call in PyTorch against each loss."""
+"""Calls of PyTorch against each loss."""
 
 
 _BY_NSYS: Final = "nsys profile --pytorch=autograd-shapes-nvtx"
 _HOW: Final = {TORCH_PROFILER: "record_shapes=True of torch.profiler"}
-"""How to record the sizes of operators, by what recorded a report."""
+"""Ways to record the sizes of operators, by recorder."""
 
 
 class PyTorchOperators(RecordedOperators):

@@ -1,4 +1,4 @@
-"""What the numbers in a recorded step's sizes are: batch, sequence, widths, heads, layers, images.
+"""Roles of the numbers in recorded sizes: batch, sequence, widths, heads, layers, images.
 
 One report has one value of each number, so that values alone cannot say whether 768 is the width
 or half a batch. Where a number stands does: attention takes (batch, heads, seq, width of a head),
@@ -28,7 +28,7 @@ _EMBEDDINGS: Final = ("aten::embedding", "aten::gather", "aten::index_select")
 _CONVOLUTION: Final = "convolution"
 _ONE: Final = Fraction(1)
 _SMALL: Final = (1, 2, 3, 4, 6, 8)
-"""How many times a width may stand in one dimension: query, key and value together have 3."""
+"""Multiples of a width in one dimension: query, key and value together have 3."""
 _MOST_HALVINGS: Final = 6
 """A network for images halves them at most so often: ResNets do five times."""
 _TWICE: Final = 0.5
@@ -187,7 +187,7 @@ class _Namer:
                                                          strict=True))  # fmt: skip
 
     def _places(self, call: RecordedCall, place: int, size: Size) -> list[_Place]:
-        """What kind of dimension each of an operand is."""
+        """Return the kind of every dimension of an operand."""
         factors = _factors(call) if call.kind == "gemm" else []
         if len(factors) == 2 and len(size) == 2:
             first, second = factors

@@ -24,7 +24,7 @@ _TWO_INPUTS: Final = re.compile(r"_(?:add|sub|mul|div)_|_backward")
 
 @dataclass(frozen=True, slots=True)
 class Types:
-    """What is known of the types of a program's tensors.
+    """Known types of a program's tensors.
 
     Attributes
     ----------

@@ -194,7 +194,7 @@ def _common(theirs: Sequence[str], ours: Sequence[str]) -> list[tuple[int, int]]
 
 
 def _next(furthest: dict[int, int], diagonal: int, differences: int) -> int:
-    """Where the next difference begins: one of ours left out, or one of theirs."""
+    """Return the begin of the next difference: one of ours left out, or one of theirs."""
     down = diagonal == -differences or (
         diagonal != differences and furthest[diagonal - 1] < furthest[diagonal + 1]
     )

@@ -183,7 +183,7 @@ def _tiles(run: RunAnalysis) -> Iterator[Tile]:
 
 
 def _of_roof(run: RunAnalysis) -> Iterator[Tile]:
-    """How far a batch, or its operators, are from the roof."""
+    """Return the distance of a batch, or of its operators, from the roof."""
     roof = run.roofline or machine_roof(run)
     name = "Of its effective roof" if run.roofline else "Of the machine's roof"
     if roof is not None and run.points:
@@ -388,7 +388,7 @@ def page(analysis: Analysis, model: Model | None = None) -> str:
 
 
 def _facts(run: RunAnalysis) -> Iterator[tuple[str, str]]:
-    """What ran, as names and values."""
+    """Return the configuration of the run as names and values."""
     first, *others = what_ran(run)
     yield "report", first
     for line in others:

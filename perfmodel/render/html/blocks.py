@@ -1,4 +1,4 @@
-"""What a page is made of: sections of tables, pictures, lists and notices, as frozen values."""
+"""The blocks of a page: sections of tables, pictures, lists and notices, as frozen values."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Find:
-    """Where something is on the timeline: the bars of this name, of one rank or of all."""
+    """A place on the timeline: the bars of this name, of one rank or of all."""
 
     name: str
     rank: int | None = None

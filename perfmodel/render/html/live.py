@@ -80,7 +80,7 @@ def _some(values: Iterable[int]) -> bool:
 
 
 def _details(bar: Bar) -> str:
-    """What is known of a bar besides its name and its time, a line each."""
+    """Return the facts of a bar besides its name and its time, a line each."""
     size = [] if bar.size_bytes is None else [f"size: {si(bar.size_bytes, 'B')}"]
     stream = [] if bar.stream is None else [f"stream: {bar.stream}"]
     known = [f"{key}: {cut(printable(str(value)))}" for key, value in bar.details]

@@ -114,7 +114,7 @@ def ranks(run: RunAnalysis) -> Iterator[Block]:
 
 
 def _every_rank(run: RunAnalysis) -> Table:
-    """What the table of ranks has, with their hosts and their own times."""
+    """Return the table of ranks, with their hosts and their own times."""
     own = Column("own_s", "Without waiting", "si", "s", digits=4, of=own_seconds)
     host = Column("host", "Host", of=lambda rank: run.hosts.get(rank.rank))
     found = tables.ranks(run)

@@ -58,7 +58,7 @@ _TALL_IN: Final = 8.0
 _MOST_NAMES: Final = 64
 """Rows of that height that are named."""
 _PLATE: Final[dict[str, Any]] = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none"}
-"""What a number stands on, so that hatching and lines do not cross it."""
+"""The background of a number, so that hatching and lines do not cross it."""
 
 _PREDICTED: Final[dict[str, Any]] = {"facecolor": BLUE, "edgecolor": INK}
 _BY_MODEL: Final = "predicted by the model; line: 90 % of next launches"
@@ -68,7 +68,7 @@ _APART: Final = 0.17
 
 
 class Row(Protocol):
-    """What a bar needs to know of a range; None is missing."""
+    """The facts of a range that a bar shows; None is missing."""
 
     @property
     def path(self) -> tuple[str, ...]:

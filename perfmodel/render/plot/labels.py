@@ -1,4 +1,4 @@
-"""How points are distinguished: labels beside them that touch nothing, or markers and a legend."""
+"""Distinguishes points: labels beside them that touch nothing, or markers and a legend."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MOST: Final = 16  # lines of a legend
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What labels must stay clear of, in pixels.
+    """Obstacles of labels, in pixels.
 
     Attributes
     ----------
@@ -153,7 +153,7 @@ def _fixed_cost(
 
 
 def _hits(boxes: Floats, blocks: Floats, pad: float) -> Floats:
-    """How many blocks every box overlaps when blown up by `pad`."""
+    """Return the number of blocks that every box overlaps when blown up by `pad`."""
     a, b = boxes[:, None], blocks[None]
     low = (a[..., :2] - pad < b[..., 2:]).all(axis=-1)
     high = (b[..., :2] < a[..., 2:] + pad).all(axis=-1)
@@ -161,7 +161,7 @@ def _hits(boxes: Floats, blocks: Floats, pad: float) -> Floats:
 
 
 def _inside(boxes: Floats, dots: Floats, pad: float) -> Floats:
-    """How many dots lie in every box blown up by `pad`."""
+    """Return the number of dots in every box blown up by `pad`."""
     a, b = boxes[:, None], dots[None]
     within = (a[..., :2] - pad < b) & (b < a[..., 2:] + pad)
     return np.asarray(within.all(axis=-1).sum(axis=1), np.float64)
@@ -174,7 +174,7 @@ def _leader(anchor: Floats, box: Floats) -> Floats:
 
 
 def _crossings(anchor: Floats, boxes: Floats, blocks: Floats) -> Floats:
-    """How many blocks the leader to every box crosses."""
+    """Return the number of blocks that the leader to every box crosses."""
     ends = np.clip(anchor, boxes[:, :2], boxes[:, 2:])
     steps = np.linspace(0.05, 0.95, 12)
     dots = anchor + steps[None, :, None] * (ends - anchor)[:, None]
@@ -201,7 +201,7 @@ class Label:
 
 @dataclass
 class Obstacles:
-    """What the labels of an axes stay clear of, in data coordinates until it is drawn.
+    """Obstacles of the labels of an axes, in data coordinates until it is drawn.
 
     A marker has its place, and its size in points with the ring around it.
     """

@@ -189,7 +189,7 @@ def _draw_reference(
 
 
 def _nearest(series: Mapping[str, Series], y: Measure, value: float, end: int) -> float:
-    """How near the first (0) or last (-1) points of the lines come to a value, on the axis."""
+    """Return how near the lines' first (0) or last (-1) points come to a value, on the axis."""
     values = [float(one.y[end]) for one in series.values()]
     if y.scale == "log":
         return min(abs(math.log(v / value)) for v in values)

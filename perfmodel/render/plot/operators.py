@@ -42,7 +42,7 @@ _HUES: Final[Mapping[str, str]] = dict(zip(PHASES, PALETTE, strict=False))
 _AREA: Final = 900.0  # points² of a point that takes all the time
 _LEAST: Final = 10.0
 _STRIP: Final = 12.0
-"""How much wider than its ends the strip of operators without FLOPs is."""
+"""Width of the strip of operators without FLOPs beyond its ends."""
 _WORTH: Final = 1e-3
 """Share of the time from which on an operator is inside the axes; lower ones are at their edge."""
 _GOLDEN: Final = (math.sqrt(5) - 1) / 2

@@ -184,7 +184,7 @@ def _frame(
 
 
 _LINKS: Final = {"pci": "PCIe", "mpi": "MPI", "peer": "NVLink", "dram": "DRAM", "hbm": "DRAM"}
-"""What the bytes of an intensity go over, by the key of a roofline."""
+"""Links of the bytes of an intensity, by the key of a roofline."""
 
 
 def _links(roofs: Sequence[Roofline]) -> str:
@@ -283,7 +283,7 @@ def _draw_points(
 
 
 def _around(ax: Axes, points: Sequence[Point]) -> list[float]:
-    """How much larger every point is drawn, so that those on top of it leave its rim free."""
+    """Return factors of the points' sizes, so that points on top leave the rims of others free."""
     figure = ax.figure.canvas.figure
     at = np.array([(p.intensity_flops_per_byte, p.flops_per_s) for p in points]).reshape(-1, 2)
     places = 72 / figure.dpi * np.asarray(ax.transData.transform(at))

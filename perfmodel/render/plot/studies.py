@@ -29,7 +29,7 @@ from perfmodel.render.plot.style import (
 )
 
 _BELOW: Final = 0.25
-"""How far below the target accuracies are shown."""
+"""Range below the target in which accuracies are shown."""
 _MARKER: Final = 0.012
 """Width of a dot, as a share of the axis."""
 

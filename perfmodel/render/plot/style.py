@@ -241,7 +241,7 @@ def legend_over(axes: Sequence[Axes]) -> None:
 
 
 def legend_look(size: float = TEXT_PT, handles: Sequence[Any] = ()) -> dict[str, Any]:
-    """How every legend is set: no frame, small, close."""
+    """Return the settings of every legend: no frame, small, close."""
     return {
         "fontsize": size, "title_fontsize": size, "alignment": "left", "frameon": False,
         "labelcolor": INK, "borderpad": 0.2, "columnspacing": 1.2, "handlelength": _handle(handles),
@@ -319,7 +319,7 @@ _LINE_PT: Final = 11.5  # from line to line of a legend
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What an axis shows: its words, its unit for SI ticks ('' for plain numbers), its scale."""
+    """An axis: its words, its unit for SI ticks ('' for plain numbers), its scale."""
 
     label: str
     unit: str = ""

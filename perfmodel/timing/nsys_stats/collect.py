@@ -47,7 +47,7 @@ from perfmodel.timing.nsys_stats.tables import Counted, Key, Numbered, Texts, jo
 from perfmodel.timing.projection import Irregular, Projection, Projector, project
 
 Found = Mapping[str, Counted | PerfmodelError]
-"""What every summary is made of, or why it cannot be."""
+"""The input of every summary, or the reason that there is none."""
 
 MEMORY_LABELS: Final = (*(f"[CUDA memcpy {k}]" for k in COPY_KINDS.values()), "[CUDA memset]")
 """Copies by direction and memsets, as Nsight Systems names them."""
@@ -62,7 +62,7 @@ _MPI: Final = "mpi_event_sum"
 
 
 class Needs(NamedTuple):
-    """What a summary is made of.
+    """The input of a summary.
 
     Attributes
     ----------
