@@ -112,8 +112,10 @@ class Fix:
     kind, title, action : str
     saving_s : float or None
         Of this one alone.
-    after_previous_s, step_s : float or None
-        What it saves where those before it are fixed, and the step with all fixes up to this one.
+    after_previous_s : float or None
+        Saving where those before it are fixed.
+    step_s : float or None
+        Step with all fixes up to this one; where no order is known, with this one alone.
     share : float or None
     sure : str
         Why the saving is not sure, '' where it is.
@@ -219,12 +221,14 @@ def _bar(row: RankRow) -> RankBar | None:
 
 
 def _fixes(run: RunAnalysis, step_s: float) -> Iterator[Fix]:
-    """The first findings; the first one's step is known without a replay."""
+    """The first findings, in order where replays know that; else each alone."""
     few = f"only {run.batch.count} step{'s' * (run.batch.count != 1)}"
+    first = run.findings[:FIXES]
+    in_order = any(one.after_previous_s is not None for one in first[1:])
     left_s: float | None = None
-    for i, one in enumerate(run.findings[:FIXES]):
+    for i, one in enumerate(first):
         saving_s, after_s = one.true_saving_s, one.after_previous_s
-        if i == 0:
+        if i == 0 or not in_order:
             own_s = run.batch.median.value if one.saving_without_recorder_s is None else step_s
             left_s, after_s = run.batch.mean_s if one.of_mean else own_s, saving_s
         left_s = max(left_s - after_s, 0.0) if left_s is not None and after_s is not None else None
@@ -233,7 +237,7 @@ def _fixes(run: RunAnalysis, step_s: float) -> Iterator[Fix]:
             title=one.title,
             action=one.action,
             saving_s=saving_s,
-            after_previous_s=after_s,
+            after_previous_s=one.after_previous_s,
             step_s=left_s,
             share=one.share,
             sure=few if run.batch.count < _FEW else "",

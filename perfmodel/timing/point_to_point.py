@@ -57,10 +57,19 @@ class PointToPoint:
 
 @dataclass(frozen=True, slots=True)
 class RangeOfRank:
-    """Median host time of one range on one rank.
+    """Median host time of one range on one rank, of the steps that have it.
 
-    `more_s` is what it takes more than on the median rank; `imbalance` the slowest rank's time over
-    the mean, less 1.
+    Attributes
+    ----------
+    rank : int
+    range, path : str
+    seconds : float
+    more_s : float
+        Time beyond that of the median rank; ranks without the range spend none in it.
+    imbalance : float
+        The slowest rank's time over the mean, less 1.
+    of_steps : float
+        Share of the rank's steps that have it.
     """
 
     rank: int
@@ -69,6 +78,7 @@ class RangeOfRank:
     seconds: float
     more_s: float
     imbalance: float
+    of_steps: float = 1.0
 
 
 def point_to_point(
@@ -109,25 +119,25 @@ def ranges_by_rank(measured: PathTable, ranks: Sequence[int]) -> tuple[RangeOfRa
     if len(ranks) < 2:
         return ()
     found = []
-    for at in np.flatnonzero(measured.timed_ranks() > 1).tolist():
+    for at in np.flatnonzero(measured.timed_ranks() > 0).tolist():
         one = measured[at]
         host = one.seconds["host"]
-        known = np.isfinite(host).any(axis=1)
-        median = np.full(len(host), np.nan)
+        known = np.flatnonzero(np.isfinite(host).any(axis=1))
+        median = np.zeros(len(host))
         median[known] = np.nanmedian(host[known], axis=1)
-        usual = np.nanquantile(median, 0.5, method="lower")  # of two ranks the faster one
-        most, mean = np.nanmax(median), np.nanmean(median)
-        imbalance = float(most / mean - 1.0) if mean > 0 else 0.0
+        share = np.isfinite(host).mean(axis=1)
+        usual = float(np.quantile(median, 0.5, method="lower"))  # of two ranks the faster one
+        most, mean = float(median.max()), float(median.mean())
         found += [
             RangeOfRank(
-                rank=rank,
+                rank=ranks[i],
                 range=one.label,
                 path="/".join(one.path),
-                seconds=float(seconds),
-                more_s=float(seconds - usual),
-                imbalance=imbalance,
+                seconds=float(median[i]),
+                more_s=float(median[i]) - usual,
+                imbalance=most / mean - 1.0 if mean > 0 else 0.0,
+                of_steps=float(share[i]),
             )
-            for rank, seconds in zip(ranks, median.tolist(), strict=True)
-            if np.isfinite(seconds)
+            for i in known.tolist()
         ]
     return tuple(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from perfmodel.timing.step_facts import DISPATCH
 
 if TYPE_CHECKING:
     from perfmodel.timing.copies import CopyGroup
+    from perfmodel.timing.point_to_point import RangeOfRank
     from perfmodel.timing.step_facts import StepFacts
 
 _OF_PCIE: Final = 0.8
@@ -45,7 +46,12 @@ _HOST_WORK: Final = (
         r"print(ing)?|metrics?)\b"
     )),
 )  # fmt: skip
-"""What the host does, by the words of the range that it is in."""
+"""Advice by the words of the range that the host is in."""
+_MUCH: Final = 0.2
+"""Input and output of all ranks with a smaller share of a step are what a program needs: 11 to 12 %
+in healthy MPI programs, 33 % and more where it was made a fault (benchmarks/diagnosis)."""
+_BESIDE: Final = ("load_ahead", "write_less")
+"""Advice on work that is no part of computing."""
 _WHILE: Final = {
     "launch_bound": "while the host launches",
     "blocking_sync": "while the host waits for the GPU, and after it",
@@ -251,7 +257,7 @@ def is_dispatch(steps: StepFacts) -> bool:
         return False
     recorded_s = steps.recorder.step_s if steps.recorder else steps.step_s  # as the gap is
     where = _host_work(steps.mostly_in("host_compute"))
-    return longest.seconds < _ONE_PIECE * recorded_s and where not in ("load_ahead", "write_less")
+    return longest.seconds < _ONE_PIECE * recorded_s and where not in _BESIDE
 
 
 @finding("blocking_sync", "host_compute", "allocation", "pageable_copy", needs=("steps",))
@@ -319,6 +325,42 @@ def _copies(facts: Facts) -> str:
         f"{si(size, 'B')} per step at {si(size / seconds, 'B/s')}, {si(seconds, 's')} in which "
         f"the host waits, too"
     )
+
+
+@finding("host_compute", needs=("ranges_by_rank", "host_ranks"))
+def alike(
+    facts: Facts,
+    actions: Actions,
+    ranges: Sequence[RangeOfRank],
+    host_ranks: Mapping[int, tuple[float, float]],
+) -> Iterator[Finding]:
+    """Input, output and checks that all ranks of a program without a GPU do beside computing."""
+    told: list[str] = []
+    for path in sorted({one.path for one in ranges if "/" in one.path}, key=len):
+        rows = [one for one in ranges if one.path == path]
+        what = _host_work(f" in '{rows[0].range}'")
+        within = any(path.startswith(f"{outer}/") for outer in told)
+        if what not in _BESIDE or len(rows) < len(host_ranks) or within:
+            continue
+        usual_s, of_steps = (
+            float(np.median(column))
+            for column in ([r.seconds for r in rows], [r.of_steps for r in rows])
+        )
+        if usual_s * of_steps < _MUCH * facts.batch.value:
+            continue
+        told.append(path)
+        some = of_steps < 1.0
+        often = f"in {percent(of_steps)} of the steps" if some else "in every step"
+        yield Finding(
+            "host_compute",
+            f"all ranks spend time in '{rows[0].range}' {often}",
+            usual_s * of_steps,
+            f"the median rank is {si(usual_s, 's')} in '{rows[0].range}' {often}, beside its own "
+            f"computing and MPI",
+            actions.advise(what, where=f" in '{rows[0].range}'"),
+            of_mean=some,
+            range=rows[0].range,
+        )
 
 
 @finding("input_copy", needs=("input_copy",))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from perfmodel.base.units import si
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from perfmodel.timing.step_facts import StepFacts
 
 _MANY_MESSAGES: Final = 20
+_SMALL_BYTES: Final = 65536
+"""Messages that are smaller take as long as an empty one, nearly."""
+_MUCH: Final = 0.1
+"""Communication with a smaller share of a step is what a program needs."""
 _PARTS: Final = 0.1
 """Gradients are not summed in the forward pass: more than this share there is of layers' parts."""
 _MOST: Final = 0.5
@@ -48,7 +52,7 @@ def many_reductions(
     count = sum(g.count for g in reduced)
     if count < 1.5 or "chunks" in actions.done:  # divided on purpose
         return
-    small = [g for g in reduced if g.bytes and g.bytes < 65536]
+    small = [g for g in reduced if g.bytes and g.bytes < _SMALL_BYTES]
     saved = sum(g.count * g.seconds for g in small)
     yield Finding(
         "exposed_communication",
@@ -57,6 +61,39 @@ def many_reductions(
         f"{count:.0f} all-reduces per step, {len(small)} of them under 64 KB, which together "
         f"take {si(saved, 's')}",
         f"keep the gradients in one flat buffer: one copy and one all-reduce{actions.flag('flat')}",
+    )
+
+
+@finding("exposed_communication", needs=("host_ranks",))
+def in_mpi(
+    facts: Facts, actions: Actions, host_ranks: Mapping[int, tuple[float, float]]
+) -> Iterator[Finding]:
+    """Time that every rank of a program without a GPU is in MPI: many messages, or large ones.
+
+    Ranks that send many messages wait for each other in each of them. One message in their place
+    takes that once. Of a few large ones the time of the ranks' waiting is not theirs.
+    """
+    if actions.known:  # its ranges have findings of their own
+        return
+    kinds = [(g.count, g.count * (g.bytes or 0)) for g in facts.collectives]
+    pairs = facts.messages.pairs if facts.messages else ()
+    kinds += [(pair.messages, pair.bytes) for pair in pairs if pair.sender == min(host_ranks)]
+    count, size = (sum(column) for column in zip(*kinds, strict=True)) if kinds else (0.0, 0.0)
+    most = max((count for count, _ in kinds), default=0.0)
+    waiting = {row.rank: row.waiting_s for row in facts.late}
+    inside_s = min(inside for _, inside in host_ranks.values())
+    own_s = min(max(s - waiting.get(rank, 0.0), 0.0) for rank, (_, s) in host_ranks.items())
+    many = most >= _MANY_MESSAGES and size < _SMALL_BYTES * count
+    saving_s = inside_s * (1.0 - 1.0 / most) if many else own_s
+    if not many and (saving_s < _MUCH * facts.batch.value or size < _SMALL_BYTES * count):
+        return
+    yield Finding(
+        "exposed_communication",
+        "ranks send many small messages" if many else "ranks send large messages",
+        saving_s,
+        f"a rank sends about {count:.0f} messages, {si(size, 'B')} per step; every rank is at "
+        f"least {share_of_step(facts, inside_s)} in MPI",
+        actions.advise("join_messages" if many else "overlap_messages"),
     )
 
 

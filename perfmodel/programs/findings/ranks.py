@@ -358,7 +358,8 @@ def _unseen_waiting(facts: Facts, actions: Actions) -> Iterator[Finding]:
     """
     if facts.ranks < _TELLING:
         return
-    slow = max(facts.ranges_by_rank, key=lambda r: (r.more_s, len(r.path)), default=None)
+    shared = [r for r in facts.ranges_by_rank if r.more_s < r.seconds]  # not a master's own work
+    slow = max(shared, key=lambda r: (r.more_s, len(r.path)), default=None)
     if slow is None or slow.more_s < _UNEQUAL * facts.batch.value:
         return
     seen = (
