@@ -104,14 +104,14 @@ def finding_keys(kinds: Sequence[str]) -> list[str]:
 
 
 def evidence(
-    analysis: RunAnalysis, document: Mapping[str, Any], key: str, most: int = SHOWN
+    analysis: RunAnalysis | None, document: Mapping[str, Any], key: str, most: int = SHOWN
 ) -> Evidence:
     """Return what is behind a finding or a number.
 
     Parameters
     ----------
-    analysis : RunAnalysis
-        The run at the top level of the document.
+    analysis : RunAnalysis or None
+        The run at the top level of the document; None without events.
     document : mapping
         As `analysis_document` returns it.
     key : str
@@ -138,7 +138,7 @@ def evidence(
         for path, given, _ in find(document, _filled(wanted, item))
         if given is None or isinstance(given, (int, float, str))
     ]
-    if "table" not in rule:
+    if "table" not in rule or analysis is None:
         return Evidence(
             key, said, value, rule.get("formula", ""), tuple(inputs), "", {}, 0, None, True, ()
         )

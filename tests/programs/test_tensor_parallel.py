@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,9 +79,10 @@ def test_what_could_not_be_recorded_is_named(
 ) -> None:
     """Ranks that fail leave no truth; the shell that started them ends with 0."""
 
-    def record_one(name: str, out: Path) -> None:
+    def record_one(name: str, out: Path, folder: Path) -> Callable[[], None]:
         if name == "gpt_tensor4":
             raise FileNotFoundError(out / f"{name}.truth.json")
+        return lambda: None
 
     monkeypatch.setattr(record, "record", record_one)
     monkeypatch.setattr(sys, "argv", ["record", str(tmp_path), "gpt_tensor4", "gpt_tensor8"])

@@ -52,7 +52,7 @@ def test_the_idle_table_says_what_is_idle_without_the_profiler() -> None:
     assert idle[0] - idle[1] == pytest.approx(recorder.step_s - (recorder.without_s or 0.0))
     assert 8.6e-3 - rank.gpu_busy_s == pytest.approx(idle[1], abs=1e-3)
     (note,) = [n for n in idle_text(steps).notes if "nsys" in n]
-    assert note.endswith("idles 17.6 ms of a step, without it about 3.0 ms")
+    assert note.endswith("idles 17.6 ms of a step, without it about 3.2 ms")
     facts = replace(steps.facts, recorder=replace(recorder, without_s=None))
     assert replace(steps, facts=facts).idle_without_recorder_s is None
 

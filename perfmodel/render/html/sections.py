@@ -356,7 +356,7 @@ def findings(run: RunAnalysis, document: Mapping[str, Any], summed: str) -> Iter
             place = place_of(run, f)
             saving = f.saving and f"up to {f.saving}"
             yield Advice(f.title, saving, f.share, f.evidence, f.action, place)
-        yield from _grounds(evidence.evidence(run, document, key, _GROUNDS))
+        yield from _grounds(evidence.evidence(None, document, key))
     if not run.findings:
         yield Words("", ("Nothing was found that is worth one percent of a step.",))
     said = warnings(run)
@@ -365,21 +365,17 @@ def findings(run: RunAnalysis, document: Mapping[str, Any], summed: str) -> Iter
 
 
 def _grounds(found: evidence.Evidence) -> Iterator[Block]:
-    """Yield what is behind a finding: its formula with its inputs, and the largest events."""
-    inputs, rows = evidence.inputs_table(found), evidence.events_table(found)
+    """Yield the formula of a finding with its inputs; a page of a window has not all events."""
+    inputs = evidence.inputs_table(found)
     if inputs.rows:
         values = [
             one.value if isinstance(one.value, (int, float)) else None for one in found.inputs
         ]
-        caption = f"Evidence of {found.key}: {found.formula}"
+        caption = (
+            f"Evidence of {found.key}: {found.formula}; perfmodel analyze REPORT --evidence "
+            f"{found.key} prints the events"
+        )
         yield grid(inputs, caption=caption, sort={"value": values}, closed=True)
-    if rows is not None:
-        said = f"Events behind {found.key}: the largest of {evidence.events_said(found)}"
-        yield grid(rows, caption=said, closed=True)
-
-
-_GROUNDS: Final = 5
-"""Events of a finding on a page; `analyze --evidence KEY` prints more."""
 
 
 def place_of(run: RunAnalysis, finding: Finding) -> Find | None:
