@@ -19,7 +19,10 @@ from perfmodel.timing.spans import Steps
 _FILE: Final = tomllib.loads(
     files("perfmodel.programs.serving").joinpath("engines.toml").read_text(encoding="utf-8")
 )
-_PATTERNS: Final = tuple((row["engine"], re.compile(row["pattern"])) for row in _FILE["range"])
+_PATTERNS: Final = tuple(
+    (row["engine"], re.compile(row["pattern"]), row.get("fields", {})) for row in _FILE["range"]
+)
+_WORD: Final = re.compile(r"(\w+)=(\d+)")
 _MODES: Final = {word: mode for mode, words in _FILE["mode"].items() for word in words}
 _HOST: Final = "vllm"
 """The engine whose names others take over: of nested ranges another one's says the engine."""
@@ -29,50 +32,86 @@ _HOST: Final = "vllm"
 def engine_step(name: str) -> EngineStep | None:
     """Return what the name of a range says of an engine's step; None if it is of none.
 
-    The pairs of a prompt: each of the sq computed tokens sees the sk - sq before and itself with
-    the computed ones before it, in all sq sk - (sq^2 - sq) / 2.
+    None, too, where the step computes no token, as of a rank without requests, or where the name
+    does not say how many.
 
     >>> engine_step("step[DECODE bs=32]").generations
     32
     """
-    for engine, pattern in _PATTERNS:
+    for engine, pattern, fields in _PATTERNS:
         if match := pattern.match(name):
-            found = {key: int(v) for key, v in match.groupdict().items() if v and v.isdecimal()}
-            return _step(engine, match.groupdict().get("mode"), found)
+            groups = match.groupdict()
+            found = {key: int(v) for key, v in groups.items() if v and v.isdecimal()}
+            said = _WORD.findall(name) if fields else ()
+            found |= {fields[key]: int(v) for key, v in said if key in fields}
+            return _step(engine, groups.get("mode"), found)
     return None
 
 
 def _step(engine: str, mode: str | None, found: Mapping[str, int]) -> EngineStep | None:
-    if mode is not None:
-        stage, batch = _MODES.get(mode), found.get("batch", 0)
-        tokens = found.get("tokens", batch)
-        if stage is None:
-            return None
-        key = "generation" if stage == "decode" else "context"
-        found = {f"{key}s": batch, f"{key}_tokens": tokens}
-    contexts, tokens = found.get("contexts", 0), found.get("context_tokens", 0)
-    generations = found.get("generations", 0)
-    generated = found.get("generation_tokens", generations)
-    products, squares = found.get("context_products"), found.get("context_squares")
-    if contexts == 1 and squares is None:
-        squares = tokens * tokens
-    cached = found.get("context_cached")
-    if cached is None and contexts == 1 and products is not None and tokens:
-        cached = products // tokens
-    before = found.get("generation_cached")
-    known_context = not contexts or (products is not None and squares is not None)
-    known = known_context and (not contexts or cached is not None)
-    known &= not generations or before is not None
-    if products is not None and squares is not None:
-        pairs = products - (squares - tokens) // 2
-    else:  # least if all prompts are equally long and have nothing before them
-        pairs = (tokens * tokens // max(contexts, 1) + tokens) // 2
-    before = generated if before is None else before
-    seen = found.get("generation_products", before if generated == generations else generated)
+    """Divide sequences and tokens into those of prompts and of answers."""
+    contexts, generations = found.get("contexts"), found.get("generations")
+    stage = None if mode is None else _MODES.get(mode, "")
+    if stage == "prefill":
+        contexts, generations = found["batch"], 0
+    elif stage == "decode":
+        contexts = contexts or 0
+        generations = found["batch"] - contexts
+    if stage == "" or contexts is None or generations is None:
+        return None
+    tokens = found.get("tokens")
+    generated = found.get("generation_tokens")
+    if generated is None:
+        whole = tokens is not None and not contexts
+        generated = tokens if whole else generations * (1 + found.get("drafts", 0))
+    prompts = found.get("context_tokens")
+    if prompts is None and contexts:
+        prompts = None if tokens is None else tokens - (generated or 0)
+    if generated is None or prompts is None and contexts:
+        return None
+    prompts = prompts if contexts and prompts else 0
+    generated = generated if generations else 0
+    if prompts < contexts or generated < generations or not prompts + generated:
+        return None
+    if "products" in found:
+        parts = [_sums(found, "", contexts + generations, prompts + generated)]
+    else:
+        parts = [
+            _sums(found, "context_", contexts, prompts),
+            _sums(found, "generation_", generations, generated),
+        ]
     return EngineStep(
-        engine, contexts, tokens, generations, generated,
-        (tokens if cached is None else cached) + before, pairs + seen, known,
+        engine, contexts, prompts, generations, generated,
+        sum(cached for cached, _, _ in parts), sum(pairs for _, pairs, _ in parts),
+        all(exact for _, _, exact in parts),
     )  # fmt: skip
+
+
+def _sums(found: Mapping[str, int], of: str, count: int, tokens: int) -> tuple[int, int, bool]:
+    """Return tokens whose keys are read, pairs of queries and keys, and whether both are exact.
+
+    Each of the sq computed tokens of a sequence sees the sk - sq before, itself and the computed
+    ones before it, in all sq sk - (sq^2 - sq) / 2. Where the name lacks a sum, the least is taken:
+    sequences of one length, with nothing before them.
+    """
+    if not count:
+        return 0, 0, True
+    cached, products, squares = (
+        found.get(f"{of}{what}") for what in ("cached", "products", "squares")
+    )
+    one = count == 1
+    if squares is None and (one or tokens == count):
+        squares = tokens * tokens if one else tokens
+    if products is None and cached is not None and (one or tokens == count):
+        products = cached * tokens if one else cached
+    if cached is None and products is not None and one:
+        cached = products // tokens
+    if cached is None or products is None or squares is None:
+        least = (tokens * tokens // count + tokens) // 2
+        if products is not None and squares is not None:
+            least = products - (squares - tokens) // 2
+        return tokens if cached is None else cached, least, False
+    return cached, products - (squares - tokens) // 2, True
 
 
 def is_serving(trace: Trace) -> bool:
