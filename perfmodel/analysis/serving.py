@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -58,6 +58,9 @@ class ServingRow:
         By how much the GPU with most time in experts exceeds the mean, in a step.
     read_bytes, read_s : float
         The largest copy to the host; its time, and that until the GPU has work again.
+    replayed, hidden : float
+        Share of the kernels' time that CUDA graphs replay, and of that whose operators no
+        recording of the capture names.
     """
 
     JSON_KEYS: ClassVar[Mapping[str, str]] = {
@@ -95,6 +98,8 @@ class ServingRow:
     experts_late_s: float
     read_bytes: float
     read_s: float
+    replayed: float
+    hidden: float
 
     @property
     def ttft_s(self) -> float | None:
@@ -229,6 +234,8 @@ def _row(group: Sequence[_Step], machine: Machine | None) -> ServingRow:
         experts_late_s=median(max(s) - fmean(s) for s in _experts(group, "number").values()),
         read_bytes=median(w.times.read_bytes for w in works),
         read_s=median(w.times.read_ns for w in works) * 1e-9,
+        replayed=median(w.times.replayed_ns / max(w.times.kernels_ns, 1) for w in works),
+        hidden=median(w.times.hidden_ns / max(w.times.kernels_ns, 1) for w in works),
     )
 
 
@@ -273,11 +280,24 @@ def _memory_s(work: EngineWork, machine: Machine | None) -> float | None:
     return (work.weight_bytes + (work.cache_bytes or 0.0)) / rate
 
 
+_WIDER: Final = {
+    "float4_tensor": "float8_tensor",
+    "float8_tensor": "bfloat16_tensor",
+    "int8_tensor": "bfloat16_tensor",
+}
+"""Units that compute with a type which a GPU's own units lack: the weights are widened."""
+
+
+def _peak(unit: str, machine: Machine) -> float | None:
+    peak = machine.peak_flops_per_s.get(unit)
+    return _peak(_WIDER[unit], machine) if peak is None and unit in _WIDER else peak
+
+
 def _compute_s(work: EngineWork, machine: Machine | None) -> float | None:
     """FLOPs over the peaks of their units; None where one has no peak."""
     if machine is None or not work.flops:
         return None
-    peaks = [machine.peak_flops_per_s.get(unit) for unit, _ in work.flops]
+    peaks = [_peak(unit, machine) for unit, _ in work.flops]
     if not all(peaks):
         return None
     return sum(count / (peak or 1.0) for (_, count), peak in zip(work.flops, peaks, strict=True))

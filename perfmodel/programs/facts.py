@@ -153,6 +153,8 @@ class ServingFact:
         `exchange_s` is None where the link or the bytes are not known.
     experts_s : tuple of float
     experts_late_s : float
+    replayed : float
+        Share of the kernels' time that CUDA graphs replay.
     """
 
     phase: str
@@ -171,6 +173,7 @@ class ServingFact:
     experts_late_s: float = 0.0
     read_bytes: float = 0.0
     read_s: float = 0.0
+    replayed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from perfmodel.base.units import percent, si
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import RunAnalysis
+    from perfmodel.analysis.serving import ServingRow
     from perfmodel.analysis.verdict import Fix, Part, RankBar, Summary
 
 WIDTH: Final = 80
@@ -24,6 +25,8 @@ _NAMES: Final[dict[Part, str]] = {
     "copies": "copies", "idle": "GPU idle",
 }  # fmt: skip
 _BAR: Final = 52
+_PLACE: Final = WIDTH - 6
+"""Letters of a line of code, whose end says more than its beginning."""
 _FASTER: Final = 1.05
 """A bound that is nearer to the step says nothing."""
 _LESS: Final = ((3, 3), (3, 2), (3, 1), (2, 1), (1, 1), (0, 0))
@@ -34,7 +37,10 @@ SECTIONS: Final = (
 )  # fmt: skip
 
 
-_OFFERED: Final = tuple(name for name in SECTIONS if name not in ("serving", "ranges"))
+_VERDICT: Final = 5
+"""Lines of a verdict."""
+_PHASES: Final = 2
+"""Phases of an engine with a line."""
 
 
 def screen(run: RunAnalysis) -> list[str]:
@@ -46,6 +52,8 @@ def screen(run: RunAnalysis) -> list[str]:
 
 def _lines(run: RunAnalysis, said: Summary, fixes: int, of_action: int) -> Iterator[str]:
     program = f" · {run.program.name}" if run.program.name != "unknown" else ""
+    model = next((row.model for row in run.serving if row.model), "")
+    program += f" {model}" if model else ""
     yield _cut(f"{run.label}{program} · {_where(run)} · {_steps(said)}")
     yield _cut(step_line(said))
     yield ""
@@ -53,6 +61,8 @@ def _lines(run: RunAnalysis, said: Summary, fixes: int, of_action: int) -> Itera
     if said.bars:
         yield ""
         yield from _bars(said)
+    for row in run.serving[:_PHASES]:
+        yield _cut(_served(row))
     if said.fixes:
         yield ""
         after = any(fix.after_previous_s is not None for fix in said.fixes[1:fixes])
@@ -70,10 +80,24 @@ def _lines(run: RunAnalysis, said: Summary, fixes: int, of_action: int) -> Itera
         yield f" MFU {percent(said.mfu, 1)}"
     for one in said.caveats:
         yield _cut(f" ! {one}")
-    yield f"More: --section {'|'.join(_OFFERED)}"
+    left_out = ("ranges",) if run.serving else ("ranges", "serving")
+    yield f"More: --section {'|'.join(name for name in SECTIONS if name not in left_out)}"
     if run.warnings or said.findings > len(said.fixes):
         counts = ((said.findings, "finding"), (len(run.warnings), "warning"))
         yield "      " + ", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counts if n)
+
+
+def _served(row: ServingRow) -> str:
+    """Say the time of an engine's step beside what the GPU alone and its floor allow."""
+    whose = "TPOT" if row.phase == "decode" else "TTFT" if row.phase == "prefill" else "step"
+    scale = (row.tpot_s or row.step_s) / row.step_s if row.phase == "decode" else 1.0
+    parts = [
+        f"{whose} {si(scale * row.step_s, 's')}",
+        f"busy {si(scale * row.busy_s, 's')}",
+        *([f"floor {si(scale * row.floor_s, 's')}"] if row.floor_s else []),
+        f"{si(row.tokens_per_s, '')} tokens/s",
+    ]
+    return f" {row.phase:<8} {' · '.join(parts)}"
 
 
 def brief(run: RunAnalysis) -> str:
@@ -146,7 +170,7 @@ def _fix(number: int, fix: Fix, of_action: int) -> Iterator[str]:
     yield f" {first:<50} {saves:>9}  {then:>13}".rstrip()
     yield from (f" {line}" for line in others[:1])
     if fix.line:
-        yield _cut(f"   at {fix.line}")
+        yield f"   at {fix.line if len(fix.line) <= _PLACE else '…' + fix.line[1 - _PLACE :]}"
     advice = textwrap.wrap(
         fix.action, WIDTH - 6, max_lines=of_action, placeholder=" …", break_long_words=True
     )
@@ -155,7 +179,7 @@ def _fix(number: int, fix: Fix, of_action: int) -> Iterator[str]:
 
 def _wrapped(head: str, text: str) -> Iterator[str]:
     blank = " " * len(head)
-    lines = textwrap.wrap(text, WIDTH - len(head))[:4]
+    lines = textwrap.wrap(text, WIDTH - len(head), max_lines=_VERDICT, placeholder=" …")
     yield from ((head if i == 0 else blank) + line for i, line in enumerate(lines))
 
 

@@ -69,6 +69,9 @@ class EngineTimes:
         Time in kernels of experts.
     read_bytes, read_ns : int
         Largest copy to the host; its time, and that until the GPU has work again.
+    kernels_ns, replayed_ns, hidden_ns : int
+        Time of all kernels, of those that CUDA graphs replay, and of those of them whose operators
+        no recording of the capture names.
     """
 
     span_ns: int = 0
@@ -77,6 +80,9 @@ class EngineTimes:
     experts_ns: int = 0
     read_bytes: int = 0
     read_ns: int = 0
+    kernels_ns: int = 0
+    replayed_ns: int = 0
+    hidden_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

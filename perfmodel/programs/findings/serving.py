@@ -36,6 +36,8 @@ def wide_weights(
         return
     if "float8_tensor" not in facts.machine.peak_flops_per_s:
         return
+    if decode.weight_bytes is None:  # most operators are not counted
+        return
     wide = [
         row for row in facts.operators
         if row.dtype in _WIDE and row.bound == "memory" and row.flops

@@ -57,10 +57,11 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Calls of the operators of a report's steps, and warnings."""
+    """Calls of the operators of a report's steps, warnings, and how many operations have none."""
 
     calls: Calls
     warnings: tuple[str, ...]
+    hidden: int = 0
 
 
 def operator_times(
@@ -95,7 +96,7 @@ def operator_times(
     number = steps.steps.number[inside.step].astype(np.int64)
     lanes = len(steps.times.process)
     placed = Placed(inside.op, inside.lane, number, lanes, causal, warnings)
-    return tabulate(trace, found.calls, placed)
+    return replace(tabulate(trace, found.calls, placed), hidden=found.hidden)
 
 
 def find_replayed(
@@ -120,7 +121,8 @@ def find_replayed(
     calls, replayed, joined = with_replays(
         trace, steps, found.calls, source, tokens, dtype, causal=causal
     )
-    return Found(calls, (*found.warnings, *_hidden(replayed, joined)))
+    warnings = (*found.warnings, *_hidden(replayed, joined))
+    return Found(calls, warnings, replayed - joined)
 
 
 def _hidden(replayed: int, joined: int) -> Iterator[str]:
@@ -129,7 +131,8 @@ def _hidden(replayed: int, joined: int) -> Iterator[str]:
         yield (
             f"{replayed - joined} of {replayed} kernels are replayed by CUDA graphs, and no "
             f"recording of the capture names their operators: FLOPs and bytes lack them; give the "
-            f"recording of the capture by --shapes FILE (docs/serving.md)"
+            f"recording of the capture by --shapes FILE, or a served model's name by --decoder "
+            f"(docs/serving.md)"
         )
 
 

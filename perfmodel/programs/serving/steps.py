@@ -67,7 +67,7 @@ def _step(engine: str, mode: str | None, found: Mapping[str, int]) -> EngineStep
     prompts = found.get("context_tokens")
     if prompts is None and contexts:
         prompts = None if tokens is None else tokens - (generated or 0)
-    if generated is None or prompts is None and contexts:
+    if generated is None or (prompts is None and contexts):
         return None
     prompts = prompts if contexts and prompts else 0
     generated = generated if generations else 0

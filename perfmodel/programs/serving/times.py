@@ -11,13 +11,15 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int64
 from perfmodel.base.kernels.types import ITEM_BYTES
+from perfmodel.models.serving import Layout, exchanged_bytes
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.calls import Calls
 from perfmodel.programs.pytorch.operator_times import Placed, find_replayed, tabulate
 from perfmodel.programs.pytorch.operators import Call, Inference, formula_of, numel, work_of
+from perfmodel.programs.pytorch.replays import replays
 from perfmodel.programs.serving.formulas import EXPERTS, WEIGHTS
 from perfmodel.programs.serving.steps import engine_steps
-from perfmodel.readers.trace import MEMCPY, TO_HOST, Trace
+from perfmodel.readers.trace import KERNEL, MEMCPY, TO_HOST, Trace
 from perfmodel.timing.engine_steps import EngineStep, EngineTimes, EngineWork
 from perfmodel.timing.kernels import communicating
 from perfmodel.timing.operator_times import OperatorTimes
@@ -53,19 +55,25 @@ def serving_times(
     said = engine_steps(trace, steps.steps)
     tokens = [one.tokens if one else None for one in said]
     found = find_replayed(trace, steps, source, tokens, options.dtype, causal=options.causal)
-    calls, work = _counted(trace, steps, found.calls, said)
+    calls, work = _counted(trace, steps, found.calls, said, options.decoder)
     inside = steps.times.ops
     number = steps.steps.number[inside.step].astype(np.int64)
     lanes = len(steps.times.process)
     placed = Placed(inside.op, inside.lane, number, lanes, options.causal, found.warnings)
-    return replace(tabulate(trace, calls, placed), engine=work)
+    return replace(tabulate(trace, calls, placed), engine=work, hidden=found.hidden)
 
 
 def _counted(
-    trace: Trace, steps: StepReport, calls: Calls, said: Sequence[EngineStep | None]
+    trace: Trace,
+    steps: StepReport,
+    calls: Calls,
+    said: Sequence[EngineStep | None],
+    served: Decoder | None,
 ) -> tuple[Calls, dict[tuple[int, int], EngineWork]]:
     """Count calls with the tokens of their step; and what every lane's step must do."""
     ops = steps.times.ops
+    again = np.concatenate([np.empty(0, np.int64), *(one.op for one in replays(trace, steps))])
+    replayed = np.isin(ops.op, again)
     sends = communicating(trace)[ops.op]
     spent = (trace.ops.end_ns - trace.ops.start_ns)[ops.op]
     start = trace.ops.start_ns[ops.op]
@@ -80,10 +88,11 @@ def _counted(
         mine = mine[np.argsort(start[mine], kind="stable")]
         owner = calls.owner[mine]
         seen = [*dict.fromkeys(owner[owner >= 0].tolist())]
-        known = recognized([calls.calls[i] for i in seen])
+        quiet = ~sends[mine]
+        alone = 1 if quiet.all() else trace.world_size or 1
+        known = recognized([calls.calls[i] for i in seen], served, alone)
         _tell(more, seen, step, known)
         modelled = np.array([i >= 0 and more[i].work is not None for i in owner.tolist()], np.bool_)
-        quiet = ~sends[mine]
         share = spent[mine][modelled & quiet].sum() / max(spent[mine][quiet].sum(), 1)
         talking = _first_owners(owner, ~quiet)
         number = int(steps.steps.number[at])
@@ -93,7 +102,12 @@ def _counted(
         )  # fmt: skip
         routes = np.array([i >= 0 and more[i].name in EXPERTS for i in owner.tolist()], np.bool_)
         times = _times(trace, ops.op[mine], ops.op[ops.lane == lane], ~quiet, routes)
-        work[int(lane), number] = replace(found, times=times)
+        kernels = spent[mine] * (trace.ops.kind[ops.op[mine]] == KERNEL)
+        again_ns = kernels * replayed[mine]
+        work[int(lane), number] = replace(found, times=replace(
+            times, kernels_ns=int(kernels.sum()), replayed_ns=int(again_ns.sum()),
+            hidden_ns=int(again_ns[owner < 0].sum()),
+        ))  # fmt: skip
     return replace(calls, calls=tuple(more)), work
 
 
@@ -146,20 +160,28 @@ def _tell(calls: list[Call], seen: Sequence[int], step: EngineStep, known: Known
         calls[i] = made[key]
 
 
-def recognized(calls: Sequence[Call]) -> Known:
-    """Return the published model whose layers' GEMMs a step has, and over how many GPUs.
+def recognized(calls: Sequence[Call], served: Decoder | None = None, ranks: int = 1) -> Known:
+    """Return the model whose layers' GEMMs a step has, and over how many GPUs.
 
     By the projections before and behind attention of every layer, and by the router of experts.
+
+    Parameters
+    ----------
+    calls : sequence of Call
+    served : Decoder, optional
+        The model that is served; else one of the published ones.
+    ranks : int
+        GPUs that share each layer of `served` where its GEMMs are not seen.
     """
     seen = Counter(
         call.work.shape[1:] for call in calls
         if call.work and call.work.shape and formula_of(call.name).product == "gemm"
     )  # fmt: skip
-    for model in published().values():
+    for model in published().values() if served is None else (served,):
         for shards in _SHARDS:
             if _has(model, shards, seen):
                 return Known(model, shards)
-    return Known()
+    return Known() if served is None else Known(served, ranks)
 
 
 def _has(model: Decoder, shards: int, seen: Counter[tuple[int, int]]) -> bool:
@@ -204,9 +226,15 @@ def _work(
     if model is None:
         return EngineWork(step, name, shards, None, None, (), exchanged)
     batch = Batch(step.sequences, step.tokens, step.cached, step.pairs)
+    units: Counter[str] = Counter()
+    for part in model.parts():
+        units[part.format.unit or model.plain.unit] += model.part_flops(part, batch)  # type: ignore[assignment]
+    units[model.plain.unit] += model.flops(batch) - sum(units.values())  # type: ignore[assignment]
+    heads = 1 if model.latent else min(shards, model.kv_heads)
     return EngineWork(
-        step, name, shards, model.read_bytes(batch) / shards, model.cache_bytes(batch) / shards,
-        ((model.plain.unit, model.flops(batch) / shards),), exchanged,
+        step, name, shards, model.read_bytes(batch) / shards, model.cache_bytes(batch) / heads,
+        tuple((unit, count / shards) for unit, count in units.items() if count),
+        exchanged or exchanged_bytes(model, batch, Layout(shards)),
     )  # fmt: skip
 
 
