@@ -15,7 +15,7 @@ from perfmodel.base.units import si
 from perfmodel.programs.pytorch.calls import OUTSIDE, Calls, Kernels, Made, find_calls
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.operators import Call
-from perfmodel.programs.pytorch.replays import with_replays
+from perfmodel.programs.pytorch.replays import TokensOf, tokens_captured, with_replays
 from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.readers.trace import KERNEL, NULL, TO_GPU, TO_HOST, Ranges, Trace
 from perfmodel.timing.intervals import lengths
@@ -107,6 +107,7 @@ def find_replayed(
     dtype: str | None = None,
     *,
     causal: bool = False,
+    tokens_of: TokensOf = tokens_captured,
 ) -> Found:
     """Find the calls of operators in the steps of a report, those of replayed graphs among them.
 
@@ -119,7 +120,7 @@ def find_replayed(
         nothing = np.full(count, -1, np.int64)
         found = Found(Calls((), nothing, tuple(phase), ("",) * count), ())
     calls, replayed, joined = with_replays(
-        trace, steps, found.calls, source, tokens, dtype, causal=causal
+        trace, steps, found.calls, source, tokens, dtype, causal=causal, tokens_of=tokens_of
     )
     warnings = (*found.warnings, *_hidden(replayed, joined))
     return Found(calls, warnings, replayed - joined)

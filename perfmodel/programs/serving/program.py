@@ -73,11 +73,11 @@ class ServingProgram(PyTorchProgram):
         return _ACTIONS
 
     def _operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
-        from perfmodel.programs.pytorch.replays import captures
+        from perfmodel.programs.pytorch.replays import replays
         from perfmodel.programs.serving.times import serving_times
 
         source = trace if options.shapes is None else read(options.shapes)
-        if options.shapes is not None and not captures(source):
+        if options.shapes is not None and not replays(trace, steps):
             return super()._operators(trace, steps, options)
         return serving_times(trace, steps, options, source)
 

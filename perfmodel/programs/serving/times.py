@@ -16,9 +16,9 @@ from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.calls import Calls
 from perfmodel.programs.pytorch.operator_times import Placed, find_replayed, tabulate
 from perfmodel.programs.pytorch.operators import Call, Inference, formula_of, numel, work_of
-from perfmodel.programs.pytorch.replays import replays
+from perfmodel.programs.pytorch.replays import replays, tokens_captured
 from perfmodel.programs.serving.formulas import EXPERTS, WEIGHTS
-from perfmodel.programs.serving.steps import engine_steps
+from perfmodel.programs.serving.steps import engine_step, engine_steps
 from perfmodel.readers.trace import KERNEL, MEMCPY, TO_HOST, Trace
 from perfmodel.timing.engine_steps import EngineStep, EngineTimes, EngineWork
 from perfmodel.timing.kernels import communicating
@@ -54,13 +54,20 @@ def serving_times(
     """
     said = engine_steps(trace, steps.steps)
     tokens = [one.tokens if one else None for one in said]
-    found = find_replayed(trace, steps, source, tokens, options.dtype, causal=options.causal)
+    found = find_replayed(
+        trace, steps, source, tokens, options.dtype, causal=options.causal, tokens_of=_tokens_of
+    )
     calls, work = _counted(trace, steps, found.calls, said, options.decoder)
     inside = steps.times.ops
     number = steps.steps.number[inside.step].astype(np.int64)
     lanes = len(steps.times.process)
     placed = Placed(inside.op, inside.lane, number, lanes, options.causal, found.warnings)
     return replace(tabulate(trace, calls, placed), engine=work, hidden=found.hidden)
+
+
+def _tokens_of(label: str) -> int | None:
+    step = engine_step(label)
+    return tokens_captured(label) if step is None else step.tokens
 
 
 def _counted(
