@@ -231,6 +231,18 @@ def _mfu(run: RunAnalysis) -> float | None:
     return None if run.serving and run.serving[0].phase == "decode" else work.mfu.of_step
 
 
+def _of_engine(run: RunAnalysis, step_s: float) -> str:
+    """Say what the median step of the phase with most time does; of one batch alone, unprofiled."""
+    from perfmodel.analysis.serving import usual_rows
+
+    row = usual_rows(run.serving)[0]
+    like = [one.generations for one in run.serving if one.phase == row.phase]
+    said = _served(row, step_s if len(run.serving) == 1 else row.step_s)
+    if len(like) == 1:
+        return said
+    return said.replace(" takes ", f" (of {min(like):,.0f} to {max(like):,.0f}) takes ", 1)
+
+
 def _served(row: ServingRow, step_s: float) -> str:
     """Say what an engine's step does, and by how much it is above its floor."""
     prompts, tokens = row.sequences - row.generations, f"{row.context_tokens:,.0f} tokens"
@@ -297,9 +309,7 @@ def _verdict(
         return unseen
     part, limit = _limit(run, bars, step_s, uses_gpu=uses_gpu)
     if run.serving:
-        row = run.serving[0]
-        alone = len(run.serving) == 1
-        limit = f"{_served(row, step_s if alone else row.step_s)}. {limit}"
+        limit = f"{_of_engine(run, step_s)}. {limit}"
     first = next((one for one in run.findings if one.true_saving_s is not None), None)
     if first is None or (first.share or 0.0) < _LEADS:
         hidden = bool(run.serving) and run.serving[0].hidden > _COUNTED

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import perfmodel
 from perfmodel.analysis import sweeps
 from perfmodel.analysis.rows import own_roof
+from perfmodel.analysis.serving import usual_rows
 from perfmodel.analysis.verdict import Summary, Verdict
 from perfmodel.base.document import LEFT_OUT, pick, plain
 from perfmodel.models.roofline import Point
@@ -395,7 +396,7 @@ def _brief(run: RunAnalysis) -> BriefRun:
         steps=run.batch.label,
         serving=[
             BriefPhase(*(getattr(row, f.name) for f in fields(BriefPhase)))
-            for row in run.serving[:_PHASES]
+            for row in usual_rows(run.serving)[:_PHASES]
         ],
         summary=replace(run.summary, bars=tuple(sorted(slowest, key=lambda bar: bar.rank))),
         late=run.late[0] if run.late else None,

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from perfmodel.analysis.serving import usual_rows
 from perfmodel.base.units import percent, si
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _lines(run: RunAnalysis, said: Summary, fixes: int, of_action: int) -> Itera
     if said.bars:
         yield ""
         yield from _bars(said)
-    for row in run.serving[:_PHASES]:
+    for row in usual_rows(run.serving)[:_PHASES]:
         yield _cut(_served(row))
     if said.fixes:
         yield ""
@@ -89,8 +90,11 @@ def _lines(run: RunAnalysis, said: Summary, fixes: int, of_action: int) -> Itera
 
 def _served(row: ServingRow) -> str:
     """Say the time of an engine's step beside what the GPU alone and its floor allow."""
-    whose = "TPOT" if row.phase == "decode" else "TTFT" if row.phase == "prefill" else "step"
-    scale = (row.tpot_s or row.step_s) / row.step_s if row.phase == "decode" else 1.0
+    whose, scale = "TTFT" if row.phase == "prefill" else "step", 1.0
+    if row.phase == "decode" and row.tpot_s is not None:
+        whose, scale = "TPOT", row.tpot_s / row.step_s
+        if row.generation_tokens > row.generations:  # if all guessed tokens are accepted
+            whose += " at least"
     parts = [
         f"{whose} {si(scale * row.step_s, 's')}",
         f"busy {si(scale * row.busy_s, 's')}",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
-from perfmodel.analysis.serving import ServingRow
+from perfmodel.analysis.serving import ServingRow, usual_rows
 from perfmodel.base.table import Column, Table
 
 if TYPE_CHECKING:
@@ -106,12 +106,12 @@ def serving_table(run: RunAnalysis) -> Table:
 
 @dataclass(frozen=True)
 class ServingDocument(ServingRow):
-    """Engine steps of the phase with most time.
+    """The median step of the engine's phase with most time.
 
     Attributes
     ----------
     phases : sequence of ServingRow
-        All of them, the one with most time first.
+        All phases, decodes by their number of sequences, those with most time first.
     """
 
     phases: Sequence[ServingRow]
@@ -121,6 +121,5 @@ def serving_document(rows: Sequence[ServingRow]) -> ServingDocument | None:
     """Return the phase with most time, and all of them as `phases`; None if nothing serves."""
     if not rows:
         return None
-    return ServingDocument(
-        **{f.name: getattr(rows[0], f.name) for f in fields(rows[0])}, phases=rows
-    )
+    usual = usual_rows(rows)[0]
+    return ServingDocument(**{f.name: getattr(usual, f.name) for f in fields(usual)}, phases=rows)

@@ -26,6 +26,8 @@ class EngineStep:
         Queries times the keys that each sees, under a causal mask.
     exact : bool
         Whether the name says `cached` and `pairs`; else they are lower bounds.
+    guesses : bool
+        Whether it checks guessed tokens, too, whose number the name does not say.
     """
 
     engine: str
@@ -36,6 +38,7 @@ class EngineStep:
     cached: int
     pairs: int
     exact: bool
+    guesses: bool = False
 
     @property
     def stage(self) -> Stage:

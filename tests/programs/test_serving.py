@@ -15,6 +15,7 @@ from test_findings import QUIET, find
 
 from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.result import RunAnalysis
+from perfmodel.analysis.serving import usual_rows
 from perfmodel.base.files import opened_unpacked
 from perfmodel.base.kernels import kernel, kernel_types
 from perfmodel.programs.facts import Facts, ServingFact
@@ -425,6 +426,82 @@ def test_a_run_without_a_graph_names_the_operators_of_a_replay(
     assert (run.work.modelled > 0.99) == joined
     if joined:
         assert run.serving[0].floor_s == pytest.approx(analyzed(*VLLM).serving[0].floor_s)
+
+
+def several(tmp_path: Path, labels: list[str]) -> Path:
+    """Write the recorded decode once for each label, one after the other."""
+    with opened_unpacked(PUBLIC / f"{SGLANG[0]}.json.xz") as stream:
+        document = json.load(stream)
+    events = [e for e in document["traceEvents"] if e.get("ph") == "X"]
+    first = min(e["ts"] for e in events)
+    lasts = max(e["ts"] + e["dur"] for e in events) - first + 500
+    most = max(e.get("args", {}).get("correlation", 0) for e in events) + 1
+    written = []
+    for i, label in enumerate(labels):
+        for event in events:
+            annotates = event["cat"] in ("user_annotation", "gpu_user_annotation")
+            if annotates and not event["name"].startswith("step["):
+                continue
+            one = {**event, "ts": event["ts"] + i * lasts, "args": {**event.get("args", {})}}
+            one["name"] = label if annotates else event["name"]
+            for key in ("correlation", "External id"):
+                if one["args"].get(key):
+                    one["args"][key] += i * most
+            written.append(one)
+    file = tmp_path / "several.json"
+    file.write_text(json.dumps({**document, "traceEvents": written}))
+    return file
+
+
+def test_batches_that_change_are_steps_of_one_kind(tmp_path: Path) -> None:
+    """Equal names repeat for a while in a server's recording, and are not the steps alone."""
+    labels = [
+        "step[EXTEND bs=1 toks=64]", *["step[DECODE bs=32]"] * 6, "step[EXTEND bs=2 toks=2048]",
+        "step[IDLE bs=0]", "step[MIXED bs=5]", *["step[DECODE bs=34]"] * 5,
+    ]  # fmt: skip
+    run = analyze([read(several(tmp_path, labels))], Options()).fitted
+    assert run.batch.label == "step*"
+    rows = {(row.phase, row.sequences): row.steps for row in run.serving}
+    assert {("decode", 32), ("decode", 34), ("prefill", 2)} <= rows.keys()
+    assert rows["decode", 32] == 6
+    assert any("1 of 15 steps do not name their tokens" in text for text in run.warnings)
+    assert "A decode of 32 sequences (of 32 to 34) takes" in run.summary.verdict.text
+    lines = "\n".join(screen(run))
+    assert " decode   TPOT" in lines
+    assert " prefill  TTFT" in lines
+
+
+def test_the_median_step_of_a_phase_has_a_median_batch(tmp_path: Path) -> None:
+    labels = [f"step[DECODE bs={1 + i % 9}]" for i in range(21)]
+    run = analyze([read(several(tmp_path, labels))], Options()).fitted
+    assert len(run.serving) == 9
+    (usual,) = usual_rows(run.serving)
+    times = sorted(row.step_s for row in run.serving)
+    assert times[3] <= usual.step_s <= times[5]
+    assert len(run.summary.verdict.text) < 350
+
+
+@pytest.mark.parametrize(
+    ("label", "tpot"),
+    [
+        ("step[TARGET_VERIFY bs=4]", None),  # of how many tokens the name does not say
+        ("execute_context_0(0)_generation_32(128)", 0.25),  # at the least, if all are accepted
+    ],
+)
+def test_speculative_decoding(label: str, tpot: float | None, tmp_path: Path) -> None:
+    run = analyze([read(several(tmp_path, [label] * 5))], Options()).fitted
+    (row,) = run.serving
+    assert row.phase == "decode"
+    assert row.tpot_s == (None if tpot is None else pytest.approx(tpot * row.step_s))
+    assert f"decode   {'step' if tpot is None else 'TPOT at least'} " in "\n".join(screen(run))
+
+
+@pytest.mark.parametrize("label", ["step[IDLE bs=0]", f"step[DECODE bs={10**26}]"])
+def test_steps_without_requests_and_damaged_names_serve_nothing(label: str, tmp_path: Path) -> None:
+    run = analyze([read(several(tmp_path, [label] * 4))], Options()).fitted
+    assert run.program.name == "serving"
+    assert run.serving == ()
+    assert "sequences" not in run.summary.verdict.text
 
 
 # --- formulas, by hand

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from perfmodel.base.arrays import Bool, Int64
+from perfmodel.base.escape import printable
 from perfmodel.base.kernels.types import ITEM_BYTES
 from perfmodel.models.serving import Layout, exchanged_bytes
 from perfmodel.programs.program import Options
@@ -18,7 +19,7 @@ from perfmodel.programs.pytorch.operator_times import Placed, find_replayed, tab
 from perfmodel.programs.pytorch.operators import Call, Inference, formula_of, numel, work_of
 from perfmodel.programs.pytorch.replays import replays, tokens_captured
 from perfmodel.programs.serving.formulas import EXPERTS, WEIGHTS
-from perfmodel.programs.serving.steps import engine_step, engine_steps
+from perfmodel.programs.serving.steps import engine_step, engine_steps, untold_steps
 from perfmodel.readers.trace import KERNEL, MEMCPY, TO_HOST, Trace
 from perfmodel.timing.engine_steps import EngineStep, EngineTimes, EngineWork
 from perfmodel.timing.kernels import communicating
@@ -62,7 +63,20 @@ def serving_times(
     number = steps.steps.number[inside.step].astype(np.int64)
     lanes = len(steps.times.process)
     placed = Placed(inside.op, inside.lane, number, lanes, options.causal, found.warnings)
-    return replace(tabulate(trace, calls, placed), engine=work, hidden=found.hidden)
+    made = tabulate(trace, calls, placed)
+    warnings = (*made.warnings, *_untold(trace, steps))
+    return replace(made, engine=work, hidden=found.hidden, warnings=warnings)
+
+
+def _untold(trace: Trace, steps: StepReport) -> Iterator[str]:
+    """Say how many steps have no phase because their names lack tokens, and how to record them."""
+    lacking = untold_steps(trace, steps.steps)
+    if lacking:
+        yield (
+            f"{len(lacking)} of {len(steps.steps)} steps do not name their tokens, such as "
+            f"{printable(lacking[0])}: they have no phase and no floor; record with vLLM's "
+            f"detailed_trace_annotation, or SGLang's roofline annotations (docs/serving.md)"
+        )
 
 
 def _tokens_of(label: str) -> int | None:
@@ -86,13 +100,14 @@ def _counted(
     start = trace.ops.start_ns[ops.op]
     more = [*calls.calls]
     work: dict[tuple[int, int], EngineWork] = {}
-    cells = np.unique(np.column_stack([ops.lane, ops.step]), axis=0).tolist()
-    for lane, at in cells:
+    order = np.lexsort((start, ops.step, ops.lane))
+    ends = np.flatnonzero(np.diff(ops.lane[order]) | np.diff(ops.step[order])) + 1
+    lanes = {int(lane): _Lane.of(trace, ops.op[ops.lane == lane]) for lane in np.unique(ops.lane)}
+    for mine in np.split(order, ends) if len(order) else ():
+        lane, at = int(ops.lane[mine[0]]), int(ops.step[mine[0]])
         step = said[at]
         if step is None:
             continue
-        mine = np.flatnonzero((ops.lane == lane) & (ops.step == at))
-        mine = mine[np.argsort(start[mine], kind="stable")]
         owner = calls.owner[mine]
         seen = [*dict.fromkeys(owner[owner >= 0].tolist())]
         quiet = ~sends[mine]
@@ -108,24 +123,39 @@ def _counted(
             covered=bool(share >= _COVERED),
         )  # fmt: skip
         routes = np.array([i >= 0 and more[i].name in EXPERTS for i in owner.tolist()], np.bool_)
-        times = _times(trace, ops.op[mine], ops.op[ops.lane == lane], ~quiet, routes)
+        times = _times(trace, ops.op[mine], lanes[lane], ~quiet, routes)
         kernels = spent[mine] * (trace.ops.kind[ops.op[mine]] == KERNEL)
         again_ns = kernels * replayed[mine]
-        work[int(lane), number] = replace(found, times=replace(
+        work[lane, number] = replace(found, times=replace(
             times, kernels_ns=int(kernels.sum()), replayed_ns=int(again_ns.sum()),
             hidden_ns=int(again_ns[owner < 0].sum()),
         ))  # fmt: skip
     return replace(calls, calls=tuple(more)), work
 
 
-def _times(trace: Trace, mine: Int64, lane: Int64, sends: Bool, routes: Bool) -> EngineTimes:
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """Starts of a lane's operations in their order, and the latest end up to each."""
+
+    start_ns: Int64
+    until_ns: Int64
+
+    @classmethod
+    def of(cls, trace: Trace, op: Int64) -> _Lane:
+        ordered = op[np.argsort(trace.ops.start_ns[op], kind="stable")]
+        return cls(trace.ops.start_ns[ordered], np.maximum.accumulate(trace.ops.end_ns[ordered]))
+
+
+def _times(trace: Trace, mine: Int64, lane: _Lane, sends: Bool, routes: Bool) -> EngineTimes:
     """Measure one step of a lane.
 
     Parameters
     ----------
     trace : Trace
-    mine, lane : int64 arrays
-        Operations of the step, by their start, and of all steps of the lane: rows of `GpuOps`.
+    mine : int64 array
+        Operations of the step, by their start: rows of `GpuOps`.
+    lane : _Lane
+        All operations of the lane's steps.
     sends, routes : bool arrays, shape of `mine`
         Which of the step exchange, and which are of experts.
     """
@@ -136,10 +166,10 @@ def _times(trace: Trace, mine: Int64, lane: Int64, sends: Bool, routes: Bool) ->
     if len(reads):
         read = int(reads[np.argmax(trace.ops.bytes[reads])])
         read_bytes = max(int(trace.ops.bytes[read]), 0)
-        after = lane[start[lane] > start[read]]
-        until = start[after].min() if len(after) else end[read]
-        beside = lane[(start[lane] <= start[read]) & (end[lane] > end[read])]
-        read_ns = int((end if len(beside) else np.maximum(end, until))[read] - start[read])
+        after = int(np.searchsorted(lane.start_ns, start[read], "right"))
+        until = lane.start_ns[after] if after < len(lane.start_ns) else end[read]
+        beside = lane.until_ns[after - 1] > end[read]
+        read_ns = int((end[read] if beside else max(end[read], until)) - start[read])
     return EngineTimes(
         int(end[mine].max() - start[mine].min()), int(sends.sum()), int(spent[sends].sum()),
         int(spent[routes].sum()), read_bytes, read_ns,
