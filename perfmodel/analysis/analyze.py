@@ -744,7 +744,7 @@ def _serving_facts(rows: Sequence[ServingRow]) -> Iterator[ServingFact]:
             row.phase, of_phase_s / total_s, row.sequences, row.step_s, row.busy_s,
             row.floor_s, row.weight_bytes, row.shards, row.generations, row.exchanges,
             row.exchange_kernels_s, row.exchange_s, row.experts_s, row.experts_late_s,
-            row.read_bytes, row.read_s, row.replayed,
+            row.read_bytes, row.read_s, row.replayed, row.hidden, row.model, row.wide_bytes,
         )  # fmt: skip
 
 

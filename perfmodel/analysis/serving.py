@@ -58,6 +58,9 @@ class ServingRow:
         By how much the GPU with most time in experts exceeds the mean, in a step.
     read_bytes, read_s : float
         The largest copy to the host; its time, and that until the GPU has work again.
+    wide_bytes : float
+        Of `weight_bytes` matrices of 16 bits other than the head, where the model's configuration
+        counts them; 0 where operators do.
     guesses : bool
         Whether the steps check guessed tokens whose number is not known.
     replayed, hidden : float
@@ -100,6 +103,7 @@ class ServingRow:
     experts_late_s: float
     read_bytes: float
     read_s: float
+    wide_bytes: float
     guesses: bool
     replayed: float
     hidden: float
@@ -257,6 +261,7 @@ def _row(group: Sequence[_Step], machine: Machine | None) -> ServingRow:
         experts_late_s=median(max(s) - fmean(s) for s in _experts(group, "number").values()),
         read_bytes=median(w.times.read_bytes for w in works),
         read_s=median(w.times.read_ns for w in works) * 1e-9,
+        wide_bytes=median(w.wide_bytes for w in works),
         guesses=any(w.step.guesses for w in works),
         replayed=median(w.times.replayed_ns / max(w.times.kernels_ns, 1) for w in works),
         hidden=median(w.times.hidden_ns / max(w.times.kernels_ns, 1) for w in works),

@@ -433,6 +433,8 @@ def _caveats(run: RunAnalysis, *, uses_gpu: bool) -> Iterator[str]:
     steps, count = run.steps, run.batch.count
     if run.serving and run.serving[0].floor_s is None:
         yield _without_floor(run)
+    elif run.serving and run.serving[0].hidden > _COUNTED:
+        yield "CUDA graphs hide the operators: --shapes CAPTURE shows which lose most"
     if steps is not None and len(steps.candidates) > 1 and steps.candidates[0].score < _SURE:
         yield (
             f"What a step is, is not sure ({percent(steps.candidates[0].score)}): "

@@ -27,7 +27,7 @@ _MANY: Final = 12
 """Rows of the tables in print; files have all."""
 _AT_LEAST: Final = (
     "KV tokens are a lower bound: the engine's ranges do not name the cached tokens; vLLM does "
-    "with detailed_trace_annotation, SGLang with roofline annotations"
+    "with detailed_trace_annotation, SGLang with roofline_annotations"
 )
 
 _COLUMNS: Final = (

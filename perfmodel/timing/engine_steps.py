@@ -105,6 +105,9 @@ class EngineWork:
         By unit of the machine.
     exchange_bytes : float
         Of tensors that GPUs exchange.
+    wide_bytes : float
+        Of `weight_bytes` matrices of 16 bits other than the head, by the model's configuration; 0
+        where operators say what is read.
     times : EngineTimes
     """
 
@@ -115,4 +118,5 @@ class EngineWork:
     cache_bytes: float | None
     flops: tuple[tuple[str, float], ...]
     exchange_bytes: float
+    wide_bytes: float = 0.0
     times: EngineTimes = EngineTimes()

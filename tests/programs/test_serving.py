@@ -351,6 +351,34 @@ def test_the_floor_of_a_hidden_decode_by_its_model(pair: tuple[str, str], model:
     assert by_model.replayed > 0.9
 
 
+def test_a_hidden_decode_near_its_floor_reads_wide_weights() -> None:
+    """Qwen3-30B-A3B on a B300: 16 sequences reach 82 of 128 experts a layer, if evenly."""
+    model = published()["qwen3-30b-a3b"]
+    report = PUBLIC / "sglang_decode_b300.json.xz"
+    run = analyze([read(report)], Options(decoder=model)).fitted
+    (row,) = run.serving
+    assert (row.sequences, row.cached_tokens, row.exact) == (16, 8193, True)
+    batch = Batch(16, 16, 8193, 8193)
+    assert row.weight_bytes == pytest.approx(model.read_bytes(batch))
+    assert row.floor_s == pytest.approx((row.weight_bytes + model.cache_bytes(batch)) / 8e12)
+    assert row.floor_s < row.busy_s < row.step_s
+    assert "1.3 times its floor" in run.summary.verdict.text
+    (wide,) = [f for f in run.findings if f.kind == "weights_not_quantized"]
+    parts = {part.name: model.part_bytes(part, batch) for part in model.parts()}
+    read_wide = sum(parts[name] for name in ("qkv", "attention output", "experts"))
+    assert wide.saving_s == pytest.approx(read_wide / 2 / 8e12)
+    assert "by the configuration of qwen3-30b-a3b" in wide.evidence
+    (unknown,) = analyze([read(report)], Options()).fitted.serving
+    assert (unknown.model, unknown.floor_s, unknown.weight_bytes) == ("", None, None)
+
+
+def test_weights_that_are_quantized_are_no_finding() -> None:
+    """gpt-oss has experts of 4 bits: its matrices of 16 bits are a tenth of what it reads."""
+    options = Options(decoder=published()["gpt-oss-20b"])
+    run = analyze([read(PUBLIC / f"{VLLM[0]}.json.xz")], options).fitted
+    assert not [f for f in run.findings if f.kind == "weights_not_quantized"]
+
+
 def test_a_quantized_model_has_the_peaks_of_its_types() -> None:
     """DeepSeek-V3 on 8 GPUs that multiply FP8: a floor of BF16 would be twice as high."""
     known = recognized([], published()["deepseek-v3"], 8)

@@ -29,6 +29,9 @@ from perfmodel.workloads.decoder import Batch, Decoder, published
 
 _SHARDS: Final = (1, 2, 4, 8, 16)
 """GPUs that may share a layer: heads and widths of models are multiples of powers of 2."""
+_WIDE_BITS: Final = 16
+_SELDOM_QUANTIZED: Final = ("head", "router")
+"""Matrices that published checkpoints of 8 and 4 bits leave in 16."""
 _COVERED: Final = 0.9
 """Of the computing time: where formulas cover less, the model's weights count, not those seen."""
 
@@ -75,7 +78,7 @@ def _untold(trace: Trace, steps: StepReport) -> Iterator[str]:
         yield (
             f"{len(lacking)} of {len(steps.steps)} steps do not name their tokens, such as "
             f"{printable(lacking[0])}: they have no phase and no floor; record with vLLM's "
-            f"detailed_trace_annotation, or SGLang's roofline annotations (docs/serving.md)"
+            f"detailed_trace_annotation, or SGLang's roofline_annotations (docs/serving.md)"
         )
 
 
@@ -268,10 +271,15 @@ def _work(
         units[part.format.unit or model.plain.unit] += model.part_flops(part, batch)  # type: ignore[assignment]
     units[model.plain.unit] += model.flops(batch) - sum(units.values())  # type: ignore[assignment]
     heads = 1 if model.latent else min(shards, model.kv_heads)
+    wide = sum(
+        model.part_bytes(part, batch) for part in model.parts()
+        if part.kind in ("product", "expert") and part.format.bits == _WIDE_BITS
+        and part.name not in _SELDOM_QUANTIZED
+    )  # fmt: skip
     return EngineWork(
         step, name, shards, model.read_bytes(batch) / shards, model.cache_bytes(batch) / heads,
         tuple((unit, count / shards) for unit, count in units.items() if count),
-        exchanged or exchanged_bytes(model, batch, Layout(shards)),
+        exchanged or exchanged_bytes(model, batch, Layout(shards)), wide / shards,
     )  # fmt: skip
 
 
