@@ -25,7 +25,7 @@ SECTIONS: Final = (
 )  # fmt: skip
 _BARS: Final = 4
 """Ranks with a bar; of more the slowest and the fastest ones."""
-_LETTERS: Final[dict[Part, str]] = {
+LETTERS: Final[dict[Part, str]] = {
     "compute": "=", "communication": "c", "waiting": "~", "copies": "o", "idle": ".",
 }  # fmt: skip
 _NAMES: Final[dict[Part, str]] = {
@@ -138,7 +138,7 @@ def step_line(said: Summary) -> str:
 def _lines(
     run: RunAnalysis, said: Summary, room: _Room, sections: Sequence[str]
 ) -> Iterator[_Line]:
-    yield "title", " · ".join(filter(None, (run.label, *_what(run, said))))
+    yield "title", " · ".join(filter(None, (run.label, *where(run, said))))
     yield "", step_line(said)
     gap: list[_Line] = [("", "")] * room.gaps
     yield from gap
@@ -167,7 +167,7 @@ def _lines(
     yield from _more(run, room, sections)
 
 
-def _what(run: RunAnalysis, said: Summary) -> Iterator[str]:
+def where(run: RunAnalysis, said: Summary) -> Iterator[str]:
     """Program, place and number of steps."""
     yield _PROGRAMS.get(run.program.name, run.program.name)
     ranks = f"{len(run.ranks)} rank{'s' * (len(run.ranks) != 1)}"
@@ -178,11 +178,7 @@ def _what(run: RunAnalysis, said: Summary) -> Iterator[str]:
 
 
 def _bars(said: Summary) -> Iterator[_Line]:
-    shown = list(said.bars)
-    if len(shown) > _BARS:
-        by_time = sorted(shown, key=lambda bar: -bar.step_s)
-        kept = [*by_time[: _BARS // 2], *by_time[-_BARS // 2 :]]
-        shown = sorted(kept, key=lambda bar: bar.rank)
+    shown = shown_bars(said, _BARS)
     longest = max(bar.step_s for bar in shown)
     for bar in shown:
         yield "bar", f" rank {bar.rank:<3} |{_bar(bar, longest):<{_BAR}}| {si(bar.step_s, 's')}"
@@ -191,32 +187,43 @@ def _bars(said: Summary) -> Iterator[_Line]:
         yield "", f"          {len(said.bars) - len(shown)} more ranks: --section ranks"
 
 
+def shown_bars(said: Summary, most: int) -> list[RankBar]:
+    """Return the bars of all ranks, or of the slowest and the fastest ones, by rank."""
+    if len(said.bars) <= most:
+        return list(said.bars)
+    by_time = sorted(said.bars, key=lambda bar: -bar.step_s)
+    kept = [*by_time[: most // 2], *by_time[-most // 2 :]]
+    return sorted(kept, key=lambda bar: bar.rank)
+
+
 def _legend(said: Summary, shown: Sequence[RankBar]) -> str:
     """Letters, names and shares of the parts; of several ranks the least and the largest share."""
     longest = max(bar.step_s for bar in shown)
     drawn = set("".join(_bar(bar, longest) for bar in shown))
-    parts = [part for part, letter in _LETTERS.items() if letter in drawn]
-    for indent, gap, names in ((11, 3, _names(said)), (11, 2, _names(said)), (1, 2, _SHORT)):
-        texts = (f"{_LETTERS[part]} {names[part]} {_share(said, part)}" for part in parts)
+    parts = [part for part, letter in LETTERS.items() if letter in drawn]
+    for indent, gap, names in ((11, 3, names_of(said)), (11, 2, names_of(said)), (1, 2, _SHORT)):
+        texts = (f"{LETTERS[part]} {names[part]} {shares(said, part)}" for part in parts)
         if len(line := " " * indent + (" " * gap).join(texts)) <= WIDTH:
             return line
-    return "           " + "   ".join(f"{_LETTERS[p]} {_names(said)[p]}" for p in parts)
+    return "           " + "   ".join(f"{LETTERS[p]} {names_of(said)[p]}" for p in parts)
 
 
-def _share(said: Summary, part: Part) -> str:
+def shares(said: Summary, part: Part) -> str:
+    """Share of a part in a step, from the least of any rank to the largest."""
     shares = [bar.part_s(part) / bar.step_s for bar in said.bars]
     low, high = (percent(share) for share in (min(shares), max(shares)))
     return high if low == high else f"{low.removesuffix(' %')}–{high}"
 
 
-def _names(said: Summary) -> dict[Part, str]:
+def names_of(said: Summary) -> dict[Part, str]:
+    """Names of the parts of a step; without a GPU all but MPI is outside of it."""
     return _NAMES if said.uses_gpu else {**_NAMES, "compute": "outside MPI", "communication": "MPI"}
 
 
 def _bar(bar: RankBar, longest: float) -> str:
     """Letters of a bar: ends of parts are rounded, so that they add up."""
     letters, at, done = [], 0.0, 0
-    for part, letter in _LETTERS.items():
+    for part, letter in LETTERS.items():
         at += bar.part_s(part)
         end = round(_BAR * at / longest)
         letters.append(letter * (end - done))
@@ -249,14 +256,14 @@ def _fix(at: int, fix: Fix, one: Finding, room: _Room) -> Iterator[_Line]:
     first, *others = textwrap.wrap(title, _TITLE, subsequent_indent="  ")
     yield "fix", f" {first:<{_TITLE}} {saves:>8} {share:>6} {then:>10}  {fix.certainty}".rstrip()
     yield from (("fix", f" {line}") for line in others[:1])
-    place = _place(fix, one)
-    known = f"{place} · {one.evidence}" if place else one.evidence
+    at_line = place(fix, one, WIDTH - 4)
+    known = f"{at_line} · {one.evidence}" if at_line else one.evidence
     most = room.evidence[at] if at < len(room.evidence) else 0
     evidence = _clauses(known, WIDTH - 4, most) if most else []
     if len(evidence) == 1 and evidence[0].endswith(_MORE):  # it says too little
         evidence = []
-    if not evidence and place:
-        evidence = [place]
+    if not evidence and at_line:
+        evidence = [at_line]
     yield from (("", f"   {line}") for line in evidence)
     advice = _clauses(fix.action, WIDTH - 6, room.action[at])
     if len(advice) == 1 and advice[0].endswith(_MORE):
@@ -265,15 +272,17 @@ def _fix(at: int, fix: Fix, one: Finding, room: _Room) -> Iterator[_Line]:
         yield "action", f"   {'->' if i == 0 else '  '} {line}"
 
 
-def _place(fix: Fix, one: Finding) -> str:
-    """Rank, range and line of a finding, as far as they are known."""
+def place(fix: Fix, one: Finding, width: int | None = None) -> str:
+    """Rank, range and line of a finding, as far as they are known, in so many letters."""
     rank = f"rank {one.rank}" if one.rank is not None and fix.range else ""
     inside = f"in {fix.range!r}" if fix.range else ""
-    where = " ".join(filter(None, (rank, inside)))[:_PLACE]
-    line, room = fix.line or "", WIDTH - 4 - len(where) - len(", ")
-    if len(line) > room:  # the file's name is at the end
-        line = f"…{line[len(line) - room + 1 :]}"
-    return ", ".join(filter(None, (where, line)))
+    found, line = " ".join(filter(None, (rank, inside))), fix.line or ""
+    if width is not None:
+        found = found[:_PLACE]
+        left = width - len(found) - len(", ")
+        if len(line) > left:  # the file's name is at the end
+            line = f"…{line[len(line) - left + 1 :]}"
+    return ", ".join(filter(None, (found, line)))
 
 
 def _clauses(text: str, width: int, most: int) -> list[str]:
