@@ -41,6 +41,7 @@ from perfmodel.render.plot.style import (
     text_width_pt,
     ticks,
 )
+from perfmodel.timing.host_timeline import CAUSE_NAMES
 from perfmodel.timing.step_facts import IdleCause
 
 Clock = tuple[str, str, str]
@@ -374,13 +375,15 @@ def stacks(
 
 def idle(causes: Sequence[IdleCause], *, title: str | None = None) -> Axes:
     """Draw the idle time of every rank's GPU in a median step, a bar of causes for each."""
-    shown = [c for c in CAUSE_COLORS if any(one.cause == c for one in causes)]
+    shown = [CAUSE_NAMES[c] for c in CAUSE_COLORS if any(one.cause == c for one in causes)]
     ranks: dict[int, dict[str, float]] = {}
     for one in causes:
-        ranks.setdefault(one.rank, dict.fromkeys(shown, 0.0))[one.cause] += one.seconds
+        parts = ranks.setdefault(one.rank, dict.fromkeys(shown, 0.0))
+        parts[CAUSE_NAMES[one.cause]] += one.seconds
     bars = {f"rank {rank}": found for rank, found in sorted(ranks.items()) if any(found.values())}
     label = "Idle time of the GPU in a median step"
-    ax = stacks(bars, unit="s", label=label, colors=CAUSE_COLORS, title=title)
+    colors = {CAUSE_NAMES[cause]: color for cause, color in CAUSE_COLORS.items()}
+    ax = stacks(bars, unit="s", label=label, colors=colors, title=title)
     every = -(-len(bars) // _MOST_NAMES)
     ax.set_yticks(range(0, len(bars), every), list(bars)[::every])
     ax.tick_params(axis="y", labelsize=VALUE_PT)
