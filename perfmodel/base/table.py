@@ -510,9 +510,7 @@ def _lines(text: str, column: Column, width: int) -> list[str]:
     """The lines of a cell, aligned in `width` terminal cells."""
     if _cells(text) > width:
         if column.kind == "text" and not column.wrap:
-            from rich.cells import set_cell_size
-
-            return [set_cell_size(text, width - 1) + "…"]
+            return [cut_cells(text, width)]
         lines = _wrapped(text, width)
     else:
         lines = [text]
@@ -521,6 +519,15 @@ def _lines(text: str, column: Column, width: int) -> list[str]:
     share = 1 if column.alignment == "right" else 2
     stripped = [line.rstrip() for line in lines]
     return [" " * ((width - _cells(line)) // share) + line for line in stripped]
+
+
+def cut_cells(text: str, width: int) -> str:
+    """End a text that takes more than `width` cells of a terminal in '…'."""
+    if _cells(text) <= width:
+        return text
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, width - 1) + "…"
 
 
 def _wrapped(text: str, width: int) -> list[str]:

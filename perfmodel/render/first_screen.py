@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal
 
 from perfmodel.base.escape import printable
+from perfmodel.base.table import cut_cells
 from perfmodel.base.units import percent, si
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def screen(
     said = run.summary
     drawn = (list(_lines(run, said, room, sections)) for room in _ROOMS)
     chosen = next((lines for lines in drawn if len(lines) <= LINES), [])
-    plain = ((kind, _cut(printable(line))) for kind, line in chosen)
+    plain = ((kind, cut_cells(printable(line), WIDTH)) for kind, line in chosen)
     return [_styled(kind, line) if color else line for kind, line in plain]
 
 
@@ -320,15 +321,6 @@ def _wrapped(head: str, text: str) -> Iterator[_Line]:
     blank = " " * len(head)
     lines = textwrap.wrap(text, WIDTH - len(head), max_lines=4, placeholder=" …")
     yield from (("verdict", (head if i == 0 else blank) + line) for i, line in enumerate(lines))
-
-
-def _cut(line: str) -> str:
-    """End a line that is wider than the screen in '…'; letters may be two columns wide."""
-    if len(line) <= WIDTH and line.isascii():
-        return line
-    from rich.cells import cell_len, set_cell_size
-
-    return line if cell_len(line) <= WIDTH else f"{set_cell_size(line, WIDTH - 1)}…"
 
 
 def _styled(kind: _Kind, line: str) -> str:

@@ -30,7 +30,7 @@ from perfmodel.render.html.pictures import inline
 from perfmodel.render.plot.bars import idle
 from perfmodel.render.plot.style import CAUSE_COLORS
 from perfmodel.render.plot.timeline import COLORS
-from perfmodel.timing.host_timeline import CAUSES
+from perfmodel.timing.host_timeline import CAUSE_NAMES, CAUSES
 from perfmodel.timing.step_facts import IdleCause
 from perfmodel.timing.timeline import HOST, median_batch, select, window_of
 from perfmodel.workloads.spec import load
@@ -449,9 +449,9 @@ def test_every_cause_of_idle_time_has_its_bar_and_its_longest_gaps(base: Page) -
     assert head[:5] == ["Rank", "Cause of idle time", "Gap", "Step", "Into the step"]
     found = analyzed(BASE).fitted.steps
     assert found is not None
-    both = [[str(one.rank), one.cause] for one in found.idle]
+    both = [[str(one.rank), CAUSE_NAMES[one.cause]] for one in found.idle]
     assert len(both) > 8
-    gaps = [[str(one.rank), one.cause] for one in found.idle for _ in one.gaps]
+    gaps = [[str(one.rank), CAUSE_NAMES[one.cause]] for one in found.idle for _ in one.gaps]
     assert [row[:2] for row in rows] == gaps
     assert [row[:2] for row in cells(base, "Why the GPU idles")[1:]] == both
     titles = {e.text for e in base.all("title")}
