@@ -302,7 +302,7 @@ def test_findings_and_rows_lead_to_the_timeline(base: Page) -> None:
     names = set(timeline_of(base)["names"])
     rows = [e.attributes["data-find"] for e in base.all("tr") if "data-find" in e.attributes]
     links = [e.attributes["data-find"] for e in base.all("a") if "data-find" in e.attributes]
-    assert {"blocking_sync", "launch_bound", "forward", "backward"} <= names & {*rows}
+    assert {"synchronization", "launch-bound", "forward", "backward"} <= names & {*rows}
     assert links
     assert {*links} <= names
 
