@@ -5,7 +5,7 @@ One object, made once, which the terminal, the page, JSON and notebooks show.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -15,6 +15,7 @@ from perfmodel.timing.trim import LAUNCHES
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import RankRow, RunAnalysis
+    from perfmodel.analysis.serving import ServingRow
     from perfmodel.programs.findings import Finding
 
 FIXES: Final = 3
@@ -33,6 +34,14 @@ _FEW: Final = 3
 _SURE: Final = 0.9
 """Steps with a lower probability are called unsure, as in `render.summary`."""
 
+_COUNTED: Final = 0.5
+"""Where formulas cover a smaller share of the computing time, MFU says nothing."""
+_OF_FLOOR: Final[Mapping[str, str]] = {
+    "memory": "memory needs {} for weights and KV cache",
+    "compute": "its FLOPs need {}",
+    "exchange": "the link needs {} for its exchanges",
+}
+
 Certainty = Literal["replayed", "bound", "estimate", "few steps", ""]
 Part = Literal["compute", "communication", "waiting", "copies", "idle"]
 _LIMITS: Final[dict[Part, str]] = {
@@ -49,6 +58,14 @@ _WITHOUT_GPU: Final[dict[Part, str]] = {
     "copies": "Copies take {share} of the step",
     "idle": "{share} of the step is unexplained",
 }
+_SERVED: Final[dict[Part, str]] = {
+    "compute": "The GPU computes {share} of it",
+    "communication": "Communication that nothing hides takes {share} of it",
+    "waiting": "Ranks wait for each other {share} of it",
+    "copies": "Copies that nothing hides take {share} of it",
+    "idle": "The GPU is idle {share} of it",
+}
+"""Behind a sentence on the step of an engine."""
 
 
 _CAUSES: Final = {
@@ -206,9 +223,47 @@ def summarize(run: RunAnalysis) -> Summary:
         fixes=tuple(_fixes(run, step_s)),
         findings=len(run.findings),
         bound_s=bound_s,
-        mfu=run.work.mfu.of_step if run.work and run.work.mfu else None,
+        mfu=_mfu(run),
         caveats=tuple(_caveats(run, uses_gpu=uses_gpu))[:CAVEATS],
     )
+
+
+def _mfu(run: RunAnalysis) -> float | None:
+    """MFU of a step whose FLOPs are counted; a decode is bound by the memory."""
+    work = run.work
+    if work is None or work.mfu is None or work.modelled < _COUNTED:
+        return None
+    return None if run.serving and run.serving[0].phase == "decode" else work.mfu.of_step
+
+
+def _of_engine(run: RunAnalysis, step_s: float) -> str:
+    """Say what the median step of the phase with most time does; of one batch alone, unprofiled."""
+    from perfmodel.analysis.serving import usual_rows
+
+    row = usual_rows(run.serving)[0]
+    like = [one.generations for one in run.serving if one.phase == row.phase]
+    said = _served(row, step_s if len(run.serving) == 1 else row.step_s)
+    if len(like) == 1:
+        return said
+    return said.replace(" takes ", f" (of {min(like):,.0f} to {max(like):,.0f}) takes ", 1)
+
+
+def _served(row: ServingRow, step_s: float) -> str:
+    """Say what an engine's step does, and by how much it is above its floor."""
+    prompts, tokens = row.sequences - row.generations, f"{row.context_tokens:,.0f} tokens"
+    of_prompts = f"{prompts:,.0f} prompt{'s' * (prompts != 1)} ({tokens})"
+    answers = f"{row.generations:,.0f} sequence{'s' * (row.generations != 1)}"
+    what = {
+        "decode": f"A decode of {answers}",
+        "prefill": f"A prefill of {of_prompts}",
+        "mixed": f"A step of {of_prompts} and a decode of {answers}",
+    }[row.phase]
+    takes = f"{what} takes {si(step_s, 's')}"
+    if not row.floor_s or row.floor_by is None:
+        return takes
+    least = _OF_FLOOR[row.floor_by].format(si(row.floor_s, "s"))
+    times = step_s / row.floor_s
+    return f"{takes}, {times:.{0 if times >= 10 else 1}f} times its floor: {least}"
 
 
 def _bar(row: RankRow) -> RankBar | None:
@@ -293,12 +348,18 @@ def _verdict(
     if (unseen := _not_recorded(run)) is not None:
         return unseen
     part, limit = _limit(run, bars, step_s, uses_gpu=uses_gpu)
+    if run.serving:
+        limit = f"{_of_engine(run, step_s)}. {limit}"
     first = next((one for one in run.findings if one.true_saving_s is not None), None)
     if first is None or (first.share or 0.0) < _LEADS:
-        small = "No finding would save 5 % of a step" if first else "Nothing would save 1 % of it"
+        hidden = bool(run.serving) and run.serving[0].hidden > _COUNTED
+        nothing = f"Nothing {'that the recording shows ' * hidden}would save 1 % of it"
+        small = "No finding would save 5 % of a step" if first else nothing
         return Verdict(f"{limit}. {small}.", part, first.true_saving_s if first else None)
     what = "the mean step" if first.of_mean else "a step"
-    title = f"{first.title[0].upper()}{first.title[1:]}. Without that {what} takes up to"
+    named = "::" in first.title.partition(" ")[0]  # an operator has its own letters
+    title = first.title if named else f"{first.title[0].upper()}{first.title[1:]}"
+    title += f". Without that {what} takes up to"
     less = f"{si(first.true_saving_s, 's')} ({percent(first.share or 0.0)}) less."
     if first.kind not in _OF_RANKS:
         return Verdict(f"{limit}. {title} {less}", first.kind, first.true_saving_s)
@@ -323,7 +384,8 @@ def _limit(
     parts["idle"] = max(parts["idle"] - less_s, 0.0)
     part = max(parts, key=lambda name: parts[name])
     share = parts[part] / (sum(parts.values()) or 1.0)
-    said = (_LIMITS if uses_gpu else _WITHOUT_GPU)[part].format(share=percent(share))
+    texts = _SERVED if run.serving else _LIMITS if uses_gpu else _WITHOUT_GPU
+    said = texts[part].format(share=percent(share))
     return part, said + _mostly(run, part)
 
 
@@ -397,9 +459,22 @@ def _launches(run: RunAnalysis) -> Iterator[int]:
             yield sum(int((trace.api.name == code).sum()) for code in codes)
 
 
+def _without_floor(run: RunAnalysis) -> str:
+    """Say what the least time of an engine's steps needs."""
+    if run.machine is None:
+        return "The floor is not known: give the GPU by --machine"
+    if run.serving[0].hidden > _COUNTED:
+        return "CUDA graphs hide the floor: give --shapes CAPTURE, or --decoder MODEL"
+    return "The floor is not known: record sizes (record_shapes), or give --decoder MODEL"
+
+
 def _caveats(run: RunAnalysis, *, uses_gpu: bool) -> Iterator[str]:
     """What to know of the numbers, what matters most first."""
     steps, count = run.steps, run.batch.count
+    if run.serving and run.serving[0].floor_s is None:
+        yield _without_floor(run)
+    elif run.serving and run.serving[0].hidden > _COUNTED:
+        yield "CUDA graphs hide the operators: --shapes CAPTURE shows which lose most"
     if steps is not None and len(steps.candidates) > 1 and steps.candidates[0].score < _SURE:
         yield (
             f"What a step is, is not sure ({percent(steps.candidates[0].score)}): "
@@ -409,7 +484,8 @@ def _caveats(run: RunAnalysis, *, uses_gpu: bool) -> Iterator[str]:
         yield f"{percent(steps.unattributed)} of the GPU's time is outside the steps"
     if count < _FEW:
         yield f"Only {count} step{'s' * (count != 1)} recorded: no interval; record more"
-    if uses_gpu and not run.workload.ranges and not (run.work and run.work.modelled):
+    sized = bool(run.workload.ranges or run.serving or (run.work and run.work.modelled))
+    if uses_gpu and not sized:
         torch = any(trace.recorder == TORCH_PROFILER for trace in run.traces)
         flag = "record_shapes=True" if torch else "--pytorch=autograd-shapes-nvtx"
         if run.program.name in ("pytorch", "steps"):

@@ -474,6 +474,9 @@ operators = together(
                  "that a causal mask hides."),
     click.option("--counters", type=COUNTERS, help="Nsight Compute's table of the same PyTorch "
                  "program, with its operators' ranges."),
+    click.option("--decoder", metavar="NAME|config.json",
+                 help="Language model that an engine serves, such as qwen3-8b, for the least time "
+                 "of its steps where no operators' sizes are recorded."),
 )  # fmt: skip
 batches = together(BATCH_RANGE, LEVEL, WARMUP, ATTRIBUTE)
 MACHINE = machine("Ceilings: a name, such as h200, or a file of perfmodel machine measure.")
@@ -533,6 +536,7 @@ def engine_of(options: dict[str, Any]) -> Engine:
 def chosen(options: dict[str, Any]) -> Options:
     """Return the analysis options of a command; missing ones have their default."""
     from perfmodel.programs.program import Options
+    from perfmodel.workloads.decoder import decoder
     from perfmodel.workloads.spec import load
 
     file, layers = options.get("workload"), None
@@ -552,6 +556,7 @@ def chosen(options: dict[str, Any]) -> Options:
         shapes=options.get("shapes"),
         causal=options.get("attention") == "causal",
         counters=options.get("counters"),
+        decoder=decoder(served) if (served := options.get("decoder")) else None,
         machine=machine_of(options.get("machine"))[0],
         host_names=bool(options.get("host_names")),
     )

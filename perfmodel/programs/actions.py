@@ -15,6 +15,7 @@ ADVICE: Final[Mapping[str, str]] = {
     "wait_less": "read results later or less often, so that the host does not wait in {call}",
     "allocate_less": "allocate GPU memory once and reuse it",
     "compute_less": "do the host's work{where} beside the GPU's: in another thread, a step ahead",
+    "prepare_ahead": "prepare the next step on the host while the GPU computes this one",
     "step_less": "do the host's work{where} beside the GPU's, or for all parameters at once",
     "load_ahead": "load what the next step needs{where} in another thread, a step ahead",
     "write_less": "do the host's work{where} every n steps, or from a copy in another thread",

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal
 
+from perfmodel.analysis.serving import usual_rows
 from perfmodel.base.escape import printable
 from perfmodel.base.table import cut_cells
 from perfmodel.base.units import percent, si
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import RunAnalysis
+    from perfmodel.analysis.serving import ServingRow
     from perfmodel.analysis.verdict import Fix, Part, RankBar, Summary
     from perfmodel.programs.findings import Finding
 
@@ -38,14 +40,20 @@ _SHORT: Final[dict[Part, str]] = {
 }  # fmt: skip
 """Names of parts where there is little room."""
 _PROGRAMS: Final = {
-    "pytorch": "PyTorch", "jax": "JAX", "serving": "LLM serving", "mlp": "MLP trainer",
+    "pytorch": "PyTorch", "jax": "JAX", "serving": "serving", "mlp": "MLP trainer",
     "unknown": "",
 }  # fmt: skip
 _BAR: Final = 52
 _TITLE: Final = 41
 """Letters of a finding's title in a line."""
+_VERDICT: Final = 5
+"""Lines of a verdict."""
+_PHASES: Final = 2
+"""Phases of an engine with a line."""
 _FASTER: Final = 1.05
 """A bound that is nearer to the step, or to the step with all fixes, says nothing."""
+_WORD: Final = _TITLE - len("1 ") - len("2 ")
+"""Letters of a word of a title."""
 _PLACE: Final = 40
 """Letters of a rank and a range."""
 _MORE: Final = " …"
@@ -119,6 +127,22 @@ def screen(
     return [_styled(kind, line) if color else line for kind, line in plain]
 
 
+def _served(row: ServingRow) -> str:
+    """Say the time of an engine's step beside what the GPU alone and its floor allow."""
+    whose, scale = "TTFT" if row.phase == "prefill" else "step", 1.0
+    if row.phase == "decode" and row.tpot_s is not None:
+        whose, scale = "TPOT", row.tpot_s / row.step_s
+        if row.generation_tokens > row.generations:  # if all guessed tokens are accepted
+            whose += " at least"
+    parts = [
+        f"{whose} {si(scale * row.step_s, 's')}",
+        f"busy {si(scale * row.busy_s, 's')}",
+        *([f"floor {si(scale * row.floor_s, 's')}"] if row.floor_s else []),
+        f"{si(row.tokens_per_s, '')} tokens/s",
+    ]
+    return f" {row.phase:<8} {' · '.join(parts)}"
+
+
 def brief(run: RunAnalysis) -> str:
     """Say the verdict in one line."""
     said = run.summary
@@ -147,6 +171,7 @@ def _lines(
     if said.bars:
         yield from gap
         yield from _bars(said)
+    yield from (("", _served(row)) for row in usual_rows(run.serving)[:_PHASES])
     if room.top and (top := _top(run)):
         yield "", f" GPU time  {top}"
     if said.fixes:
@@ -158,7 +183,7 @@ def _lines(
     if said.bound_s is not None and reached_s > _FASTER * said.bound_s:
         limit = f"without idle time and waiting a step takes {si(said.bound_s, 's')}"
         yield "", f" Limit: {limit}, {said.step_s / said.bound_s:.1f}x faster"
-    if run.work is not None and run.work.mfu is not None:
+    if said.mfu is not None and run.work is not None and run.work.mfu is not None:
         from perfmodel.render.operators import peak_of
 
         mfu = run.work.mfu
@@ -170,7 +195,8 @@ def _lines(
 
 def where(run: RunAnalysis, said: Summary) -> Iterator[str]:
     """Program, place and number of steps."""
-    yield _PROGRAMS.get(run.program.name, run.program.name)
+    model = next((row.model for row in run.serving if row.model), "")
+    yield " ".join(filter(None, (_PROGRAMS.get(run.program.name, run.program.name), model)))
     ranks = f"{len(run.ranks)} rank{'s' * (len(run.ranks) != 1)}"
     used = {row.gpu for row in run.ranks if row.gpu is not None}
     names = sorted({gpu.name for gpu in run.gpus if gpu.id in used or len(run.gpus) == 1})
@@ -254,7 +280,7 @@ def _fix(at: int, fix: Fix, one: Finding, room: _Room) -> Iterator[_Line]:
     ordered = at == 0 or fix.after_previous_s is not None
     then = si(fix.step_s, "s") if fix.step_s is not None and ordered else ""
     title = f"{at + 1} {fix.title}"
-    first, *others = textwrap.wrap(title, _TITLE, subsequent_indent="  ")
+    first, *others = _titled(title)
     yield "fix", f" {first:<{_TITLE}} {saves:>8} {share:>6} {then:>10}  {fix.certainty}".rstrip()
     yield from (("fix", f" {line}") for line in others[:1])
     at_line = place(fix, one, WIDTH - 4)
@@ -271,6 +297,12 @@ def _fix(at: int, fix: Fix, one: Finding, room: _Room) -> Iterator[_Line]:
         advice = []
     for i, line in enumerate(advice):
         yield "action", f"   {'->' if i == 0 else '  '} {line}"
+
+
+def _titled(title: str) -> list[str]:
+    """At most two lines of a title; a name that is too long ends in '…'."""
+    words = (word if len(word) < _WORD else f"{word[: _WORD - 1]}…" for word in title.split())
+    return textwrap.wrap(" ".join(words), _TITLE, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def place(fix: Fix, one: Finding, width: int | None = None) -> str:
@@ -319,7 +351,7 @@ def _more(run: RunAnalysis, room: _Room, sections: Sequence[str]) -> Iterator[_L
 
 def _wrapped(head: str, text: str) -> Iterator[_Line]:
     blank = " " * len(head)
-    lines = textwrap.wrap(text, WIDTH - len(head), max_lines=4, placeholder=" …")
+    lines = textwrap.wrap(text, WIDTH - len(head), max_lines=_VERDICT, placeholder=_MORE)
     yield from (("verdict", (head if i == 0 else blank) + line) for i, line in enumerate(lines))
 
 

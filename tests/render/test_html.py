@@ -308,14 +308,16 @@ def test_findings_and_rows_lead_to_the_timeline(base: Page) -> None:
 
 
 def test_findings_have_their_evidence() -> None:
+    """The formula with its inputs; the events are printed by the command that the caption names."""
     report = PROGRAMS / "straggler_p2_b32.sqlite.xz"
     page, run = page_of(report), analyzed(report).fitted
     closed = [e.text for e in page.all("summary")]
     for one in run.findings:
-        assert any(text.startswith(f"Evidence of {one.kind}: ") for text in closed)
+        (said,) = (text for text in closed if text.startswith(f"Evidence of {one.kind}: "))
+        assert f"perfmodel analyze REPORT --evidence {one.kind} prints the events" in said
     printed = json.loads(succeeds("analyze", report, "--evidence", "straggler", "--json"))
-    shown = cells(page, "Evidence of straggler: ")
-    assert len(shown) == 1 + len(printed["inputs"])
+    shown = cells(page, f"Evidence of straggler: {printed['formula']}")
+    assert [row[0] for row in shown[1:]] == [one["path"] for one in printed["inputs"]]
 
 
 def test_the_summary_is_the_first_screen() -> None:

@@ -47,6 +47,8 @@ _HOST_WORK: Final = (
     )),
 )  # fmt: skip
 """Advice by the words of the range that the host is in."""
+_REPLAYED: Final = 0.5
+"""Above this share of the kernels' time a step is a replay of CUDA graphs."""
 _MUCH: Final = 0.2
 """Input and output of all ranks with a smaller share of a step are what a program needs: 11 to 12 %
 in healthy MPI programs, 33 % and more where it was made a fault (benchmarks/diagnosis)."""
@@ -234,14 +236,17 @@ def launches(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Findi
     known = sum(small.saving_s for small in steps.small)
     count = max(round(facts.gpu_ops), 1)
     between = ", and works between launches" if whole else ""
+    again = max((one.replayed for one in facts.serving if one.of_time >= _REPLAYED), default=0.0)
+    graphs = again >= _REPLAYED
+    said = f"; CUDA graphs replay {percent(again)} of the kernels' time" if graphs else ""
     yield Finding(
         "launch_bound",
-        "the GPU waits for launches",
+        f"the GPU waits for {'the host beside graph replays' if graphs else 'launches'}",
         min(steps.saved_s(change), idle) - known,
         f"the GPU idles {si(idle, 's')} per step with an empty queue while the host launches "
         f"{count} operation{'s' * (count != 1)}, one every {si(facts.batch.value / count, 's')}"
-        f"{between}{_slowed(facts)}",
-        actions.launch_less(synchronizes=False),
+        f"{between}{said}{_slowed(facts)}",
+        actions.advise("prepare_ahead") if graphs else actions.launch_less(synchronizes=False),
         change=change,
     )
 

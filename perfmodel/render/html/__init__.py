@@ -474,6 +474,8 @@ def _sections(analysis: Analysis, asked: Asked, fixes: tuple[Step, ...]) -> Iter
     if len(analysis.runs) > 1:
         yield section("runs", "All runs", f"Details below are of {run.label}.", _runs(analysis))
     yield section("time", "Where the time goes", _CLOCKS, sections.breakdown(run))
+    if run.serving:
+        yield section("serving", "Serving", _SERVING, sections.serving(run))
     yield section(
         "timeline", "Timeline of one step", "", pictures.timeline(measured, run.batch.warmup)
     )
@@ -498,6 +500,10 @@ _CLOCKS: Final = (
     "Medians over ranks and steps after the warm-up, on three clocks: host time; GPU projection, "
     "from the first operation's start to the last one's end; GPU busy, the time in which any "
     "operation ran."
+)
+_SERVING: Final = (
+    "Steps of the engine by phase: the time of a step beside its floor, the least time that "
+    "memory, peaks and links allow."
 )
 _RANKS: Final = (
     "Every rank's time of a step without its waiting for other ranks, medians over steps. A rank "

@@ -24,6 +24,7 @@ from perfmodel.programs.identify import MARK_KEY
 from perfmodel.readers.trace import Trace, distinct_calls
 from perfmodel.render import evidence, messages, operators, summary, tables, whatif
 from perfmodel.render import predict as predictions
+from perfmodel.render import serving as served
 from perfmodel.render.evidence import finding_keys
 from perfmodel.render.html.blocks import (
     MOST_ROWS,
@@ -98,6 +99,11 @@ def breakdown(run: RunAnalysis) -> Iterator[Block]:
     yield from map(grid, messages.blocks(run))
     if len(run.ranks) > 1 and not many and not unknown:
         yield _of_ranks(tables.ranks(run))
+
+
+def serving(run: RunAnalysis) -> Iterator[Block]:
+    """Yield the engine's steps by phase, their times to tokens, and what their floors are of."""
+    yield from map(grid, served.tables(run.serving))
 
 
 def ranks(run: RunAnalysis) -> Iterator[Block]:
