@@ -16,6 +16,7 @@ from perfmodel.timing.trim import LAUNCHES
 if TYPE_CHECKING:
     from perfmodel.analysis.result import RankRow, RunAnalysis
     from perfmodel.analysis.serving import ServingRow
+    from perfmodel.programs.findings import Finding
 
 FIXES: Final = 3
 """Findings that a summary shows."""
@@ -41,6 +42,7 @@ _OF_FLOOR: Final[Mapping[str, str]] = {
     "exchange": "the link needs {} for its exchanges",
 }
 
+Certainty = Literal["replayed", "bound", "estimate", "few steps", ""]
 Part = Literal["compute", "communication", "waiting", "copies", "idle"]
 _LIMITS: Final[dict[Part, str]] = {
     "compute": "The GPU limits the step: it computes {share} of the time",
@@ -134,9 +136,12 @@ class Fix:
     step_s : float or None
         Step with all fixes up to this one; where no order is known, with this one alone.
     share : float or None
-    sure : str
-        Why the saving is not sure, '' where it is.
-    line, range : str or None
+    certainty : {'replayed', 'bound', 'estimate', 'few steps', ''}
+        Where the saving is from: a replay of the steps; a formula, as an upper bound; the step
+        without the profiler, which is estimated; one or two steps only. '' where it is unknown.
+    line : str or None
+    range : str or None
+        Where most of the loss is, as far as that is known.
     """
 
     kind: str
@@ -146,7 +151,7 @@ class Fix:
     after_previous_s: float | None
     step_s: float | None
     share: float | None
-    sure: str
+    certainty: Certainty
     line: str | None
     range: str | None
 
@@ -277,7 +282,8 @@ def _bar(row: RankRow) -> RankBar | None:
 
 def _fixes(run: RunAnalysis, step_s: float) -> Iterator[Fix]:
     """The first findings, in order where replays know that; else each alone."""
-    few = f"only {run.batch.count} step{'s' * (run.batch.count != 1)}"
+    recorder = run.steps.facts.recorder if run.steps else None
+    guessed = recorder is not None and recorder.matters and recorder.source == "estimated"
     first = run.findings[:FIXES]
     in_order = any(one.after_previous_s is not None for one in first[1:])
     left_s: float | None = None
@@ -295,10 +301,44 @@ def _fixes(run: RunAnalysis, step_s: float) -> Iterator[Fix]:
             after_previous_s=one.after_previous_s,
             step_s=left_s,
             share=one.share,
-            sure=few if run.batch.count < _FEW else "",
+            certainty=_certainty(run, one, guessed=guessed),
             line=one.line,
-            range=one.range,
+            range=_range(run, one),
         )
+
+
+def _certainty(run: RunAnalysis, one: Finding, *, guessed: bool) -> Certainty:
+    """Say where a saving is from; `guessed` is whether the step without the profiler is."""
+    without_s = one.saving_without_recorder_s
+    if one.true_saving_s is None:
+        return ""
+    if run.batch.count < _FEW:
+        return "few steps"
+    if guessed and without_s is not None and without_s != one.saving_s:
+        return "estimate"
+    return "bound" if one.after_previous_s is None else "replayed"
+
+
+def _range(run: RunAnalysis, one: Finding) -> str | None:
+    """The range with most of a loss; None where that is the step, or is unknown."""
+    found = one.range
+    facts = run.steps.facts if run.steps else None
+    if one.rank is None and not one.of_mean:  # findings name the range of their longest gap
+        if facts is not None and one.kind == "exposed_communication" and facts.exposed_in:
+            found = facts.exposed_in[0][0]
+        elif one.kind == "exposed_communication":
+            found = _sending(run)
+        elif facts is not None:
+            found = facts.mostly_in(one.kind) or found
+    steps = {run.batch.label, run.steps.label if run.steps else ""}
+    return None if found in steps else found or None
+
+
+def _sending(run: RunAnalysis) -> str | None:
+    """The innermost of the ranges that hand MPI most bytes."""
+    sent = [(row.measured_mpi_bytes or 0.0, len(row.path), row.label) for row in run.ranges]
+    most, depth, label = max(sent, default=(0.0, 0, ""))
+    return label if most and depth > 1 else None
 
 
 def _verdict(

@@ -226,7 +226,8 @@ class Out(click.Path):
         kind = kind_of(value)
         known = kind in self.own or (self._result and kind in RESULTS)
         folder = self._result and (not kind or Path(value).is_dir())
-        if not known and "" not in self.own and not folder:
+        drawn = kind in PICTURES  # no folder is called so
+        if not known and not folder and (drawn or "" not in self.own):
             self.fail(f"expected {self.words}; got {Path(value).name!r}", param, ctx)
         if kind == "-" and not known:
             self.fail("expected a file or a folder; got -; take --format without -o", param, ctx)
