@@ -211,6 +211,8 @@ def with_replays(
         How many operations were replayed, and how many of them have a captured call.
     """
     wanted = replays(trace, steps)
+    if not wanted:
+        return calls, 0, 0
     total = sum(len(one.op) for one in wanted)
     ops = steps.times.ops
     place = np.full(int(max(ops.op.max(initial=0), 0)) + 1, -1)
@@ -221,7 +223,7 @@ def with_replays(
         nesting = _nested(source, np.concatenate([group.thread for group in groups]))
     else:
         needed = [tokens[int(ops.step[place[one.op[0]]])] for one in wanted]
-        available = captures(source) if wanted else ()
+        available = captures(source)
         nesting = _nested(source, _threads(source, available))
         groups = _by_count(trace, wanted, source, available, nesting, names, needed)
         if sum(len(one) for group in groups for one in group.ops) < total:

@@ -22,6 +22,12 @@ _FILE: Final = tomllib.loads(
 _PATTERNS: Final = tuple(
     (row["engine"], re.compile(row["pattern"]), row.get("fields", {})) for row in _FILE["range"]
 )
+_ANY: Final = re.compile(
+    "|".join(
+        f"(?:{re.sub(r'[?]P<[a-z_]+>', '?:', pattern.pattern)})" for _, pattern, _ in _PATTERNS
+    )
+)
+"""Matches what any of the patterns does: most names of a report are of no engine."""
 _WORD: Final = re.compile(r"(\w+)=(\d+)")
 _MOST: Final = 1 << 40
 """Larger numbers no batch has; a name with one is damaged."""
@@ -125,6 +131,8 @@ def _sums(found: Mapping[str, int], of: str, count: int, tokens: int) -> tuple[i
 
 def engine_of(name: str) -> str | None:
     """Return the engine that names its steps so, whatever the name says of them."""
+    if _ANY.match(name) is None:
+        return None
     return next((engine for engine, pattern, _ in _PATTERNS if pattern.match(name)), None)
 
 
@@ -142,7 +150,7 @@ def _untold(name: str) -> bool:
 
 def is_serving(trace: Trace) -> bool:
     """Whether a range of a trace is a step of an engine."""
-    return any(engine_of(label) is not None for label in trace.range_labels)
+    return any(map(_ANY.match, trace.range_labels))
 
 
 def engine_steps(trace: Trace, steps: Steps) -> tuple[EngineStep | None, ...]:
