@@ -43,6 +43,7 @@ html_title = "perfmodel"
 html_math_renderer = "mathml"
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).parent / "search.js")
 html_copy_source = False
 html_use_index = False
 html_show_copyright = False

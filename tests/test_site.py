@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from benchmarks.common.folders import ROOT
+from support.browser import chromium
 
 pytestmark = pytest.mark.slow
 
@@ -68,3 +70,23 @@ def test_formulas_are_drawn_by_the_browser(site: Path) -> None:
     formulas = (site / "docs" / "model.html").read_text(encoding="utf-8").count("<math ")
     page = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
     assert formulas == page.count("```math") > 0
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("query", "page"),
+    [
+        ("why is my GPU idle", "docs/symptoms.html#why-is-my-gpu-idle"),
+        ("straggler", "docs/symptoms.html"),
+    ],
+)
+def test_search_finds_the_symptom_first(site: Path, query: str, page: str) -> None:
+    found = "return [...document.querySelectorAll('#search-results li a')].map(a => a.href)"
+    with chromium() as browser:
+        address = (site / "search.html").as_uri()
+        browser.ask("url", {"url": f"{address}?q={query.replace(' ', '+')}"})
+        for _ in range(100):
+            if links := browser.script(found):
+                break
+            time.sleep(0.1)
+        assert links[0].startswith((site / page).as_uri().replace("%23", "#"))

@@ -97,7 +97,7 @@ _FULL: Final = (
 )  # fmt: skip
 _TIGHT: Final = (
     ((3, 0, 0), (5, 2, 1)), ((3, 0, 0), (5, 2, 0)), ((3, 0), (5, 2)), ((2, 0), (5, 2)),
-    ((2, 0), (5, 0)), ((0, 0), (3, 2)), ((2,), (3,)), ((), (1,)), ((), ()),
+    ((2, 0), (5, 0)), ((2, 0), (4, 0)), ((0, 0), (3, 2)), ((2,), (3,)), ((), (1,)), ((), ()),
 )  # fmt: skip
 _ROOMS: Final = (
     *(_Room(evidence, action, top=True) for evidence, action in _FULL),
@@ -310,7 +310,8 @@ def _titled(title: str) -> list[str]:
 def place(fix: Fix, one: Finding, width: int | None = None) -> str:
     """Rank, range and line of a finding, as far as they are known, in so many letters."""
     rank = f"rank {one.rank}" if one.rank is not None and fix.range else ""
-    inside = f"in {fix.range!r}" if fix.range else ""
+    named = fix.range is None or f"{fix.range!r}" in fix.title
+    inside = "" if named else f"in {fix.range!r}"
     found, line = " ".join(filter(None, (rank, inside))), fix.line or ""
     if width is not None:
         found = found[:_PLACE]
