@@ -128,6 +128,27 @@ def predict_report(
     emit(report_prediction(found), fmt, out)
 
 
+def peak_of_report(path: Path) -> Any:
+    """Estimate the peak of a report's memory from its operators; None where they do not say it.
+
+    Raises
+    ------
+    ModelError
+        If the report has no operators with sizes.
+    """
+    from perfmodel.commands._output import read_reports
+    from perfmodel.models.one_report import Changes, predict_report
+    from perfmodel.programs import program_of
+    from perfmodel.programs.program import Options
+
+    (trace,) = read_reports([path], lambda *_: None)
+    operators = _operators_of(program_of([trace], Options()))
+    step = operators.recorded_step(trace, Options(), {})
+    found = predict_report(step, operators.roles(step, {}), {}, _baseline_of(step.gpu, trace.gpus),
+                           operators.call_at, Changes())  # fmt: skip
+    return found.peak
+
+
 def _baseline_of(name: str, gpus: Sequence[Any]) -> Any:
     """Times of GEMMs and attention of a report's GPU: its shipped grid, else another's, scaled."""
     from perfmodel.machines.devices import find

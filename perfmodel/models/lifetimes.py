@@ -19,6 +19,7 @@ RESULT: Final = -1
 """As `Tensor.argument`: the result of a product of matrices."""
 HELD: Final = -1
 """As `Tensor.made`: before the step."""
+INPUT: Final = "(input of the step)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,23 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Alive:
+    """Tensors alive at the peak that calls of one operator wrote.
+
+    Attributes
+    ----------
+    name, phase : str
+        Of the operator; `INPUT` of what was there before the step.
+    count, bytes : int
+    """
+
+    name: str
+    phase: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Peak:
     """Most bytes that are allocated at once in a step.
 
@@ -62,10 +80,16 @@ class Peak:
     by_kind : mapping of str to int
         parameters, optimizer, gradients, activations (and what operators hold for a moment),
         workspace and, with DistributedDataParallel, buckets: what each has when the sum is largest.
+    alive : tuple of Alive
+        Activations and gradients of which the call is known, the largest first.
+    curve : tuple of int
+        Bytes of all kinds at every recorded call.
     """
 
     bytes: int
     by_kind: Mapping[str, int]
+    alive: tuple[Alive, ...] = ()
+    curve: tuple[int, ...] = ()
 
 
 def peak_of(
@@ -76,6 +100,7 @@ def peak_of(
     parameter_bytes: int,
     states: int,
     more: Mapping[str, int],
+    names: Sequence[tuple[str, str]] = (),
 ) -> Peak:
     """Follow a step's allocations.
 
@@ -93,6 +118,8 @@ def peak_of(
         Tensors that the optimizer keeps of every parameter.
     more : mapping
         Bytes that are always there besides, by kind.
+    names : sequence of (str, str)
+        Of every recorded call its operator and phase, where `alive` is asked for.
     """
     often = Counter(places)
     done, end = backward
@@ -117,7 +144,21 @@ def peak_of(
         "activations": int(activations[at]),
         **more,
     }
-    return Peak(sum(by_kind.values()), by_kind)
+    fixed = sum(by_kind.values()) - int(activations[at] + gradients[at])
+    alive: dict[tuple[str, str], list[int]] = {}
+    for tensor, size in zip(tensors, each_bytes, strict=True) if names else ():
+        begin = max(tensor.made, 0)
+        count = 1 if tensor.made == HELD else often[tensor.made]
+        last = end if tensor.gradient or tensor.made == HELD else tensor.last
+        if begin <= at <= last and count:
+            key = (INPUT, "") if tensor.made == HELD else names[tensor.made]
+            alive[key] = [n + m for n, m in zip(alive.get(key, [0, 0]), (count, count * size),
+                                                strict=True)]  # fmt: skip
+    rows = [Alive(*key, *counted) for key, counted in alive.items()]
+    return Peak(
+        sum(by_kind.values()), by_kind, tuple(sorted(rows, key=lambda row: -row.bytes)),
+        tuple((activations + gradients + fixed).tolist()),
+    )  # fmt: skip
 
 
 def saved_by_fusion(

@@ -471,7 +471,7 @@ class PredictedStep:
         return peak_of(
             step.tensors, [self._tensor_bytes(t) for t in step.tensors], self.places,
             (done, len(phases) - 1), weights, fused[0].lists - 2,
-            {"workspace": workspace_bytes, **buckets},
+            {"workspace": workspace_bytes, **buckets}, [(c.name, c.phase) for c in calls],
         )  # fmt: skip
 
     def _tensor_bytes(self, tensor: Tensor) -> int:
