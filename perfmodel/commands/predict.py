@@ -47,7 +47,7 @@ from perfmodel.programs import model_of_sizes, program_of_sizes
     help="A step's time without a profiler on the host to predict, at the report's sizes or "
     "others; repeatable.",
 )  # fmt: skip
-@_options.symbols
+@_options.symbols_of_operators
 @_options.trainer
 @_options.switches
 @_options.WORKLOAD
