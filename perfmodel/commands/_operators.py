@@ -97,16 +97,19 @@ def predict_report(
     graphs: bool,
     compiled: bool,
     timed: Sequence[str],
+    other_host: bool,
 ) -> None:
     """Predict a step of other sizes from one report, and what is known of the host."""
     from perfmodel.commands._output import Progress, distinct, read_reports
-    from perfmodel.models.one_report import Changes, predict_report
+    from perfmodel.models.one_report import Changes, hosts, predict_report
     from perfmodel.programs import program_of
     from perfmodel.render.operator_prediction import report_prediction
 
     _only_of_operators(out, options)
     if options.get("machine") and gpu:
         raise click.UsageError("expected --machine or --gpu; got both; leave one out")
+    if other_host and (timed or options["anchors"]):
+        raise click.UsageError("--other-host: of which nothing is known; got --timed or --anchor")
     chosen = _options.chosen({**options, "machine": None, "given": (), "dtype": None})
     reports = [path, *distinct(options["anchors"])]
     with Progress(len(reports)) as advance:
@@ -120,8 +123,8 @@ def predict_report(
     gpu_bytes = next((g.memory_bytes for g in trace.gpus), None)
     if other is not None:
         gpu_bytes = other.machine.capacity_bytes.get("hbm")
-    changes = Changes(other, options.get("dtype"), graphs, compiled,
-                      gpu_bytes and int(gpu_bytes))  # fmt: skip
+    changes = Changes(other, options.get("dtype"), graphs, compiled, gpu_bytes and int(gpu_bytes),
+                      hosts() if other_host or other is not None else None)  # fmt: skip
     found = predict_report(step, roles, given, _baseline_of(step.gpu, trace.gpus),
                            operators.call_at, changes,
                            (*anchors, *map(_timed_step, timed)))  # fmt: skip

@@ -40,6 +40,11 @@ from perfmodel.programs import model_of_sizes, program_of_sizes
     "--shapes", type=_options.REPORT, help="Recording of the graphs' capture of a served REPORT."
 )
 @click.option(
+    "--other-host", is_flag=True,
+    help="The host to predict is not the report's, and nothing is known of it; so it is with "
+    "--gpu and --machine.",
+)  # fmt: skip
+@click.option(
     "--compile", "compiled", is_flag=True, help="The report's program under torch.compile."
 )
 @click.option(
@@ -81,7 +86,7 @@ def predict(
     REPORT is of a PyTorch program whose operators' sizes were recorded. The roles of its numbers
     (batch, seq, d_model, n_layer, ...) are inferred and printed; --set changes them, --name
     corrects them, -p adds ranks by DistributedDataParallel. The host is the report's; --timed and
-    --anchor describe another.
+    --anchor describe another, --other-host says that it is another.
 
     With --decoder:
     The least time of a prefill and a decode of a language model, by its weights, KV cache, FLOPs
@@ -104,7 +109,10 @@ def predict(
     if options["decoder"] is not None:
         emit(_served(report, path, options), fmt, out)
         return
-    of_report = {key: options.pop(key) for key in ("names", "gpu", "graphs", "compiled", "timed")}
+    of_report = {
+        key: options.pop(key)
+        for key in ("names", "gpu", "graphs", "compiled", "timed", "other_host")
+    }
     if (report is None) == (path is None):
         raise click.UsageError("expected a REPORT, or a model by --model; give one of them")
     if report is not None:
@@ -113,11 +121,13 @@ def predict(
     assert path is not None
     if any(of_report.values()):
         raise click.UsageError(
-            "--name, --gpu, --graphs, --compile and --timed: of a REPORT; got a model"
+            "--name, --gpu, --graphs, --compile, --timed and --other-host: of a REPORT; got a model"
         )
     if is_operators(path):
         _operators.predict(path, fmt, out, options)
         return
+    if options["dtype"] not in (None, *_options.DTYPES.choices):
+        raise click.UsageError(f"--dtype {options['dtype']}: of a PyTorch REPORT; got a model")
     model = load(path)
     case = _case(model, options)
     images, host = options["images"], _host(model, options)

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from perfmodel.base.errors import ModelError
 from perfmodel.base.units import si
-from perfmodel.models.hosts import BETWEEN_HOSTS
 from perfmodel.models.lifetimes import Peak
 from perfmodel.models.operator_times import Baseline, Timer, factors_of
 from perfmodel.models.operators import (
@@ -45,6 +44,60 @@ with them, and are off by up to 2.1 times (six reports of one host in profiles/p
 
 
 @dataclass(frozen=True, slots=True)
+class Hosts:
+    """Hosts in general, as a distribution of the time per operator that launches GPU work.
+
+    Attributes
+    ----------
+    call_s : float
+        Geometric mean over hosts.
+    spread, program, other : float
+        Standard deviations of logarithms: between hosts; between usual programs on one host; of
+        programs that are not usual.
+    usual : float
+        Share of programs that are.
+    """
+
+    call_s: float
+    spread: float
+    program: float
+    other: float
+    usual: float
+
+    def ratio(self, call_s: float, noise: float) -> tuple[float, float]:
+        """How much longer another host takes than one that takes `call_s` for this program.
+
+        What a program takes on a host is the product of both. By Bayes' rule a short time of the
+        report is of a fast host or of a program with quick operators, as far as each varies; a
+        program beyond what usual ones take is of another kind, and tells all by itself.
+
+        Returns
+        -------
+        tuple of float
+            The logarithm of the ratio, and its standard deviation.
+
+        Examples
+        --------
+        >>> hosts = Hosts(30e-6, 0.2, 0.1, 1.0, 0.8)
+        >>> [round(x, 2) for x in hosts.ratio(25e-6, 0.1)]
+        [0.15, 0.22]
+        >>> [round(x, 2) for x in hosts.ratio(300e-6, 0.1)]
+        [-0.11, 0.3]
+        """
+        far = math.log(call_s / self.call_s)
+        found = []
+        for share, spread in ((self.usual, self.program), (1 - self.usual, self.other)):
+            variance = spread**2 + self.spread**2 + noise**2
+            kept = spread**2 / variance
+            weight = share * math.exp(-(far**2) / (2 * variance)) / math.sqrt(variance)
+            found.append((weight, far * kept, spread**2 * (1 - kept)))
+        whole = sum(weight for weight, _, _ in found)
+        mean = sum(weight * at for weight, at, _ in found) / whole
+        variance = sum(w * (v + (at - mean) ** 2) for w, at, v in found) / whole
+        return mean - far, math.sqrt(variance + self.spread**2)
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
     """Changes besides the sizes.
 
@@ -60,6 +113,8 @@ class Changes:
         Whether torch.compile makes one kernel of what lies between two products.
     memory_bytes : int or None
         Of the GPU to predict.
+    hosts : Hosts or None
+        Of which the host to predict is any; None for the report's host.
     """
 
     machine: Baseline | None = None
@@ -67,6 +122,7 @@ class Changes:
     graphs: bool = False
     compiled: bool = False
     memory_bytes: int | None = None
+    hosts: Hosts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +259,10 @@ def predict_report(
         for a in anchors
     ]  # fmt: skip
     mine = _own_host(_made(model, structure, old.symbols, call_at, Changes(), own), own)
-    host = _together(ratios) if ratios else mine
-    if changes.machine is not None and not ratios:  # another GPU is in another host
-        host = replace(host, noise=math.hypot(host.noise, BETWEEN_HOSTS[0]))
+    if ratios:
+        host = _together(ratios)
+    else:
+        host = mine if changes.hosts is None else _any_of(changes.hosts, old, mine)
     recorded = _predicted(
         _made(model, structure, old.symbols, call_at, Changes(), mine), mine, Changes(), ()
     )
@@ -257,6 +314,19 @@ def _own_host(recorded: PredictedStep, estimated: HostRatio) -> HostRatio:
         return estimated
     evidence = f"{si(step_s, 's')} before it was recorded"
     return HostRatio(factor, usual()["host"]["timed"], (evidence,))
+
+
+def hosts() -> Hosts:
+    """Hosts in general, as `usual.toml` has them."""
+    return Hosts(**usual()["hosts"])
+
+
+def _any_of(hosts: Hosts, step: RecordedStep, mine: HostRatio) -> HostRatio:
+    """Another host than the report's, of which nothing is known."""
+    call_s = mine.factor * sum(step.host_s) / len(step.host_s)
+    log, noise = hosts.ratio(call_s, math.hypot(mine.noise, usual()["host"]["noise"]))
+    evidence = f"another host: {si(hosts.call_s, 's')} an operator on hosts in general"
+    return HostRatio(math.exp(log), noise, (f"{evidence}, {si(call_s, 's')} on the report's",))
 
 
 def _ratio_of_time(

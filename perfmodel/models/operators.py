@@ -294,7 +294,7 @@ class PredictedStep:
         elif found.host_s > 0.97 * found.step_s:
             bound = "host"
         warnings = self._warnings(mine)
-        low, high = self._interval(found, bound, bool(warnings))
+        low, high = self._interval(found, bound)
         return OperatorPrediction(
             sizes=dict(self.values),
             step_s=found.step_s,
@@ -308,16 +308,15 @@ class PredictedStep:
             warnings=tuple(warnings),
         )
 
-    def _interval(self, found: Lanes, bound: str, far: bool) -> tuple[float, float]:
+    def _interval(self, found: Lanes, bound: str) -> tuple[float, float]:
         """90 % interval: of what the GPU takes and of what the host does, the longer each time."""
         gpu = found.gpu_s + found.exposed_s if bound == "host" else found.step_s
         host = found.step_s if bound == "host" else found.host_s
         unsure = self.host is not None and self.host.runs == 0
         host_noise = math.hypot(self.model.host_noise, self.host_error) * (2 if unsure else 1)
         gpu_noise = math.hypot(self.model.gpu_noise, self.gpu_error)
-        noises = [n * (1.5 if far else 1.0) for n in (gpu_noise, host_noise)]
         low, high = (
-            max(gpu * math.exp(sign * Z90 * noises[0]), host * math.exp(sign * Z90 * noises[1]))
+            max(gpu * math.exp(sign * Z90 * gpu_noise), host * math.exp(sign * Z90 * host_noise))
             for sign in (-1, 1)
         )
         return min(low, found.step_s), max(high, found.step_s)

@@ -180,6 +180,7 @@ def test_what_is_known_of_the_host_is_said() -> None:
         (["--timed", "-1"], "expected SECONDS or NAME=N,...:SECONDS"),
         (["--timed", "batch=96:0.02"], "a step that the host sets"),
         (["--timed", "depth=2:0.02"], "expected one of batch, seq"),
+        (["--timed", "0.0115", "--other-host"], "of which nothing is known"),
         (["--model", "model.json"], "give one of them"),
     ],
 )
@@ -189,6 +190,17 @@ def test_one_report_refuses_what_it_cannot_say(flags: list[str], said: str, tmp_
     found = perfmodel("predict", str(PROGRAMS / "gpt_shapes.sqlite.xz"), *flags)
     assert found.exit_code != 0
     assert said in " ".join(found.stderr.split())
+
+
+def test_data_types_have_the_names_that_people_use() -> None:
+    report = str(PROGRAMS / "gpt_fp32_shapes.sqlite.xz")
+    short, whole = (perfmodel("predict", report, "--dtype", name, "--json").stdout
+                    for name in ("bf16", "bfloat16"))  # fmt: skip
+    assert short == whole
+    faster = json.loads(perfmodel("predict", report, "--dtype", "tf32", "--set", "batch=64",
+                                  "--json").stdout)  # fmt: skip
+    slower = json.loads(perfmodel("predict", report, "--set", "batch=64", "--json").stdout)
+    assert faster["step_s"] < slower["step_s"]
 
 
 def test_the_grid_of_a_named_gpu_is_taken() -> None:
