@@ -25,6 +25,14 @@ from perfmodel.programs import model_of_sizes, program_of_sizes
     "--graphs", is_flag=True, help="Replay the report's step as a CUDA graph: one launch."
 )
 @click.option(
+    "--fsdp", is_flag=True, help="The -p ranks share parameters by FullyShardedDataParallel."
+)
+@click.option(
+    "--accumulate", type=click.IntRange(1, 1 << 16), default=1, show_default=True,
+    help="Micro-batches of the batch's size, of which the gradients are accumulated.",
+)  # fmt: skip
+@click.option("--tokens", type=click.FloatRange(1), metavar="N", help="Say how long N tokens take.")
+@click.option(
     "--decoder", metavar="NAME|config.json",
     help="Predict a language model as it is served, such as qwen3-8b; with --machine.",
 )  # fmt: skip
@@ -109,19 +117,17 @@ def predict(
     if options["decoder"] is not None:
         emit(_served(report, path, options), fmt, out)
         return
-    of_report = {
-        key: options.pop(key)
-        for key in ("names", "gpu", "graphs", "compiled", "timed", "other_host")
-    }
+    asked = _operators.Asked(**{key: options.pop(key) for key in _operators.Asked.__slots__})
     if (report is None) == (path is None):
         raise click.UsageError("expected a REPORT, or a model by --model; give one of them")
     if report is not None:
-        _operators.predict_report(report, fmt, out, options, **of_report)
+        _operators.predict_report(report, fmt, out, options, asked)
         return
     assert path is not None
-    if any(of_report.values()):
+    if asked != _operators.Asked():
         raise click.UsageError(
-            "--name, --gpu, --graphs, --compile, --timed and --other-host: of a REPORT; got a model"
+            "--name, --gpu, --graphs, --compile, --timed, --other-host, --fsdp, --accumulate and "
+            "--tokens: of a REPORT; got a model"
         )
     if is_operators(path):
         _operators.predict(path, fmt, out, options)

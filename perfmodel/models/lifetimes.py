@@ -101,6 +101,8 @@ def peak_of(
     states: int,
     more: Mapping[str, int],
     names: Sequence[tuple[str, str]] = (),
+    *,
+    accumulates: bool = False,
 ) -> Peak:
     """Follow a step's allocations.
 
@@ -120,6 +122,8 @@ def peak_of(
         Bytes that are always there besides, by kind.
     names : sequence of (str, str)
         Of every recorded call its operator and phase, where `alive` is asked for.
+    accumulates : bool
+        Whether gradients of another micro-batch are there from the beginning.
     """
     often = Counter(places)
     done, end = backward
@@ -130,10 +134,14 @@ def peak_of(
             held += size
             continue
         total = size * often[tensor.made]
+        if tensor.gradient and accumulates:
+            change[False][tensor.made] += total  # until it is added to those of the parameter
+            change[False][tensor.made + 1] -= total
+            continue
         counted += total if tensor.gradient else 0
         change[tensor.gradient][tensor.made] += total
         change[tensor.gradient][(end if tensor.gradient else tensor.last) + 1] -= total
-    change[True][done] += max(parameter_bytes - counted, 0)
+    change[True][0 if accumulates else done] += max(parameter_bytes - counted, 0)
     activations, gradients = (np.cumsum(change[k])[: end + 1] + (0 if k else held)
                               for k in (False, True))  # fmt: skip
     at = int(np.argmax(activations + gradients))

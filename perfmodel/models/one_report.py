@@ -115,6 +115,10 @@ class Changes:
         Of the GPU to predict.
     hosts : Hosts or None
         Of which the host to predict is any; None for the report's host.
+    micro_batches : int
+        Of which the gradients are accumulated before the optimizer's step.
+    shards : bool
+        Whether ranks share parameters and states by FullyShardedDataParallel.
     """
 
     machine: Baseline | None = None
@@ -123,6 +127,8 @@ class Changes:
     compiled: bool = False
     memory_bytes: int | None = None
     hosts: Hosts | None = None
+    micro_batches: int = 1
+    shards: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +183,9 @@ class ReportPrediction:
         of an optimizer that is not fused, or another data type or torch.compile was asked for.
     largest_batch : int or None
         That fits the GPU besides CUDA's context, without what the allocator loses by cutting.
+    mfu : float or None
+        FLOPs of the operators' formulas over the peak of the GPUs in the type of most of them.
+    micro_batches : int
     """
 
     step: OperatorPrediction
@@ -186,6 +195,8 @@ class ReportPrediction:
     host: HostRatio
     peak: Peak | None
     largest_batch: int | None
+    mfu: float | None = None
+    micro_batches: int = 1
 
 
 @cache
@@ -259,10 +270,9 @@ def predict_report(
         for a in anchors
     ]  # fmt: skip
     mine = _own_host(_made(model, structure, old.symbols, call_at, Changes(), own), own)
-    if ratios:
-        host = _together(ratios)
-    else:
-        host = mine if changes.hosts is None else _any_of(changes.hosts, old, mine)
+    if changes.hosts is not None:
+        ratios.append(_any_of(changes.hosts, old, mine))
+    host = _together(ratios) if ratios else mine
     recorded = _predicted(
         _made(model, structure, old.symbols, call_at, Changes(), mine), mine, Changes(), ()
     )
@@ -275,7 +285,22 @@ def predict_report(
         said = f"the GPU has {si(changes.memory_bytes, 'B')} of memory; the step needs "
         found = replace(found, warnings=(*found.warnings, said + si(peak.bytes, "B")))
     largest = _largest(made, values, changes.memory_bytes) if peak is not None else None
-    return ReportPrediction(found, recorded, roles.found, values, host, peak, largest)
+    return ReportPrediction(
+        found, recorded, roles.found, values, host, peak, largest,
+        _mfu(found, at.timer.baseline), changes.micro_batches,
+    )  # fmt: skip
+
+
+def _mfu(found: OperatorPrediction, baseline: Baseline) -> float | None:
+    """Share of the peak, in the data type of most FLOPs."""
+    flops: dict[str, float] = {}
+    for count, call in found.calls:
+        if call.flops and call.dtype:
+            flops[call.dtype] = flops.get(call.dtype, 0.0) + count * call.flops
+    if not flops:
+        return None
+    peak = baseline.peak_flops_per_s(max(flops, key=lambda dtype: flops[dtype]))
+    return sum(flops.values()) / found.step_s / peak if peak else None
 
 
 def _workspace() -> int:
@@ -422,7 +447,15 @@ def _made(
         scale = host.factor * said["graphs"]["launch_s"] / max(sum(step.host_s), 1e-9)
     recorded = model.baseline if changes.machine is not None else None
     timer = Timer(changes.machine or model.baseline, model.factors, recorded)
-    return PredictedStep(model, structure, values, timer, call_at, scale, fuses=changes.compiled)
+    unit_s = None
+    if changes.shards and values["p"] > 1:
+        scale = host.factor
+        pace = sum(step.host_s) / len(step.host_s) / said["shards"]["call_s"]
+        unit_s = said["shards"]["unit_s"] * pace
+    return PredictedStep(
+        model, structure, values, timer, call_at, scale, fuses=changes.compiled,
+        micro_batches=changes.micro_batches, unit_s=unit_s,
+    )  # fmt: skip
 
 
 def _predicted(
@@ -430,6 +463,8 @@ def _predicted(
 ) -> OperatorPrediction:
     said, step = usual(), made.structure.step
     noise = said["ranks"]["noise"] * abs(math.log2(made.values["p"] / step.ranks))
+    if made.unit_s is not None:
+        noise = math.hypot(noise, said["shards"]["noise"])
     if changes.graphs:
         launches = sum(made.structure.step.calls[i].launches for i in step.order)
         notes += (f"a CUDA graph launches the step's {launches} operations at once",)
