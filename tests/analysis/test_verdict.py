@@ -129,6 +129,7 @@ def test_wide_letters_take_two_columns_of_the_screen() -> None:
     assert max(map(cell_len, screen(run))) <= WIDTH
 
 
+@pytest.mark.slow
 def test_sections_are_parts_of_all() -> None:
     path = PROGRAMS / "straggler_p2_b32.sqlite.xz"
     whole = succeeds("analyze", path, "--section", "all")

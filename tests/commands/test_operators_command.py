@@ -160,6 +160,7 @@ def test_one_report_predicts_as_the_contract_says() -> None:
     assert roles["batch"]["certainty"] == "sure"
 
 
+@pytest.mark.slow
 def test_what_is_known_of_the_host_is_said() -> None:
     report = str(PROGRAMS / "gpt_shapes.sqlite.xz")
     timed = perfmodel("predict", report, "--timed", "0.0115", "--timed", "batch=6,n_layer=4:0.0092")
@@ -206,6 +207,7 @@ def test_data_types_have_the_names_that_people_use() -> None:
     assert faster["step_s"] < slower["step_s"]
 
 
+@pytest.mark.slow
 def test_the_grid_of_a_named_gpu_is_taken() -> None:
     report = str(PROGRAMS / "gpt_shapes.sqlite.xz")
     by_gpu = perfmodel("predict", report, "--set", "batch=96", "--gpu", "h100", "--json")

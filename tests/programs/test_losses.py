@@ -67,6 +67,7 @@ def test_the_first_finding_is_the_planted_fault(name: str) -> None:
         assert run.findings[1].kind == "exposed_communication"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not PLANTED.exists(), reason="PROGRAM_REPORTS names no folder of reports")
 @pytest.mark.parametrize("name", FIRST)
 def test_it_is_found_without_ranges_of_the_program(name: str, tmp_path: Path) -> None:
@@ -331,6 +332,7 @@ def test_advice_on_the_host_goes_by_whole_words_of_a_range(what: str, names: str
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not PLANTED.exists(), reason="PROGRAM_REPORTS names no folder of reports")
 def test_a_forward_pass_loads_no_data() -> None:
     run = analyzed(PLANTED.parent / "programs" / "resnet50_ddp.sqlite.xz")
