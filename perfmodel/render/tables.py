@@ -16,10 +16,11 @@ from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.models.launches import MEDIAN_BATCHES
 from perfmodel.timing.collectives import NCCL
+from perfmodel.timing.idle_causes import Gap
 from perfmodel.timing.range_times import Path
 from perfmodel.timing.samples import Estimate
 from perfmodel.timing.skew import Skew
-from perfmodel.timing.step_facts import Gap, IdleCause, KernelTime
+from perfmodel.timing.step_facts import IdleCause, KernelTime
 
 if TYPE_CHECKING:
     from perfmodel.timing.timeline import Lane

@@ -54,6 +54,8 @@ def trim(timed: TimedReport, *, replays: bool = False, most_ops: int | None = No
         whole=False,
         left_out=None,
         stacks=NO_STACKS,
+        asleep=None,
+        system_calls=None,
         all_to_all=None,
         single={},
         ranges=rows(trace.ranges, _ranges(trace.ranges)),

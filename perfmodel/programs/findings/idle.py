@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -12,11 +11,13 @@ from perfmodel.base.units import percent, si
 from perfmodel.programs.actions import Actions
 from perfmodel.programs.facts import Facts, Spent
 from perfmodel.programs.findings import WORTH, Finding, finding, share_of_step
-from perfmodel.programs.findings.ranks import straggler
+from perfmodel.programs.findings.host import BESIDE, advice_by_words, against_host_work, in_gaps
+from perfmodel.programs.findings.ranks import slow_launches, straggler
 from perfmodel.timing.step_facts import DISPATCH
 
 if TYPE_CHECKING:
     from perfmodel.timing.copies import CopyGroup
+    from perfmodel.timing.idle_causes import Gap
     from perfmodel.timing.point_to_point import RangeOfRank
     from perfmodel.timing.step_facts import StepFacts
 
@@ -31,27 +32,9 @@ _ONE_PIECE: Final = 0.1
 """A pause of the host from this share of a step is a piece of work of its own: doing it at another
 time saves so much. The longest pauses of healthy programs take 3 to 5 %, that of a data loader in
 the main process 75 % (docs/findings.md)."""
-_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_OF_NETWORK: Final = re.compile(r"\b(forward|backward|parallel|softmax|loss|aten|nn)\b")
-"""Words of ranges that a network's own work is in, whatever else they are called."""
-_HOST_WORK: Final = (
-    ("step_less", re.compile(r"\boptim(iz\w+)?\b")),
-    ("load_ahead", re.compile(
-        r"\b(data(sets?)?|\w*loaders?|load(s|ing)?(?! balanc)|(pre)?fetch(er|ing)?|inputs|"
-        r"input(?= pipeline|$)|augment(ations?|ing)?|next(?= (batch|item|sample)|$))\b"
-    )),
-    ("write_less", re.compile(
-        r"\b(check ?point(s|ing)?(?! (function|sequential|wrapper))|sav(es?|er|ing)|"
-        r"val(id(ate|ation)?)?|eval(uate|uation)?|logg(er|ing)|log(?= (metrics?|scalars?|stats)|$)|"
-        r"print(ing)?|metrics?)\b"
-    )),
-)  # fmt: skip
-"""Advice by the words of the range that the host is in."""
 _MUCH: Final = 0.2
 """Input and output of all ranks with a smaller share of a step are what a program needs: 11 to 12 %
 in healthy MPI programs, 33 % and more where it was made a fault (benchmarks/diagnosis)."""
-_BESIDE: Final = ("load_ahead", "write_less")
-"""Advice on work that is no part of computing."""
 _WHILE: Final = {
     "launch_bound": "while the host launches",
     "blocking_sync": "while the host waits for the GPU, and after it",
@@ -178,29 +161,23 @@ def long_steps(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Fin
         f"the median step takes {si(long.median_s, 's')}, the mean one {si(long.mean_s, 's')}: "
         f"{later if paused else take}, in the mean; per "
         f"step of all the GPU idles {si(long.saving_s, 's')} more {_WHILE[long.cause]}{gap}",
-        _against(long.cause, where, long.gap.call if long.gap else "", actions),
+        _against(long.cause, where, long.gap, steps, actions),
         of_mean=True,
     )
 
 
-def _against(cause: str, where: str, call: str, actions: Actions) -> str:
+def _against(cause: str, where: str, gap: Gap | None, steps: StepFacts, actions: Actions) -> str:
     """What to do against a cause of idle time."""
     if cause == "launch_bound":
         return actions.launch_less(synchronizes=False)
     if cause == "pageable_copy":
         return actions.pin("Host-to-Device")
-    what = {"blocking_sync": "wait_less", "host_compute": _host_work(where)}
-    return actions.advise(
-        what.get(cause, "allocate_less"), where=where, call=call or "a blocking call"
-    )
-
-
-def _host_work(name: str) -> str:
-    """What to do against the host's work in a range, by its whole words: `DataLoader` has two."""
-    words = " ".join(_WORD.findall(name)).lower()
-    if _OF_NETWORK.search(words):
-        return "compute_less"
-    return next((what for what, named in _HOST_WORK if named.search(words)), "compute_less")
+    if cause == "host_compute":
+        recorder = steps.recorder.name if steps.recorder else ""
+        return against_host_work(steps.most_idle(cause), where, recorder, actions)
+    what = "wait_less" if cause == "blocking_sync" else "allocate_less"
+    call = gap.call if gap and gap.call else "a blocking call"
+    return actions.advise(what, where=where, call=call)
 
 
 def _slowed(facts: Facts) -> str:
@@ -240,7 +217,7 @@ def launches(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Findi
         min(steps.saved_s(change), idle) - known,
         f"the GPU idles {si(idle, 's')} per step with an empty queue while the host launches "
         f"{count} operation{'s' * (count != 1)}, one every {si(facts.batch.value / count, 's')}"
-        f"{between}{_slowed(facts)}",
+        f"{between}{slow_launches(steps)}{_slowed(facts)}",
         actions.launch_less(synchronizes=False),
         change=change,
     )
@@ -256,8 +233,8 @@ def is_dispatch(steps: StepFacts) -> bool:
     if DISPATCH not in steps.changes or longest is None:
         return False
     recorded_s = steps.recorder.step_s if steps.recorder else steps.step_s  # as the gap is
-    where = _host_work(steps.mostly_in("host_compute"))
-    return longest.seconds < _ONE_PIECE * recorded_s and where not in _BESIDE
+    where = advice_by_words(steps.mostly_in("host_compute"))
+    return longest.seconds < _ONE_PIECE * recorded_s and where not in BESIDE
 
 
 @finding("blocking_sync", "host_compute", "allocation", "pageable_copy", needs=("steps",))
@@ -281,21 +258,21 @@ def host(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Finding]:
             most = min(most, idle)
         elif kind != "pageable_copy":
             most = min(most, steps.idle_s())
-        if late is not None and late.doing.startswith(kind):
+        if late is not None and late.excess is not None and late.excess.kind == kind:
             most -= steps.straggler_saving_s
         longest = f"; the longest gap is {si(gap.seconds, 's')}{where}" if gap else ""
         said = {
             "blocking_sync": f"{_waits(facts, call)} per step; "
             f"the GPU idles {si(idle, 's')} right after them{longest}",
             "host_compute": f"the GPU idles {si(idle, 's')} per step while the host is outside "
-            f"CUDA{longest}{_slowed(facts)}",
+            f"CUDA{longest}{in_gaps(steps.most_idle(kind))}{_slowed(facts)}",
             "allocation": f"the GPU idles {si(idle, 's')} per step in {call or 'cudaMalloc'}"
             f"{longest}",
             "pageable_copy": _copies(facts),
         }[kind]
         mostly = steps.mostly_in(kind)
         within = f" in '{mostly}'" if mostly else ""
-        yield Finding(kind, title, most, said, _against(kind, within, call, actions))
+        yield Finding(kind, title, most, said, _against(kind, within, gap, steps, actions))
 
 
 def _waits(facts: Facts, call: str) -> str:
@@ -338,9 +315,9 @@ def alike(
     told: list[str] = []
     for path in sorted({one.path for one in ranges if "/" in one.path}, key=len):
         rows = [one for one in ranges if one.path == path]
-        what = _host_work(f" in '{rows[0].range}'")
+        what = advice_by_words(f" in '{rows[0].range}'")
         within = any(path.startswith(f"{outer}/") for outer in told)
-        if what not in _BESIDE or len(rows) < len(host_ranks) or within:
+        if what not in BESIDE or len(rows) < len(host_ranks) or within:
             continue
         usual_s, of_steps = (
             float(np.median(column))
