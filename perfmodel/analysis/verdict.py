@@ -15,6 +15,7 @@ from perfmodel.timing.trim import LAUNCHES
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import RankRow, RunAnalysis
+    from perfmodel.programs.findings import Finding
 
 FIXES: Final = 3
 """Findings that a summary shows."""
@@ -34,19 +35,51 @@ _SURE: Final = 0.9
 
 Part = Literal["compute", "communication", "waiting", "copies", "idle"]
 _LIMITS: Final[dict[Part, str]] = {
-    "compute": "The GPU limits the step: it computes {share} of the time",
-    "communication": "Communication that nothing hides takes {share} of the step",
-    "waiting": "Ranks wait for each other {share} of the step",
-    "copies": "Copies that nothing hides take {share} of the step",
-    "idle": "The GPU is idle {share} of the step",
+    "compute": "The GPU{of} computes {share} of each step",
+    "communication": "Communication that nothing hides takes {share} of each step",
+    "waiting": "Ranks wait for each other {share} of each step",
+    "copies": "Copies that nothing hides take {share} of each step",
+    "idle": "The GPU{of} is idle {share} of each step",
 }
+"""`of` names the rank, where there are several."""
 _WITHOUT_GPU: Final[dict[Part, str]] = {
-    "compute": "Work outside MPI takes {share} of the step",
-    "communication": "MPI takes {share} of the step",
-    "waiting": "Ranks wait for each other {share} of the step",
-    "copies": "Copies take {share} of the step",
-    "idle": "{share} of the step is unexplained",
+    "compute": "Work outside MPI takes {share} of each step",
+    "communication": "MPI takes {share} of each step",
+    "waiting": "Ranks wait for each other {share} of each step",
+    "copies": "Copies take {share} of each step",
+    "idle": "{share} of each step is unexplained",
 }
+_PART_OF: Final[dict[str, Part]] = {
+    "launch_bound": "idle", "many_small_kernels": "idle", "blocking_sync": "idle",
+    "host_compute": "idle", "allocation": "idle", "host_sampling": "idle",
+    "exposed_communication": "communication", "small_exchanges": "communication",
+    "pageable_copy": "copies", "offloading": "copies", "input_copy": "copies",
+    "page_migration": "copies", "low_precision_unused": "compute", "unfused_attention": "compute",
+    "memory_bound": "compute", "kernel_below_ceiling": "compute", "single_block": "compute",
+    "weights_not_quantized": "compute",
+}  # fmt: skip
+"""The part of a step that a finding makes shorter; others are about ranks."""
+_DO: Final = {
+    "launch_bound": "Launch less, as by CUDA graphs",
+    "many_small_kernels": "Fuse them",
+    "blocking_sync": "Wait for the GPU less often",
+    "host_compute": "Do that work beside the GPU's",
+    "allocation": "Reuse the memory",
+    "exposed_communication": "Overlap it with computing",
+    "pageable_copy": "Copy from pinned memory",
+    "offloading": "Keep the data on the GPU",
+    "low_precision_unused": "Use tensor cores",
+    "unfused_attention": "Use one kernel for attention",
+    "memory_bound": "Fuse them",
+    "page_migration": "Prefetch the pages",
+    "single_block": "Launch more blocks",
+    "weights_not_quantized": "Quantize the weights",
+    "unequal_experts": "Balance the experts",
+    "host_sampling": "Sample on the GPU",
+    "host_reduction": "Reduce on the GPUs",
+    "input_copy": "Keep the inputs on the GPU",
+}
+"""The remedy of a finding in a few words; its advice says how."""
 
 
 _CAUSES: Final = {
@@ -252,39 +285,84 @@ def _verdict(
     """Say what limits a step, and the first thing to do; or why the recording does not show it."""
     if (unseen := _not_recorded(run)) is not None:
         return unseen
-    part, limit = _limit(run, bars, step_s, uses_gpu=uses_gpu)
     first = next((one for one in run.findings if one.true_saving_s is not None), None)
     if first is None or (first.share or 0.0) < _LEADS:
-        small = "No finding would save 5 % of a step" if first else "Nothing would save 1 % of it"
+        part, limit = _limit(run, bars, step_s, uses_gpu=uses_gpu)
+        small = "No finding would save 5 % of it" if first else "Nothing would save 1 % of it"
         return Verdict(f"{limit}. {small}.", part, first.true_saving_s if first else None)
-    what = "the mean step" if first.of_mean else "a step"
-    title = f"{first.title[0].upper()}{first.title[1:]}. Without that {what} takes up to"
-    less = f"{si(first.true_saving_s, 's')} ({percent(first.share or 0.0)}) less."
-    if first.kind not in _OF_RANKS:
-        return Verdict(f"{limit}. {title} {less}", first.kind, first.true_saving_s)
-    return Verdict(f"{title} {less}", first.kind, first.true_saving_s, first.rank)
+    saved_s = first.true_saving_s or 0.0
+    whole_s = run.batch.mean_s if first.of_mean else step_s
+    if first.saving_without_recorder_s is None and not first.of_mean:
+        whole_s = run.batch.median.value
+    do = _DO.get(first.kind, "Without that")
+    if first.rank is not None and first.kind in _OF_RANKS:
+        do = f"With rank {first.rank} like the others"
+    takes = ": a" if first.kind in _DO and do == _DO[first.kind] else " a"
+    step = f"{takes} {'mean ' if first.of_mean else ''}step"
+    fixed = (
+        f"{do}{step} takes at best {si(max(whole_s - saved_s, 0.0), 's')} in place of "
+        f"{si(whole_s, 's')} ({percent(first.share or 0.0)} less)."
+    )
+    return Verdict(
+        f"{_cause(run, first, bars, step_s, uses_gpu=uses_gpu)}. {fixed}",
+        first.kind,
+        first.true_saving_s,
+        first.rank if first.kind in _OF_RANKS else None,
+    )
 
 
 _OF_RANKS: Final = ("straggler", "waiting_mpi", "shared_gpu")
 
 
-def _limit(
-    run: RunAnalysis, bars: tuple[RankBar, ...], step_s: float, *, uses_gpu: bool
-) -> tuple[Part, str]:
-    """The largest part of the slowest rank's step, and a sentence that says so.
+def _cause(
+    run: RunAnalysis, first: Finding, bars: tuple[RankBar, ...], step_s: float, *, uses_gpu: bool
+) -> str:
+    """Say what limits a step by the first finding, with the share of the part that it is about."""
+    part = _PART_OF.get(first.kind)
+    title = f"{first.title[0].upper()}{first.title[1:]}"
+    if first.kind in _OF_RANKS:
+        waits_s = max((bar.waiting_s for bar in bars), default=0.0)
+        others = f"; the others wait up to {si(waits_s, 's')} per step for it"
+        return title + others * (first.kind == "straggler" and waits_s > 0)
+    if part is None or not bars or first.of_mean:
+        return title
+    limit = _limit(run, bars, step_s, uses_gpu=uses_gpu, part=part)[1]
+    if part == "communication" and uses_gpu:  # the title says the same
+        return limit
+    return f"{limit}: {first.title.replace('the GPU waits', 'it waits', 1)}"
 
-    Time that the profiler costs is idle time of the GPU, which a step without it does not have.
+
+def _limit(
+    run: RunAnalysis,
+    bars: tuple[RankBar, ...],
+    step_s: float,
+    *,
+    uses_gpu: bool,
+    part: Part | None = None,
+) -> tuple[Part, str]:
+    """A part of a step, by default the largest of the slowest rank's, and a sentence that says so.
+
+    Of a given part the rank that has most of it counts. Time that the profiler costs is idle time
+    of the GPU, which a step without it does not have.
     """
     if not bars:
         return "compute", f"A step takes {si(step_s, 's')}"
-    slowest = max(bars, key=lambda bar: bar.step_s)
-    less_s = slowest.step_s * (1.0 - step_s / run.batch.median.value)
-    parts: dict[Part, float] = {part: slowest.part_s(part) for part in _LIMITS}
-    parts["idle"] = max(parts["idle"] - less_s, 0.0)
-    part = max(parts, key=lambda name: parts[name])
-    share = parts[part] / (sum(parts.values()) or 1.0)
-    said = (_LIMITS if uses_gpu else _WITHOUT_GPU)[part].format(share=percent(share))
-    return part, said + _mostly(run, part)
+    share = {bar.rank: _shares(bar, 1.0 - step_s / run.batch.median.value) for bar in bars}
+    rank = max(bars, key=lambda bar: bar.step_s if part is None else share[bar.rank][part]).rank
+    largest: Part = max(_LIMITS, key=lambda name: share[rank][name])
+    named = part or largest
+    of = f" of rank {rank}" if part is not None and len(bars) > 1 else ""
+    words = _LIMITS if uses_gpu else _WITHOUT_GPU
+    said = words[named].format(share=percent(share[rank][named]), of=of)
+    return named, said if part is not None else said + _mostly(run, named)
+
+
+def _shares(bar: RankBar, of_profiler: float) -> dict[Part, float]:
+    """Shares of a rank's step without the share of it that the profiler costs."""
+    parts: dict[Part, float] = {part: bar.part_s(part) for part in _LIMITS}
+    parts["idle"] = max(parts["idle"] - bar.step_s * of_profiler, 0.0)
+    whole = sum(parts.values()) or 1.0
+    return {part: seconds / whole for part, seconds in parts.items()}
 
 
 def _mostly(run: RunAnalysis, part: Part) -> str:

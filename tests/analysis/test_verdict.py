@@ -67,7 +67,7 @@ def test_the_planted_fault_is_the_verdict(name: str, kind: str, rank: int | None
 
 def test_a_step_that_the_gpu_limits_says_so() -> None:
     verdict = analyzed(PROGRAMS / "resnet34_both_rank0.json.xz").summary.verdict
-    assert verdict.text.startswith("The GPU limits the step")
+    assert verdict.text.startswith("The GPU computes")
 
 
 def test_launches_without_kernels_are_no_healthy_program(tmp_path: Path) -> None:

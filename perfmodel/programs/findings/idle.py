@@ -11,7 +11,13 @@ from perfmodel.base.units import percent, si
 from perfmodel.programs.actions import Actions
 from perfmodel.programs.facts import Facts, Spent
 from perfmodel.programs.findings import WORTH, Finding, finding, share_of_step
-from perfmodel.programs.findings.host import BESIDE, advice_by_words, against_host_work, in_gaps
+from perfmodel.programs.findings.host import (
+    BESIDE,
+    advice_by_words,
+    against_host_work,
+    in_gaps,
+    sleeps,
+)
 from perfmodel.programs.findings.ranks import slow_launches, straggler
 from perfmodel.timing.step_facts import DISPATCH
 
@@ -194,7 +200,7 @@ def small_kernels(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[
         where = f" of '{small.range}'" if small.range else ""
         yield Finding(
             "many_small_kernels",
-            f"{small.count:.0f} small kernels{where}",
+            f"the host launches {small.count:.0f} small kernels{where.replace(' of ', ' in ')}",
             small.saving_s,
             f"kernels under {si(small.under_s, 's', 2)}, {si(small.gpu_s, 's')} of GPU time per "
             f"step, which the host takes {si(small.host_s, 's')} to launch{_slowed(facts)}",
@@ -213,7 +219,7 @@ def launches(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Findi
     between = ", and works between launches" if whole else ""
     yield Finding(
         "launch_bound",
-        "the GPU waits for launches",
+        f"the GPU waits for {count} launch{'es' * (count != 1)} per step",
         min(steps.saved_s(change), idle) - known,
         f"the GPU idles {si(idle, 's')} per step with an empty queue while the host launches "
         f"{count} operation{'s' * (count != 1)}, one every {si(facts.batch.value / count, 's')}"
@@ -241,10 +247,10 @@ def is_dispatch(steps: StepFacts) -> bool:
 def host(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Finding]:
     """What the host does while the GPU idles, and copies that keep it busy."""
     titles = {
-        "blocking_sync": "the host waits for the GPU, which then waits for the host",
-        "host_compute": "the GPU waits for the host's own work",
+        "blocking_sync": _waits_title(facts),
+        "host_compute": _host_title(steps),
         "allocation": "the host allocates and frees GPU memory in every step",
-        "pageable_copy": "copies from pageable memory",
+        "pageable_copy": "the host copies from pageable memory",
     }
     late = straggler(steps)
     if is_dispatch(steps):
@@ -273,6 +279,22 @@ def host(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Finding]:
         mostly = steps.mostly_in(kind)
         within = f" in '{mostly}'" if mostly else ""
         yield Finding(kind, title, most, said, _against(kind, within, gap, steps, actions))
+
+
+def _host_title(steps: StepFacts) -> str:
+    """Say that the host works or sleeps meanwhile, and in which range."""
+    idle = steps.most_idle("host_compute")
+    where = f" in '{idle.range}'" if idle and idle.range else ""
+    does = "sleeps" if sleeps(idle) else "works"
+    return f"the GPU waits while the host {does}{where}"
+
+
+def _waits_title(facts: Facts) -> str:
+    """Count what waits for the GPU per step, where that is more than once."""
+    copies = sum(g.count for g in facts.copies if g.direction == "Device-to-Host")
+    count = max(round(facts.synchronizations), round(copies))  # a call waits for each copy
+    often = f"{count} times per step" if count > 1 else "in every step"
+    return f"the host waits for the GPU {often}"
 
 
 def _waits(facts: Facts, call: str) -> str:

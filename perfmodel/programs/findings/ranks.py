@@ -233,7 +233,9 @@ def waiting_in_mpi(facts: Facts, actions: Actions, waiting: Waiting) -> Iterator
         return
     yield Finding(
         "waiting_mpi",
-        "ranks wait for each other",
+        "ranks wait for each other"
+        if last is None
+        else f"ranks wait for rank {last}{_which(more)}",
         saved,
         f"rank {rank} waits longest in collectives: {share_of_step(facts, seconds)}"
         f"{_trend(facts, waiting, worst)}{who}",
@@ -283,7 +285,9 @@ def _waiting_in_some_steps(facts: Facts, waiting: Waiting, actions: Actions) -> 
     who, _, last = _who_is_last(facts)
     return Finding(
         "waiting_mpi",
-        "ranks wait for each other in some steps",
+        "ranks wait for each other in some steps"
+        if last is None
+        else f"ranks wait for rank {last} in some steps",
         float(mean[worst]),
         f"rank {_number(facts, worst)} waits {si(float(mean[worst]), 's')} per step on average in "
         f"collectives: {si(float(np.median(by_batch[worst][long])), 's')} in {int(long.sum())} of "
@@ -318,6 +322,14 @@ class _Longer:
     alone: str
     more_s: float
     range: str | None = None
+
+
+def _which(more: _Longer | None) -> str:
+    """What the late rank does longer, behind its number."""
+    if more is None:
+        return ""
+    where = f" in {more.range!r}" if more.range else " outside MPI"
+    return f", which is {si(more.more_s, 's')} longer{where}"
 
 
 def _who_is_last(facts: Facts) -> tuple[str, _Longer | None, int | None]:
@@ -430,7 +442,7 @@ def late_messages(facts: Facts, actions: Actions, messages: PointToPoint) -> Ite
     )
     yield Finding(
         "waiting_mpi",
-        f"ranks wait for messages of rank {late.rank}",
+        f"ranks wait for messages of rank {late.rank}{_which(most)}",
         min(late.most_s, most.more_s) if most else late.most_s,
         f"{said}{si(late.caused_s, 's')} of all ranks' waiting per step leads back to rank "
         f"{late.rank}, up to {si(late.most_s, 's')} of one rank{passed}{_too_few(late)}",
