@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+import numpy as np
+
 from perfmodel.base.units import percent, si
-from perfmodel.readers.trace import TORCH_PROFILER
+from perfmodel.readers.trace import GRAPH, KERNEL, TORCH_PROFILER
+from perfmodel.timing.host_timeline import plain_call
 from perfmodel.timing.trim import LAUNCHES
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ _LEADS: Final = 0.05
 differ by less from run to run (benchmarks/results/reruns.json)."""
 _MOST: Final = 0.5
 """Above this share a part is most of the whole."""
+_LOADING: Final = ("cuModuleLoad", "cuLibraryLoad", "cudaLibraryLoad", "hipModuleLoad")
+"""Prefixes of calls that load kernels."""
 _OUTSIDE: Final = 0.05
 """Share of the GPU's time outside steps that a reader must know of."""
 _FEW: Final = 3
@@ -184,7 +189,7 @@ class Summary:
     uses_gpu : bool
     bars : tuple of RankBar
     fixes : tuple of Fix
-        At most `FIXES`; `findings` counts all.
+        At most `FIXES`; `findings` counts all. None where the recording does not show the steps.
     findings : int
     bound_s : float or None
         A step of the work alone: without idle time and waiting, of the rank with most of it.
@@ -220,8 +225,9 @@ def summarize(run: RunAnalysis) -> Summary:
     uses_gpu = any(row.gpu is not None for row in run.ranks)
     work = [bar.step_s - bar.idle_s - bar.waiting_s for bar in bars]
     bound_s = min(max(work), step_s) if work and max(work) > 0 else None
+    unseen = _not_recorded(run)
     return Summary(
-        verdict=_verdict(run, bars, step_s, uses_gpu=uses_gpu),
+        verdict=unseen or _verdict(run, bars, step_s, uses_gpu=uses_gpu),
         recorded_s=recorded_s,
         step_s=step_s,
         low_s=longer.low_s if longer else None,
@@ -231,9 +237,9 @@ def summarize(run: RunAnalysis) -> Summary:
         ranks=len(run.ranks),
         uses_gpu=uses_gpu,
         bars=bars,
-        fixes=tuple(_fixes(run, step_s)),
+        fixes=() if unseen else tuple(_fixes(run, step_s)),
         findings=len(run.findings),
-        bound_s=bound_s,
+        bound_s=None if unseen else bound_s,
         mfu=run.work.mfu.of_step if run.work and run.work.mfu else None,
         caveats=tuple(_caveats(run, uses_gpu=uses_gpu))[:CAVEATS],
     )
@@ -282,9 +288,7 @@ def _fixes(run: RunAnalysis, step_s: float) -> Iterator[Fix]:
 def _verdict(
     run: RunAnalysis, bars: tuple[RankBar, ...], step_s: float, *, uses_gpu: bool
 ) -> Verdict:
-    """Say what limits a step, and the first thing to do; or why the recording does not show it."""
-    if (unseen := _not_recorded(run)) is not None:
-        return unseen
+    """Say what limits a step, the first thing to do, and what a step then takes."""
     first = next((one for one in run.findings if one.true_saving_s is not None), None)
     if first is None or (first.share or 0.0) < _LEADS:
         part, limit = _limit(run, bars, step_s, uses_gpu=uses_gpu)
@@ -385,7 +389,8 @@ def _mostly(run: RunAnalysis, part: Part) -> str:
         return ""
     total = sum(busy.values())
     most = max(busy, key=lambda name: busy[name], default="")
-    return words.format(most) if total and busy[most] > _MOST * total else ""
+    named = most != "unknown" and total and busy[most] > _MOST * total
+    return words.format(most) if named else ""
 
 
 def _not_recorded(run: RunAnalysis) -> Verdict | None:
@@ -393,10 +398,12 @@ def _not_recorded(run: RunAnalysis) -> Verdict | None:
     torch = any(trace.recorder == TORCH_PROFILER for trace in run.traces)
     flag = "activities=[CPU, CUDA]" if torch else "--trace=cuda,nvtx,mpi"
     launches = sum(_launches(run))
-    if launches and not any(len(trace.ops) for trace in run.traces):
+    if launches and not any(np.isin(t.ops.kind, (KERNEL, GRAPH)).any() for t in run.traces):
+        copies = sum(len(trace.ops) for trace in run.traces)
+        besides = f", beside {copies:,} copies" if copies else ""
         return Verdict(
-            f"The kernels were not recorded: {launches:,} kernel launches and no kernel. Record "
-            f"them with {flag}.",
+            f"The kernels were not recorded: {launches:,} kernel launches and no kernel{besides}. "
+            f"Record them with {flag}.",
             "kernels_not_recorded",
         )
     recorded = [len(trace.ops) + len(trace.mpi) for trace in run.traces]
@@ -407,24 +414,42 @@ def _not_recorded(run: RunAnalysis) -> Verdict | None:
             "kernels_not_recorded",
         )
     steps = run.steps if run.program.step_clock == "gpu" else None
-    if steps is not None and steps.unattributed > _MOST:
+    if steps is not None and steps.found_by != "asked" and steps.unattributed > _MOST:
         return Verdict(
             f"{percent(steps.unattributed)} of the GPU's time is outside the steps. Name the range "
             f"that is one step with --batch-range, or see --section levels.",
             "outside_steps",
         )
-    gaps = [gap for one in (steps.idle if steps else ()) for gap in one.gaps if gap.call]
-    longest = max(gaps, key=lambda gap: gap.seconds, default=None)
-    if longest is not None and run.batch.count == 1 and longest.seconds > _MOST * (
-        run.batch.median.value
-    ):  # fmt: skip
-        whole = si(run.batch.median.value, "s")
-        return Verdict(
-            f"One {longest.call} takes {si(longest.seconds, 's')} of {whole}: this is a cold "
-            f"start. Record later steps.",
-            "cold_start",
+    return _cold_start(run) if steps is not None and run.batch.count < _FEW else None
+
+
+def _cold_start(run: RunAnalysis) -> Verdict | None:
+    """A verdict on few steps beside which one call of CUDA takes longer than all of them."""
+    calls = [
+        (
+            float((api.end_ns - api.start_ns).max()) * 1e-9,
+            trace,
+            int((api.end_ns - api.start_ns).argmax()),
         )
-    return None
+        for trace in run.traces
+        if len(api := trace.api)
+    ]
+    longest_s, trace, row = max(calls, key=lambda one: one[0], default=(0.0, None, 0))
+    if trace is None or run.steps is None:
+        return None
+    name = plain_call(trace.strings[trace.api.name[row]]) if trace.api.name[row] >= 0 else "a call"
+    if not name.startswith((*LAUNCHES, *_LOADING)):
+        return None
+    if longest_s < _MOST * run.batch.count * run.batch.median.value:
+        return None
+    torch = trace.recorder == TORCH_PROFILER
+    later = "schedule(wait=5, warmup=5, active=8)" if torch else "nsys profile --delay=SECONDS"
+    return Verdict(
+        f"One {name} takes {si(longest_s, 's')}, the recorded "
+        f"step{'s' * (run.batch.count != 1)} {si(run.batch.count * run.batch.median.value, 's')}: "
+        f"this is a cold start. Record later steps, with {later}.",
+        "cold_start",
+    )
 
 
 def _launches(run: RunAnalysis) -> Iterator[int]:
