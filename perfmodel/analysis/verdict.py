@@ -65,24 +65,25 @@ _PART_OF: Final[dict[str, Part]] = {
 }  # fmt: skip
 """The part of a step that a finding makes shorter; others are about ranks."""
 _DO: Final = {
-    "launch_bound": "Launch less, as by CUDA graphs",
-    "many_small_kernels": "Fuse them",
-    "blocking_sync": "Wait for the GPU less often",
-    "host_compute": "Do that work beside the GPU's",
-    "allocation": "Reuse the memory",
-    "exposed_communication": "Overlap it with computing",
-    "pageable_copy": "Copy from pinned memory",
-    "offloading": "Keep the data on the GPU",
-    "low_precision_unused": "Use tensor cores",
-    "unfused_attention": "Use one kernel for attention",
-    "memory_bound": "Fuse them",
-    "page_migration": "Prefetch the pages",
-    "single_block": "Launch more blocks",
-    "weights_not_quantized": "Quantize the weights",
-    "unequal_experts": "Balance the experts",
-    "host_sampling": "Sample on the GPU",
-    "host_reduction": "Reduce on the GPUs",
-    "input_copy": "Keep the inputs on the GPU",
+    "launch_bound": "Launch less, as by CUDA graphs:",
+    "many_small_kernels": "Fuse them:",
+    "blocking_sync": "Wait for the GPU less often:",
+    "host_compute": "Do that work beside the GPU's:",
+    "allocation": "Reuse the memory:",
+    "exposed_communication": "Overlap it with computing:",
+    "pageable_copy": "Copy from pinned memory:",
+    "offloading": "Keep the data on the GPU:",
+    "low_precision_unused": "Use tensor cores:",
+    "unfused_attention": "Use one kernel for attention:",
+    "memory_bound": "Fuse them:",
+    "kernel_below_ceiling": "At its ceiling",
+    "page_migration": "Prefetch the pages:",
+    "single_block": "Launch more blocks:",
+    "weights_not_quantized": "Quantize the weights:",
+    "unequal_experts": "Balance the experts:",
+    "host_sampling": "Sample on the GPU:",
+    "host_reduction": "Reduce on the GPUs:",
+    "input_copy": "Keep the inputs on the GPU:",
 }
 """The remedy of a finding in a few words; its advice says how."""
 
@@ -301,11 +302,10 @@ def _verdict(
     do = _DO.get(first.kind, "Without that")
     if first.rank is not None and first.kind in _OF_RANKS:
         do = f"With rank {first.rank} like the others"
-    takes = ": a" if first.kind in _DO and do == _DO[first.kind] else " a"
-    step = f"{takes} {'mean ' if first.of_mean else ''}step"
+    then_s = max(whole_s - saved_s, 0.0)
     fixed = (
-        f"{do}{step} takes at best {si(max(whole_s - saved_s, 0.0), 's')} in place of "
-        f"{si(whole_s, 's')} ({percent(first.share or 0.0)} less)."
+        f"{do} a {'mean ' if first.of_mean else ''}step takes at best {si(then_s, 's')} in place "
+        f"of {si(whole_s, 's')} ({percent(first.share or 0.0)} less)."
     )
     return Verdict(
         f"{_cause(run, first, bars, step_s, uses_gpu=uses_gpu)}. {fixed}",
@@ -315,6 +315,7 @@ def _verdict(
     )
 
 
+_EXCHANGING: Final[tuple[Part, ...]] = ("communication", "waiting")
 _OF_RANKS: Final = ("straggler", "waiting_mpi", "shared_gpu")
 
 
@@ -330,9 +331,11 @@ def _cause(
         return title + others * (first.kind == "straggler" and waits_s > 0)
     if part is None or not bars or first.of_mean:
         return title
-    limit = _limit(run, bars, step_s, uses_gpu=uses_gpu, part=part)[1]
     if part == "communication" and uses_gpu:  # the title says the same
-        return limit
+        spent = {one: max(bar.part_s(one) for bar in bars) for one in _EXCHANGING}
+        most: Part = max(_EXCHANGING, key=lambda one: spent[one])
+        return _limit(run, bars, step_s, uses_gpu=uses_gpu, part=most)[1]
+    limit = _limit(run, bars, step_s, uses_gpu=uses_gpu, part=part)[1]
     return f"{limit}: {first.title.replace('the GPU waits', 'it waits', 1)}"
 
 

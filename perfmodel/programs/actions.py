@@ -32,7 +32,8 @@ ADVICE: Final[Mapping[str, str]] = {
     "hide_messages": "start it while computing goes on, and join small messages",
     "gather_ahead": "gather the parameters of the next layers while this one computes",
     "share_less": "let fewer ranks share a layer, or sum its parts while other parts compute",
-    "help_rank": "find out what rank {rank} does beyond the others, and share its work out",
+    "help_rank": "give rank {rank} as much to do{where} as the other ranks, or let them do a part "
+    "of it",
     "record_late": "name parts of the step by NVTX ranges and record again: nothing that was "
     "recorded says what rank {rank} does longer",
     "compare_clocks": "compare the GPUs while the program runs: nvidia-smi "

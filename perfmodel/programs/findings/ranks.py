@@ -446,7 +446,11 @@ def late_messages(facts: Facts, actions: Actions, messages: PointToPoint) -> Ite
         min(late.most_s, most.more_s) if most else late.most_s,
         f"{said}{si(late.caused_s, 's')} of all ranks' waiting per step leads back to rank "
         f"{late.rank}, up to {si(late.most_s, 's')} of one rank{passed}{_too_few(late)}",
-        actions.advise("help_rank", rank=late.rank),
+        actions.advise(
+            "help_rank" if most else "record_late",
+            rank=late.rank,
+            where=f" in {most.range!r}" if most and most.range else "",
+        ),
         range=most.range if most else None,
         rank=late.rank,
     )
@@ -491,7 +495,7 @@ def _unseen_waiting(facts: Facts, actions: Actions) -> Iterator[Finding]:
         f"it is {si(slow.seconds, 's')} in '{slow.range}', {si(slow.more_s, 's')} more than the "
         f"median rank, and the steps of all ranks are as long: the others pass the time "
         f"elsewhere, such as between calls of MPI_Test, which does not wait",
-        actions.advise("help_rank", rank=slow.rank),
+        actions.advise("help_rank", rank=slow.rank, where=f" in {slow.range!r}"),
         range=slow.range,
         rank=slow.rank,
     )
