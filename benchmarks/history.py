@@ -11,8 +11,7 @@ How runs of one program differ is drawn
     GPU, host, GEMMs                        from the recorded runs of this repository: differences
                                             from the median of their configuration
     host, by pieces                         the same with the pieces of the host's time
-                                            (`benchmarks.gate`), a slowdown in one of them, and
-                                            steps at one speed of the host
+                                            (`benchmarks.gate`), and a slowdown in one of them
 
 `found` is a change within three commits of the true one, with all 100 commits known; `in time`,
 the same with the slow commit and the two after it known only. `watched` counts series with a false

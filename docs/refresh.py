@@ -31,9 +31,12 @@ COUNTERS = [
     "--range", "forward GEMM 1", "--range", "backward GEMM 3",
     "--machine", "benchmarks/results/machine_h200x4.toml",
 ]  # fmt: skip
-SCREENS = ("README.md", "docs/quickstart.md", "docs/symptoms.md")
+SCREENS = ("README.md", "docs/quickstart.md", "docs/symptoms.md", "docs/serving.md")
 """Pages that show whole first screens: of every `perfmodel analyze REPORT` above a text block."""
-SCREEN = re.compile(r"(^perfmodel analyze (\S+)\n```\n\n```text\n).*?(?=^```)", re.M | re.S)
+SCREEN = re.compile(
+    r"(^perfmodel analyze (\S+(?: --(?:shapes|decoder) \S+)*)\n```\n\n```text\n).*?(?=^```)",
+    re.M | re.S,
+)
 BEGIN, END = "<!-- output of make demo -->\n```text\n", "```\n<!-- end of output -->"
 
 
@@ -53,7 +56,7 @@ def run(*arguments: str) -> str:
 
 def with_screens(page: str) -> str:
     """Return a page with the first screens that `perfmodel analyze` prints now."""
-    return SCREEN.sub(lambda found: found[1] + run("analyze", found[2]), page)
+    return SCREEN.sub(lambda found: found[1] + run("analyze", *found[2].split()), page)
 
 
 def demo(out: Path) -> str:

@@ -33,6 +33,7 @@ from perfmodel.render import operators, outputs, summary, tables
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.timing.nsys_stats.collect import compute
 from perfmodel.timing.spans import Level
+from perfmodel.workloads.decoder import decoder as model_of
 from perfmodel.workloads.layers import Net
 from perfmodel.workloads.work import Workload
 
@@ -144,6 +145,7 @@ def analyze(
     shapes: str | Path | None = None,
     attention: str = "full",
     counters: str | Path | None = None,
+    decoder: str | None = None,
     machine: Machine | None = None,
     host_names: bool = False,
     **symbols: int,
@@ -175,6 +177,8 @@ def analyze(
         Whether FLOPs of attention are of all scores, or without those that a causal mask hides.
     counters : str or Path, optional
         Table of Nsight Compute of the same PyTorch program, with its operators' ranges.
+    decoder : str, optional
+        Language model that an engine serves: a name such as 'qwen3-8b', or a config.json.
     machine : Machine, optional
         Ceilings, such as `perfmodel.machines.devices.named("h100")`; by default those of the
         datasheet of the GPU in the report.
@@ -216,6 +220,7 @@ def analyze(
         shapes=None if shapes is None else Path(shapes),
         causal=attention == "causal",
         counters=None if counters is None else Path(counters),
+        decoder=None if decoder is None else model_of(decoder),
         machine=machine,
         host_names=host_names,
     )

@@ -232,6 +232,7 @@ GIVEN: Final = {
         "so that one run a side shows 3 %": "tests/analysis/test_compare_gate.py",
         "equal runs differ by 13 %": "tests/analysis/test_compare_gate.py",
         "leaves 1.5 % between runs": "perfmodel/models/reruns.toml",
+        "what gained less than 1 % of the step": "a limit of the code",
         "slower in one range passes in 4 to 7 %": "benchmarks/results/gate.txt",
         "22 to 28 % pass": "benchmarks/results/gate.txt",
         "differ by up to 15 % as recorded and up to 4 %": "benchmarks/results/gate.txt",

@@ -732,14 +732,19 @@ def _facts(
 
 
 def _serving_facts(rows: Sequence[ServingRow]) -> Iterator[ServingFact]:
-    """The engine's steps, as findings need them."""
+    """The median step of each of the engine's phases, as findings need them."""
+    if not rows:
+        return
+    from perfmodel.analysis.serving import usual_rows
+
     total_s = sum(row.steps * row.step_s for row in rows) or 1.0
-    for row in rows:
+    for row in usual_rows(rows):
+        of_phase_s = sum(one.steps * one.step_s for one in rows if one.phase == row.phase)
         yield ServingFact(
-            row.phase, row.steps * row.step_s / total_s, row.sequences, row.step_s, row.busy_s,
+            row.phase, of_phase_s / total_s, row.sequences, row.step_s, row.busy_s,
             row.floor_s, row.weight_bytes, row.shards, row.generations, row.exchanges,
             row.exchange_kernels_s, row.exchange_s, row.experts_s, row.experts_late_s,
-            row.read_bytes, row.read_s,
+            row.read_bytes, row.read_s, row.replayed, row.hidden, row.model, row.wide_bytes,
         )  # fmt: skip
 
 

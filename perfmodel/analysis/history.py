@@ -13,14 +13,16 @@ from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.models.history import FEWEST, Change, change_points, newly_found
-from perfmodel.models.launches import HOST_LIMITED, BeforeAfter, host_speeds
+from perfmodel.models.launches import HOST_LIMITED, BeforeAfter, beside_host
 from perfmodel.readers.results import Recorded
 
 STEP: Final = "step"
 GPU_BUSY: Final = "GPU busy"
-STEADY: Final = "step at one speed of the host"
-HEADS: Final = (STEP, GPU_BUSY, STEADY)
-"""Kinds of time that are of the whole step; the last one says what the first does not."""
+HEADS: Final = (STEP, GPU_BUSY)
+"""Kinds of time that are of the whole step."""
+STEADY: Final = "range at one speed of the host"
+"""The kind of the host's pieces without what a slower host explains: steps of a host that differs
+by 13 % hide their changes."""
 IDLE: Final = "idle"
 """The kind of the host's pieces, which say how fast it was."""
 LEAST: Final = 0.01
@@ -78,6 +80,8 @@ class Shift:
         Between which commits, both included, the true one lies with 95 %.
     new : bool
         Whether the newest commit reveals it.
+    of_step : float
+        The change over the step: 0.05 is a step that is 5 % slower.
     parts : tuple of Part
         Ranges and kernels that changed with it, the largest first.
     """
@@ -89,6 +93,7 @@ class Shift:
     first: str
     last: str
     new: bool
+    of_step: float
     parts: tuple[Part, ...] = ()
 
 
@@ -116,8 +121,8 @@ class History:
     shifts: tuple[Shift, ...]
 
     def alarms(self, limit: float) -> tuple[Shift, ...]:
-        """Return what the newest commit shows to be slower by more than a limit."""
-        return tuple(s for s in self.shifts if s.new and s.change.ratio > 1 + limit)
+        """Return what the newest commit shows to make a step slower by more than a limit."""
+        return tuple(s for s in self.shifts if s.new and s.of_step > limit)
 
 
 def histories(
@@ -169,21 +174,34 @@ def history_of(benchmark: str, runs: Sequence[Recorded], least: float = LEAST) -
     by_commit = [[run for run in runs if run.commit == commit] for commit in commits]
     keys = dict.fromkeys(key for run in runs for key in run.seconds)
     series = {key: np.array([_median(group, key) for group in by_commit]) for key in keys}
-    found: list[Shift] = []
-    for key in (key for kind in HEADS for key in keys if key[0] == kind):
-        known = [shift.change.at for shift in found if shift.kind != GPU_BUSY]
-        found += [
-            shift
-            for shift in _shifts(key, series, commits, least)
-            if key[0] != STEADY or all(abs(shift.change.at - at) > NEAR for at in known)
-        ]
+    found = [
+        shift
+        for kind in HEADS
+        for key in keys
+        if key[0] == kind
+        for shift in _shifts(key, series, commits, least)
+    ]
     step = float(np.nanmedian(series[STEP, STEP]))
+    steady = [key for key in keys if key[0] == STEADY]
+    alone = [  # together they say more than the step does; one that changed moves the others a bit
+        shift
+        for key in steady
+        for shift in _shifts(
+            key, series, commits, least * step / float(np.nanmedian(series[key])), len(steady), step
+        )
+    ]
+    alone.sort(key=lambda shift: -abs(shift.of_step))
+    known = [shift for shift in found if shift.kind == STEP]
+    for shift in alone:
+        if all(abs(shift.change.at - other.change.at) > NEAR for other in known):
+            known.append(shift)
+            found.append(shift)
     for key in keys:  # what changed alone, in steps that did not
-        if key[0] not in (*HEADS, IDLE):
+        if key[0] not in (*HEADS, STEADY, IDLE):
             found += [
                 shift
-                for shift in _shifts(key, series, commits, least)
-                if abs(shift.change.after - shift.change.before) > least * step
+                for shift in _shifts(key, series, commits, least, step=step)
+                if abs(shift.of_step) > least
                 and all(abs(shift.change.at - other.change.at) > NEAR for other in found)
             ]
     found.sort(key=lambda shift: shift.change.at)
@@ -196,42 +214,43 @@ def _median(runs: Sequence[Recorded], key: Key) -> float:
 
 
 def _at_one_speed(runs: Sequence[Recorded]) -> list[Recorded]:
-    """Add to every run the steps that it had taken on hosts of one speed.
+    """Add to every run its pieces of the host's time on a usual host (`beside_host`).
 
-    As `perfmodel.analysis.compare` does it: by the speed in which all ranges agree, and in which
-    all but the largest do, whose own changes the first one hides in part. Runs are as they were
-    where the speeds are unknown, or limit nothing.
+    Runs are as they were where that is unknown, or the host limits nothing.
     """
     pieces = [{name: s for (kind, name), s in run.seconds.items() if kind == IDLE} for run in runs]
     known = [i for i, one in enumerate(pieces) if one and (STEP, STEP) in runs[i].seconds]
     found = list(runs)
     if not known:
         return found
-    step = np.array([runs[i].seconds[STEP, STEP] for i in known])
     idle = [pieces[i] for i in known]
-    share = min(float(np.median([sum(one.values()) for one in idle] / step)), 1.0)
-    largest = max(idle[0], key=lambda name: sum(one.get(name, 0.0) for one in idle))
-    names = {None: STEADY, largest: f"{STEADY} (all ranges but {largest or 'none'})"}
-    for without, name in names.items():
-        speeds = host_speeds(idle, without) if share >= HOST_LIMITED else None
-        if speeds is not None:
-            for i, seconds in zip(known, (step / np.exp(share * speeds)).tolist(), strict=True):
-                times = {**found[i].seconds, (STEADY, name): seconds}
-                found[i] = replace(found[i], seconds=times)
+    shares = [
+        sum(one.values()) / runs[i].seconds[STEP, STEP] for i, one in zip(known, idle, strict=True)
+    ]
+    if float(np.median(shares)) < HOST_LIMITED:
+        return found
+    steady = beside_host(idle)
+    for place, i in enumerate(known):
+        more = {(STEADY, name): float(seconds[place]) for name, seconds in steady.items()}
+        found[i] = replace(found[i], seconds={**found[i].seconds, **more})
     return found
 
 
 def _shifts(
-    key: Key, series: Mapping[Key, Floats], commits: Sequence[str], least: float
-) -> Iterator[Shift]:
-    """Yield the changes of one time, over the commits that have it."""
+    key: Key, series: Mapping[Key, Floats], commits: Sequence[str], least: float,
+    together: int = 1, step: float | None = None,
+) -> Iterator[Shift]:  # fmt: skip
+    """Yield the changes of one time, over the commits that have it.
+
+    `together` is as of `change_points`; `step` is the step of which the time is a part.
+    """
     at = np.flatnonzero(np.isfinite(series[key]))
     seconds = series[key][at].tolist()
-    found = change_points(seconds, least)
+    found = change_points(seconds, least, together)
     if not found:
         return
     newest = at[-1] == len(commits) - 1
-    new = {one.at for one in newly_found(seconds, least, NEAR)} if newest else set()
+    new = {one.at for one in newly_found(seconds, least, NEAR, together)} if newest else set()
     places = [0, *(one.at for one in found), len(at)]
     for i, one in enumerate(found):
         here, first, last = int(at[one.at]), int(at[one.first]), int(at[one.last])
@@ -240,6 +259,7 @@ def _shifts(
             *key,
             Change(here, first, last, one.before, one.after),
             commits[here], commits[first], commits[last], one.at in new,
+            (one.after - one.before) / (step or one.before),
             tuple(_parts(series, old, now, one)) if key[0] in HEADS else (),
         )  # fmt: skip
 
@@ -253,7 +273,7 @@ def _parts(series: Mapping[Key, Floats], old: Int64, now: Int64, change: Change)
     found = []
     moved = change.after - change.before
     for (kind, name), values in series.items():
-        if kind in (*HEADS, IDLE):
+        if kind in (*HEADS, STEADY, IDLE):
             continue
         sides = [np.nan_to_num(values[place]) for place in (old, now)]
         before, after = (float(np.median(side)) for side in sides)

@@ -169,7 +169,9 @@ def step_work(
     mfu = _utilization(whole, flops, steps, machine)
     said = [*dict.fromkeys(w for one in found for w in one.warnings), *_uncounted(found, fine)]
     if source == "shapes":
-        said += [*_without_formula(computing), *_without_type(computing)]
+        if not any(one.hidden for one in found):  # a warning says what these lack
+            said += _without_formula(computing)
+        said += _without_type(computing)
         if left_out:
             said.append(
                 f"{percent(left_out)} of the computing time is of sizes that fewer than half of "
@@ -284,7 +286,8 @@ def _without_formula(computing: Sequence[OperatorRow]) -> Iterator[str]:
     yield (
         f"operators without a formula, or without recorded sizes, take "
         f"{percent(sum(spent.values()))} of the computing time, most {named}: FLOPs, bytes and MFU "
-        f"are too low; give every operator's sizes (nsys profile --pytorch=autograd-shapes-nvtx), "
+        f"are too low; record every operator's sizes (record_shapes=True of torch.profiler, "
+        f"--pytorch=autograd-shapes-nvtx of nsys), "
         f"or add a formula (docs/pytorch.md)"
     )
 

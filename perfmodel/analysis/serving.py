@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -58,6 +58,14 @@ class ServingRow:
         By how much the GPU with most time in experts exceeds the mean, in a step.
     read_bytes, read_s : float
         The largest copy to the host; its time, and that until the GPU has work again.
+    wide_bytes : float
+        Of `weight_bytes` matrices of 16 bits other than the head, where the model's configuration
+        counts them; 0 where operators do.
+    guesses : bool
+        Whether the steps check guessed tokens whose number is not known.
+    replayed, hidden : float
+        Share of the kernels' time that CUDA graphs replay, and of that whose operators no
+        recording of the capture names.
     """
 
     JSON_KEYS: ClassVar[Mapping[str, str]] = {
@@ -95,6 +103,10 @@ class ServingRow:
     experts_late_s: float
     read_bytes: float
     read_s: float
+    wide_bytes: float
+    guesses: bool
+    replayed: float
+    hidden: float
 
     @property
     def ttft_s(self) -> float | None:
@@ -113,7 +125,8 @@ class ServingRow:
     def tpot_s(self) -> float | None:
         """Time per output token of a sequence: the step's over the tokens that it gets in it.
 
-        None of a prefill. With speculative decoding it is the least: if all tokens are accepted.
+        None of a prefill, and where the tokens are not known. With speculative decoding it is the
+        least: if all tokens are accepted.
         """
         return self._each(self.step_s)
 
@@ -128,7 +141,7 @@ class ServingRow:
         return None if self.floor_s is None else self._each(self.floor_s)
 
     def _each(self, seconds: float) -> float | None:
-        if not self.generation_tokens:
+        if not self.generation_tokens or self.guesses:
             return None
         return seconds * self.generations / self.generation_tokens
 
@@ -160,22 +173,41 @@ class _Step:
 
 def serving_rows(run: Run, steps: StepBreakdown, machine: Machine | None) -> tuple[ServingRow, ...]:
     """Return the engine's steps by stage and sequences, the one with most time first."""
+    found = [*_steps(run, steps.warmup + steps.count)]
+    phases = {one.work.step.stage for one in found if one.number >= steps.warmup}
     grouped: dict[tuple[str, Stage, int], list[_Step]] = {}
-    for one in _steps(run, range(steps.warmup, steps.warmup + steps.count)):
+    for one in found:
         said = one.work.step
+        if one.number < steps.warmup and said.stage in phases:
+            continue  # a phase that the first steps alone have counts, as a prefill before decodes
         batch = said.sequences if said.stage == "decode" else 0
         grouped.setdefault((said.engine, said.stage, batch), []).append(one)
     rows = [_row(group, machine) for group in grouped.values()]
     return tuple(sorted(rows, key=lambda row: -row.steps * row.step_s))
 
 
-def _steps(run: Run, window: range) -> Iterator[_Step]:
+def usual_rows(rows: Sequence[ServingRow]) -> tuple[ServingRow, ...]:
+    """Return the row of the median step of each phase, the phase with most time first."""
+    phases: dict[str, list[ServingRow]] = {}
+    for row in rows:
+        phases.setdefault(row.phase, []).append(row)
+    by_time = sorted(phases.values(), key=lambda of: -sum(row.steps * row.step_s for row in of))
+    return tuple(_usual(of) for of in by_time)
+
+
+def _usual(rows: Sequence[ServingRow]) -> ServingRow:
+    ordered = sorted(rows, key=lambda row: (row.step_s, row.sequences))
+    below = np.cumsum([row.steps for row in ordered])
+    return ordered[int(np.searchsorted(2 * below, below[-1]))]
+
+
+def _steps(run: Run, end: int) -> Iterator[_Step]:
     ranks = lane_ranks(run.steps)
     for report, found, rank in zip(run.steps, run.operators, ranks, strict=False):
         at = {int(number): i for i, number in enumerate(np.unique(report.steps.number))}
         for (lane, number), work in found.engine.items():
             lasted = int(report.times.step_ns[lane, at[number]]) if number in at else -1
-            if number in window and lasted >= 0:
+            if number < end and lasted >= 0:
                 busy = int(report.times.busy_ns[lane, at[number]])
                 gap = max(lasted - work.times.span_ns, 0) * 1e-9 if number + 1 in at else None
                 yield _Step(work, lasted * 1e-9, busy * 1e-9, rank[lane], number, gap)
@@ -229,6 +261,10 @@ def _row(group: Sequence[_Step], machine: Machine | None) -> ServingRow:
         experts_late_s=median(max(s) - fmean(s) for s in _experts(group, "number").values()),
         read_bytes=median(w.times.read_bytes for w in works),
         read_s=median(w.times.read_ns for w in works) * 1e-9,
+        wide_bytes=median(w.wide_bytes for w in works),
+        guesses=any(w.step.guesses for w in works),
+        replayed=median(w.times.replayed_ns / max(w.times.kernels_ns, 1) for w in works),
+        hidden=median(w.times.hidden_ns / max(w.times.kernels_ns, 1) for w in works),
     )
 
 
@@ -273,11 +309,24 @@ def _memory_s(work: EngineWork, machine: Machine | None) -> float | None:
     return (work.weight_bytes + (work.cache_bytes or 0.0)) / rate
 
 
+_WIDER: Final = {
+    "float4_tensor": "float8_tensor",
+    "float8_tensor": "bfloat16_tensor",
+    "int8_tensor": "bfloat16_tensor",
+}
+"""Units that compute with a type which a GPU's own units lack: the weights are widened."""
+
+
+def _peak(unit: str, machine: Machine) -> float | None:
+    peak = machine.peak_flops_per_s.get(unit)
+    return _peak(_WIDER[unit], machine) if peak is None and unit in _WIDER else peak
+
+
 def _compute_s(work: EngineWork, machine: Machine | None) -> float | None:
     """FLOPs over the peaks of their units; None where one has no peak."""
     if machine is None or not work.flops:
         return None
-    peaks = [machine.peak_flops_per_s.get(unit) for unit, _ in work.flops]
+    peaks = [_peak(unit, machine) for unit, _ in work.flops]
     if not all(peaks):
         return None
     return sum(count / (peak or 1.0) for (_, count), peak in zip(work.flops, peaks, strict=True))

@@ -5,7 +5,7 @@ One object, made once, which the terminal, the page, JSON and notebooks show.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -18,6 +18,7 @@ from perfmodel.timing.trim import LAUNCHES
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import RankRow, RunAnalysis
+    from perfmodel.analysis.serving import ServingRow
     from perfmodel.programs.findings import Finding
 
 FIXES: Final = 3
@@ -38,6 +39,15 @@ _FEW: Final = 3
 _SURE: Final = 0.9
 """Steps with a lower probability are called unsure, as in `render.summary`."""
 
+_COUNTED: Final = 0.5
+"""Where formulas cover a smaller share of the computing time, MFU says nothing."""
+_OF_FLOOR: Final[Mapping[str, str]] = {
+    "memory": "memory needs {} for weights and KV cache",
+    "compute": "its FLOPs need {}",
+    "exchange": "the link needs {} for its exchanges",
+}
+
+Certainty = Literal["replayed", "bound", "estimate", "few steps", ""]
 Part = Literal["compute", "communication", "waiting", "copies", "idle"]
 _LIMITS: Final[dict[Part, str]] = {
     "compute": "The GPU{of} computes {share} of each step",
@@ -86,6 +96,14 @@ _DO: Final = {
     "input_copy": "Keep the inputs on the GPU:",
 }
 """The remedy of a finding in a few words; its advice says how."""
+_SERVED: Final[dict[Part, str]] = {
+    "compute": "The GPU computes {share} of it",
+    "communication": "Communication that nothing hides takes {share} of it",
+    "waiting": "Ranks wait for each other {share} of it",
+    "copies": "Copies that nothing hides take {share} of it",
+    "idle": "The GPU is idle {share} of it",
+}
+"""Behind a sentence on the step of an engine."""
 
 
 _CAUSES: Final = {
@@ -156,9 +174,12 @@ class Fix:
     step_s : float or None
         Step with all fixes up to this one; where no order is known, with this one alone.
     share : float or None
-    sure : str
-        Why the saving is not sure, '' where it is.
-    line, range : str or None
+    certainty : {'replayed', 'bound', 'estimate', 'few steps', ''}
+        Where the saving is from: a replay of the steps; a formula, as an upper bound; the step
+        without the profiler, which is estimated; one or two steps only. '' where it is unknown.
+    line : str or None
+    range : str or None
+        Where most of the loss is, as far as that is known.
     """
 
     kind: str
@@ -168,7 +189,7 @@ class Fix:
     after_previous_s: float | None
     step_s: float | None
     share: float | None
-    sure: str
+    certainty: Certainty
     line: str | None
     range: str | None
 
@@ -241,9 +262,47 @@ def summarize(run: RunAnalysis) -> Summary:
         fixes=() if unseen else tuple(_fixes(run, step_s)),
         findings=len(run.findings),
         bound_s=None if unseen else bound_s,
-        mfu=run.work.mfu.of_step if run.work and run.work.mfu else None,
+        mfu=_mfu(run),
         caveats=tuple(_caveats(run, uses_gpu=uses_gpu))[:CAVEATS],
     )
+
+
+def _mfu(run: RunAnalysis) -> float | None:
+    """MFU of a step whose FLOPs are counted; a decode is bound by the memory."""
+    work = run.work
+    if work is None or work.mfu is None or work.modelled < _COUNTED:
+        return None
+    return None if run.serving and run.serving[0].phase == "decode" else work.mfu.of_step
+
+
+def _of_engine(run: RunAnalysis, step_s: float) -> str:
+    """Say what the median step of the phase with most time does; of one batch alone, unprofiled."""
+    from perfmodel.analysis.serving import usual_rows
+
+    row = usual_rows(run.serving)[0]
+    like = [one.generations for one in run.serving if one.phase == row.phase]
+    said = _served(row, step_s if len(run.serving) == 1 else row.step_s)
+    if len(like) == 1:
+        return said
+    return said.replace(" takes ", f" (of {min(like):,.0f} to {max(like):,.0f}) takes ", 1)
+
+
+def _served(row: ServingRow, step_s: float) -> str:
+    """Say what an engine's step does, and by how much it is above its floor."""
+    prompts, tokens = row.sequences - row.generations, f"{row.context_tokens:,.0f} tokens"
+    of_prompts = f"{prompts:,.0f} prompt{'s' * (prompts != 1)} ({tokens})"
+    answers = f"{row.generations:,.0f} sequence{'s' * (row.generations != 1)}"
+    what = {
+        "decode": f"A decode of {answers}",
+        "prefill": f"A prefill of {of_prompts}",
+        "mixed": f"A step of {of_prompts} and a decode of {answers}",
+    }[row.phase]
+    takes = f"{what} takes {si(step_s, 's')}"
+    if not row.floor_s or row.floor_by is None:
+        return takes
+    least = _OF_FLOOR[row.floor_by].format(si(row.floor_s, "s"))
+    times = step_s / row.floor_s
+    return f"{takes}, {times:.{0 if times >= 10 else 1}f} times its floor: {least}"
 
 
 def _bar(row: RankRow) -> RankBar | None:
@@ -262,7 +321,8 @@ def _bar(row: RankRow) -> RankBar | None:
 
 def _fixes(run: RunAnalysis, step_s: float) -> Iterator[Fix]:
     """The first findings, in order where replays know that; else each alone."""
-    few = f"only {run.batch.count} step{'s' * (run.batch.count != 1)}"
+    recorder = run.steps.facts.recorder if run.steps else None
+    guessed = recorder is not None and recorder.matters and recorder.source == "estimated"
     first = run.findings[:FIXES]
     in_order = any(one.after_previous_s is not None for one in first[1:])
     left_s: float | None = None
@@ -280,26 +340,64 @@ def _fixes(run: RunAnalysis, step_s: float) -> Iterator[Fix]:
             after_previous_s=one.after_previous_s,
             step_s=left_s,
             share=one.share,
-            sure=few if run.batch.count < _FEW else "",
+            certainty=_certainty(run, one, guessed=guessed),
             line=one.line,
-            range=one.range,
+            range=_range(run, one),
         )
+
+
+def _certainty(run: RunAnalysis, one: Finding, *, guessed: bool) -> Certainty:
+    """Say where a saving is from; `guessed` is whether the step without the profiler is."""
+    without_s = one.saving_without_recorder_s
+    if one.true_saving_s is None:
+        return ""
+    if run.batch.count < _FEW:
+        return "few steps"
+    if guessed and without_s is not None and without_s != one.saving_s:
+        return "estimate"
+    return "bound" if one.after_previous_s is None else "replayed"
+
+
+def _range(run: RunAnalysis, one: Finding) -> str | None:
+    """The range with most of a loss; None where that is the step, or is unknown."""
+    found = one.range
+    facts = run.steps.facts if run.steps else None
+    if one.rank is None and not one.of_mean:  # findings name the range of their longest gap
+        if facts is not None and one.kind == "exposed_communication" and facts.exposed_in:
+            found = facts.exposed_in[0][0]
+        elif one.kind == "exposed_communication":
+            found = _sending(run)
+        elif facts is not None:
+            found = facts.mostly_in(one.kind) or found
+    steps = {run.batch.label, run.steps.label if run.steps else ""}
+    return None if found in steps else found or None
+
+
+def _sending(run: RunAnalysis) -> str | None:
+    """The innermost of the ranges that hand MPI most bytes."""
+    sent = [(row.measured_mpi_bytes or 0.0, len(row.path), row.label) for row in run.ranges]
+    most, depth, label = max(sent, default=(0.0, 0, ""))
+    return label if most and depth > 1 else None
 
 
 def _verdict(
     run: RunAnalysis, bars: tuple[RankBar, ...], step_s: float, *, uses_gpu: bool
 ) -> Verdict:
     """Say what limits a step, the first thing to do, and what a step then takes."""
+    engine = f"{_of_engine(run, step_s)}. " if run.serving else ""
     first = next((one for one in run.findings if one.true_saving_s is not None), None)
     if first is None or (first.share or 0.0) < _LEADS:
         part, limit = _limit(run, bars, step_s, uses_gpu=uses_gpu)
-        small = "No finding would save 5 % of it" if first else "Nothing would save 1 % of it"
-        return Verdict(f"{limit}. {small}.", part, first.true_saving_s if first else None)
+        hidden = bool(run.serving) and run.serving[0].hidden > _COUNTED
+        nothing = f"Nothing {'that the recording shows ' * hidden}would save 1 % of it"
+        small = "No finding would save 5 % of it" if first else nothing
+        return Verdict(f"{engine}{limit}. {small}.", part, first.true_saving_s if first else None)
     saved_s = first.true_saving_s or 0.0
     whole_s = run.batch.mean_s if first.of_mean else step_s
     if first.saving_without_recorder_s is None and not first.of_mean:
         whole_s = run.batch.median.value
-    do = _DO.get(first.kind, "Without that")
+    # an engine replays graphs, or its advice is by its own options
+    do = "Without that" if run.serving else _DO.get(first.kind, "Without that")
     if first.rank is not None and first.kind in _OF_RANKS:
         do = f"With rank {first.rank} like the others"
     then_s = max(whole_s - saved_s, 0.0)
@@ -308,7 +406,7 @@ def _verdict(
         f"of {si(whole_s, 's')} ({percent(first.share or 0.0)} less)."
     )
     return Verdict(
-        f"{_cause(run, first, bars, step_s, uses_gpu=uses_gpu)}. {fixed}",
+        f"{engine}{_cause(run, first, bars, step_s, uses_gpu=uses_gpu)}. {fixed}",
         first.kind,
         first.true_saving_s,
         first.rank if first.kind in _OF_RANKS else None,
@@ -359,7 +457,7 @@ def _limit(
     largest: Part = max(_LIMITS, key=lambda name: share[rank][name])
     named = part or largest
     of = f" of rank {rank}" if part is not None and len(bars) > 1 else ""
-    words = _LIMITS if uses_gpu else _WITHOUT_GPU
+    words = _SERVED if run.serving else _LIMITS if uses_gpu else _WITHOUT_GPU
     said = words[named].format(share=percent(share[rank][named]), of=of)
     return named, said if part is not None else said + _mostly(run, named)
 
@@ -463,9 +561,22 @@ def _launches(run: RunAnalysis) -> Iterator[int]:
             yield sum(int((trace.api.name == code).sum()) for code in codes)
 
 
+def _without_floor(run: RunAnalysis) -> str:
+    """Say what the least time of an engine's steps needs."""
+    if run.machine is None:
+        return "The floor is not known: give the GPU by --machine"
+    if run.serving[0].hidden > _COUNTED:
+        return "CUDA graphs hide the floor: give --shapes CAPTURE, or --decoder MODEL"
+    return "The floor is not known: record sizes (record_shapes), or give --decoder MODEL"
+
+
 def _caveats(run: RunAnalysis, *, uses_gpu: bool) -> Iterator[str]:
     """What to know of the numbers, what matters most first."""
     steps, count = run.steps, run.batch.count
+    if run.serving and run.serving[0].floor_s is None:
+        yield _without_floor(run)
+    elif run.serving and run.serving[0].hidden > _COUNTED:
+        yield "CUDA graphs hide the operators: --shapes CAPTURE shows which lose most"
     if steps is not None and len(steps.candidates) > 1 and steps.candidates[0].score < _SURE:
         yield (
             f"What a step is, is not sure ({percent(steps.candidates[0].score)}): "
@@ -475,7 +586,8 @@ def _caveats(run: RunAnalysis, *, uses_gpu: bool) -> Iterator[str]:
         yield f"{percent(steps.unattributed)} of the GPU's time is outside the steps"
     if count < _FEW:
         yield f"Only {count} step{'s' * (count != 1)} recorded: no interval; record more"
-    if uses_gpu and not run.workload.ranges and not (run.work and run.work.modelled):
+    sized = bool(run.workload.ranges or run.serving or (run.work and run.work.modelled))
+    if uses_gpu and not sized:
         torch = any(trace.recorder == TORCH_PROFILER for trace in run.traces)
         flag = "record_shapes=True" if torch else "--pytorch=autograd-shapes-nvtx"
         if run.program.name in ("pytorch", "steps"):

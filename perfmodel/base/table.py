@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice, repeat, zip_longest
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
@@ -58,6 +58,8 @@ class Column:
     of : str or callable, optional
         Where `Table.of` finds the value: an attribute, which may be dotted (None where one on the
         way is), or a function of the row's object; the attribute called `key` by default.
+    names : mapping of str to str
+        What a reader sees in place of some texts; CSV, JSON and data frames have the texts.
     """
 
     key: str
@@ -68,6 +70,7 @@ class Column:
     digits: int | None = None
     wrap: bool = True
     of: str | Callable[[Any], object] = ""
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def alignment(self) -> Align:
@@ -86,7 +89,7 @@ class Column:
         if value is None:
             return MISSING
         if self.kind == "text" or not isinstance(value, (int, float)):
-            return printable(str(value))
+            return printable(self.names.get(str(value), str(value)))
         if self.kind == "si":
             return si(value, self.unit, 3 if self.digits is None else self.digits)
         if self.kind == "more" and value >= 1:
@@ -507,9 +510,7 @@ def _lines(text: str, column: Column, width: int) -> list[str]:
     """The lines of a cell, aligned in `width` terminal cells."""
     if _cells(text) > width:
         if column.kind == "text" and not column.wrap:
-            from rich.cells import set_cell_size
-
-            return [set_cell_size(text, width - 1) + "…"]
+            return [cut_cells(text, width)]
         lines = _wrapped(text, width)
     else:
         lines = [text]
@@ -518,6 +519,15 @@ def _lines(text: str, column: Column, width: int) -> list[str]:
     share = 1 if column.alignment == "right" else 2
     stripped = [line.rstrip() for line in lines]
     return [" " * ((width - _cells(line)) // share) + line for line in stripped]
+
+
+def cut_cells(text: str, width: int) -> str:
+    """End a text that takes more than `width` cells of a terminal in '…'."""
+    if _cells(text) <= width:
+        return text
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, width - 1) + "…"
 
 
 def _wrapped(text: str, width: int) -> list[str]:

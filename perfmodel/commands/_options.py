@@ -226,7 +226,8 @@ class Out(click.Path):
         kind = kind_of(value)
         known = kind in self.own or (self._result and kind in RESULTS)
         folder = self._result and (not kind or Path(value).is_dir())
-        if not known and "" not in self.own and not folder:
+        drawn = kind in PICTURES  # no folder is called so
+        if not known and not folder and (drawn or "" not in self.own):
             self.fail(f"expected {self.words}; got {Path(value).name!r}", param, ctx)
         if kind == "-" and not known:
             self.fail("expected a file or a folder; got -; take --format without -o", param, ctx)
@@ -365,8 +366,21 @@ MODEL = click.option(
     help="A model of perfmodel calibrate; without it, savings are bounds by the report alone.",
 )  # fmt: skip
 _COUNT: Final = click.IntRange(1)
-DTYPES: Final = click.Choice(["float16", "bfloat16", "float32", "float64"])
-OPERATOR_DTYPES: Final = click.Choice(["float8", *DTYPES.choices, "tf32"])
+_SHORT: Final = {
+    "bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64",
+    "fp8": "float8",
+}  # fmt: skip
+
+
+class _Dtype(click.Choice[str]):
+    """A data type by its name, or as short as people call it."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        return super().convert(_SHORT.get(value, value), param, ctx)
+
+
+DTYPES: Final = _Dtype(["float16", "bfloat16", "float32", "float64"])
+OPERATOR_DTYPES: Final = _Dtype(["float8", *DTYPES.choices, "tf32"])
 
 
 class _Special(click.Option):
@@ -473,6 +487,9 @@ operators = together(
                  "that a causal mask hides."),
     click.option("--counters", type=COUNTERS, help="Nsight Compute's table of the same PyTorch "
                  "program, with its operators' ranges."),
+    click.option("--decoder", metavar="NAME|config.json",
+                 help="Language model that an engine serves, such as qwen3-8b, for the least time "
+                 "of its steps where no operators' sizes are recorded."),
 )  # fmt: skip
 batches = together(BATCH_RANGE, LEVEL, WARMUP, ATTRIBUTE)
 MACHINE = machine("Ceilings: a name, such as h200, or a file of perfmodel machine measure.")
@@ -532,6 +549,7 @@ def engine_of(options: dict[str, Any]) -> Engine:
 def chosen(options: dict[str, Any]) -> Options:
     """Return the analysis options of a command; missing ones have their default."""
     from perfmodel.programs.program import Options
+    from perfmodel.workloads.decoder import decoder
     from perfmodel.workloads.spec import load
 
     file, layers = options.get("workload"), None
@@ -551,6 +569,7 @@ def chosen(options: dict[str, Any]) -> Options:
         shapes=options.get("shapes"),
         causal=options.get("attention") == "causal",
         counters=options.get("counters"),
+        decoder=decoder(served) if (served := options.get("decoder")) else None,
         machine=machine_of(options.get("machine"))[0],
         host_names=bool(options.get("host_names")),
     )

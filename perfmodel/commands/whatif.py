@@ -44,7 +44,7 @@ def whatif(
     from perfmodel.models.model import load
     from perfmodel.programs import program_named
     from perfmodel.programs.identify import read_mark
-    from perfmodel.render.whatif import graph_result, picture, result
+    from perfmodel.render.whatif import graph_picture, graph_result, picture, result
 
     model = None if path is None else load(path)
     chosen = _options.chosen(options)
@@ -57,7 +57,8 @@ def whatif(
     by_mark = any(one is not None and one.by_mark for one in models)
     if model is None and not (by_mark and any(read_mark(one.trace) for one in timed)):
         names = [name.strip() for name in together.split(",") if name.strip()]
-        emit(graph_result(graph_changes(timed, chosen, names)), fmt, out)
+        found = graph_changes(timed, chosen, names)
+        emit(graph_result(found), fmt, out, picture=lambda: graph_picture(found))
         return
     if together:
         raise ModelError(

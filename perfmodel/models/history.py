@@ -94,12 +94,15 @@ def noise_of(logs: Floats) -> float:
     return max(found, _LEAST_SD) * (1 + _UNKNOWN / n)
 
 
-def change_points(seconds: Sequence[float], least: float = 0.0) -> tuple[Change, ...]:
+def change_points(
+    seconds: Sequence[float], least: float = 0.0, together: int = 1
+) -> tuple[Change, ...]:
     """Find the commits from which on a time is another one.
 
     The levels theta and their changes are those that minimize
 
-        sum over commits of min(((log x_t - theta_t) / s)^2, 3^2) + 18 times the number of changes
+        sum over commits of min(((log x_t - theta_t) / s)^2, 3^2)
+            + (18 + 2 log `together`) times the number of changes
 
     over all levels and all places: the loss is bounded, so that single outliers are no changes.
     The minimum over all levels of a grid is carried from commit to commit, where a level stays or,
@@ -113,6 +116,8 @@ def change_points(seconds: Sequence[float], least: float = 0.0) -> tuple[Change,
         One positive time a commit, in their order.
     least : float
         Smaller relative changes do not count: 0.01 is 1 %.
+    together : int
+        Series that are looked at for the same change: with many, one of them jumps by chance.
 
     Returns
     -------
@@ -127,7 +132,7 @@ def change_points(seconds: Sequence[float], least: float = 0.0) -> tuple[Change,
     count = math.ceil((float(np.ptp(logs))) / (s * _SPACING)) + 1
     levels = np.linspace(logs.min(), logs.max(), min(count, _MOST_LEVELS))
     loss = np.minimum(((logs[:, None] - levels) / s) ** 2, _BOUND**2)
-    at = _segments(loss)
+    at = _segments(loss, PENALTY + 2 * math.log(together))
     while len(at) > 2:  # the smallest change goes first: what it divided is one level again
         middles = [float(np.median(times[a:b])) for a, b in itertools.pairwise(at)]
         sizes = np.abs(np.diff(np.log(middles)))
@@ -142,16 +147,16 @@ def change_points(seconds: Sequence[float], least: float = 0.0) -> tuple[Change,
     return tuple(found)
 
 
-def _segments(loss: Floats) -> list[int]:
+def _segments(loss: Floats, penalty: float) -> list[int]:
     """Return where the levels of least cost begin, and the number of commits."""
     n, count = loss.shape
     came: Int64 = np.full((n, count), -1)
     cost = loss[0]
     for t in range(1, n):
         best = int(cost.argmin())
-        changed = cost[best] + PENALTY < cost
+        changed = cost[best] + penalty < cost
         came[t][changed] = best
-        cost = np.minimum(cost, cost[best] + PENALTY) + loss[t]
+        cost = np.minimum(cost, cost[best] + penalty) + loss[t]
     level, at = int(cost.argmin()), [n]
     for t in range(n - 1, 0, -1):
         if came[t, level] >= 0:
@@ -168,17 +173,21 @@ def _places(loss: Floats, best: int) -> tuple[int, int]:
     return int(near[0]), int(near[-1])
 
 
-def newly_found(seconds: Sequence[float], least: float, near: int = 3) -> tuple[Change, ...]:
+def newly_found(
+    seconds: Sequence[float], least: float, near: int = 3, together: int = 1
+) -> tuple[Change, ...]:
     """Return the changes that the last commit reveals: those that are not found without it.
 
     Parameters
     ----------
-    seconds, least
+    seconds, least, together
         As `change_points`.
     near : int
         Commits by which a change may have moved.
     """
-    known = [one.at for one in change_points(seconds[:-1], least)]
+    known = [one.at for one in change_points(seconds[:-1], least, together)]
     return tuple(
-        one for one in change_points(seconds, least) if all(abs(one.at - at) > near for at in known)
+        one
+        for one in change_points(seconds, least, together)
+        if all(abs(one.at - at) > near for at in known)
     )

@@ -21,6 +21,9 @@ ENOUGH: Final = 3
 FEWEST_PIECES: Final = 5
 """Pieces of the host's time whose median says how fast it was: a change of one or two leaves it."""
 
+_AS_RUNS: Final = 10.0
+"""Runs that say that all pieces follow the host alike; 10 and 30 find equally many changes."""
+
 HOST_LIMITED: Final = 0.2
 """Share of a step: where the GPU idles less, hosts that differ by 13 % move it by less than 3 %."""
 
@@ -157,6 +160,46 @@ def host_speeds(pieces: Sequence[Mapping[str, float]], without: str | None = Non
         below = np.cumsum(weight[order]) - weight[order] / 2
         found.append(float(np.interp(0.5, below, off[order])))
     return np.array(found)
+
+
+def beside_host(pieces: Sequence[Mapping[str, float]]) -> dict[str, Floats]:
+    """Take out of each piece of several runs what the others say of the host that ran it.
+
+    The others say how fast the host was (`host_speeds`), and some follow it more than others:
+    copies of pinned memory less, launches more. So of the logarithms x_k of piece k,
+
+        r_k = x_k - c_k - sum over j of b_j x_j,
+
+    c_k being the speed by all others, and b the least squares of the differences between successive
+    runs, which a change of the program moves once only, drawn to 0 as by `_AS_RUNS` more runs.
+    Source: ridge regression, A. E. Hoerl, R. W. Kennard, Technometrics 12, 55-67 (1970).
+
+    Parameters
+    ----------
+    pieces : sequence of mapping of str to float
+        Seconds of the host in a median step by piece, one mapping a run, in the order of the runs.
+
+    Returns
+    -------
+    dict of str to array, shape (runs,)
+        Seconds of a piece on a usual host; empty where fewer than `FEWEST_PIECES` are in all runs.
+    """
+    names = [n for n in pieces[0] if all(one.get(n, 0.0) > 0 for one in pieces)]
+    if len(names) < FEWEST_PIECES or len(pieces) < ENOUGH:
+        return {}
+    logs = np.log([[one[n] for n in names] for one in pieces])
+    usual = logs.mean(axis=0)
+    found = {}
+    for k, name in enumerate(names):
+        speed = host_speeds(pieces, without=name)
+        assert speed is not None  # as many pieces as were counted
+        own, others = logs[:, k] - speed, np.delete(logs - usual, k, axis=1)
+        apart = np.diff(others, axis=0)
+        square = apart.T @ apart
+        drawn = _AS_RUNS * float(np.mean(np.diag(square))) / len(apart) + _LEAST_S
+        follow = np.linalg.solve(square + drawn * np.eye(len(square)), apart.T @ np.diff(own))
+        found[name] = np.exp(own - others @ follow)
+    return found
 
 
 @cache

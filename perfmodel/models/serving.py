@@ -152,7 +152,7 @@ def forward_pass(model: Decoder, batch: Batch, machine: Machine, layout: Layout)
     rest = model.flops(batch) - sum(model.part_flops(part, batch) for part in model.parts())
     held = sum(part.bytes / share(part) for part in model.parts())
     held += batch.cached * model.kv_bytes_per_token(_ITEM_BYTES) / over
-    sent = _exchanged(model, batch, layout)
+    sent = exchanged_bytes(model, batch, layout)
     link = link_bytes_per_s(machine)
     exchange_s = 0.0 if not sent else sent / link if link else None
     return Pass(
@@ -160,8 +160,8 @@ def forward_pass(model: Decoder, batch: Batch, machine: Machine, layout: Layout)
     )
 
 
-def _exchanged(model: Decoder, batch: Batch, layout: Layout) -> float:
-    """Bytes that each GPU sends in a pass."""
+def exchanged_bytes(model: Decoder, batch: Batch, layout: Layout) -> float:
+    """Return the bytes that each GPU sends in a pass, at least."""
     t, e = layout.tensor, layout.experts
     tensor = batch.tokens * model.hidden * _ITEM_BYTES
     routed = (model.layers - model.dense_layers) if model.experts and e > 1 else 0

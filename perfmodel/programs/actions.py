@@ -15,6 +15,7 @@ ADVICE: Final[Mapping[str, str]] = {
     "wait_less": "read results later or less often, so that the host does not wait in {call}",
     "allocate_less": "allocate GPU memory once and reuse it",
     "compute_less": "do the host's work{where} beside the GPU's: in another thread, a step ahead",
+    "prepare_ahead": "prepare the next step on the host while the GPU computes this one",
     "sleep_less": "remove the sleep{where}: the thread is in {call}",
     "wait_for_others": "find out which thread or process the host waits for{where}: it is in "
     "{call}",

@@ -153,6 +153,11 @@ class ServingFact:
         `exchange_s` is None where the link or the bytes are not known.
     experts_s : tuple of float
     experts_late_s : float
+    replayed, hidden : float
+        Share of the kernels' time that CUDA graphs replay, and of that without operators.
+    model : str
+    wide_bytes : float
+        Matrices of 16 bits that are read, by the configuration of `model`; 0 if operators say it.
     """
 
     phase: str
@@ -171,6 +176,10 @@ class ServingFact:
     experts_late_s: float = 0.0
     read_bytes: float = 0.0
     read_s: float = 0.0
+    replayed: float = 0.0
+    hidden: float = 0.0
+    model: str = ""
+    wide_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

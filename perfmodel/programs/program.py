@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from perfmodel.timing.operator_times import OperatorTimes
     from perfmodel.timing.run import Run
     from perfmodel.timing.step_report import StepReport
+    from perfmodel.workloads.decoder import Decoder
     from perfmodel.workloads.work import Workload
 
 StepClock = Literal["host", "gpu"]
@@ -65,6 +66,8 @@ class Options:
         Table of Nsight Compute of the same program, with the ranges of its operators.
     layers : LayeredStep or None
         Network whose layers count a step, in place of the operators' sizes.
+    decoder : Decoder or None
+        The language model that an engine serves.
     machine : Machine or None
         Ceilings in place of those of the datasheet of the GPU in the report.
     host_names : bool
@@ -84,6 +87,7 @@ class Options:
     causal: bool = False
     counters: Path | None = None
     layers: LayeredStep | None = None
+    decoder: Decoder | None = None
     machine: Machine | None = None
     host_names: bool = False
 

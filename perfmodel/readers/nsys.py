@@ -299,14 +299,16 @@ def _replayed(column: Mapping[str, Int64], nodes: Nodes | None) -> Int32:
     return nodes.of(column["globalPid"], column["graphNodeId"])
 
 
-def _single(db: Database, ids: Ids, strings: Sequence[str]) -> dict[str, int]:
-    """Find the kernels that are launched with one block, or one thread, for most of their time.
+def _grids(
+    db: Database, ids: Ids, strings: Sequence[str]
+) -> tuple[dict[str, int], dict[str, float]]:
+    """Find the kernels of one block or thread for most of their time, and all kernels' threads.
 
     The launches that are read at once stand for all: programs repeat them.
     """
     table = OP_TABLES[0][1]
     if not {"demangledName", *_SHAPE} <= {*db.columns(table)}:
-        return {}
+        return {}, {}
     columns = ["demangledName", *_SHAPE]
     try:
         try:
@@ -314,9 +316,9 @@ def _single(db: Database, ids: Ids, strings: Sequence[str]) -> dict[str, int]:
         except Unsupported:
             found = db.read_events(table, columns, open_ends=False)
     except SchemaError:
-        return {}
+        return {}, {}
     if not found:
-        return {}
+        return {}, {}
     blocks, threads = (
         np.logical_and.reduce([found[name] == 1 for name in _SHAPE if name.startswith(of)])
         for of in ("grid", "block")
@@ -326,7 +328,12 @@ def _single(db: Database, ids: Ids, strings: Sequence[str]) -> dict[str, int]:
     times = [np.bincount(name, spent * mask) for mask in (1, blocks, blocks & threads)]
     one = 2 * times[1] > times[0]
     kinds = np.where(2 * times[2] > times[0], ONE_THREAD, ONE_BLOCK)
-    return {strings[i - 1]: int(kinds[i]) for i in np.flatnonzero(one).tolist() if i}
+    single = {strings[i - 1]: int(kinds[i]) for i in np.flatnonzero(one).tolist() if i}
+    known = np.logical_and.reduce([found[of] > 0 for of in _SHAPE]) & (name > 0)
+    each = np.prod([found[of][known].astype(float) for of in _SHAPE], axis=0)
+    count = np.bincount(name[known])
+    mean = np.bincount(name[known], each) / np.maximum(count, 1)
+    return single, {strings[i - 1]: float(mean[i]) for i in np.flatnonzero(count).tolist()}
 
 
 def _read_api(
@@ -400,6 +407,7 @@ def _assemble(
     ranges_of = (nvtx.ranges, nvtx.labels) if with_stacks else (rows(nvtx.ranges, slice(0)), ())
     frames = db.only_if(with_stacks)
     stacks = read_stacks(frames, known.thread, *ranges_of, python_marks=marked)
+    single, launch_threads = _grids(frames, ids, strings)
     if not any(t in db.tables for t in MPI_TABLES):
         mpi, strings = _mpi_from_nvtx(nvtx, mpi, strings)
     meta = {str(n): str(v) for t in META_TABLES for n, v in db.rows(t, ["name", "value"])}
@@ -438,7 +446,8 @@ def _assemble(
         asleep=_asleep(frames, known.thread),
         system_calls=_system_calls(frames, ids, strings, known.thread),
         all_to_all=_all_to_all(nvtx),
-        single=_single(frames, ids, strings),
+        single=single,
+        launch_threads=launch_threads,
         views=db.views & frozenset(_FACTS).union(*EVENT_TABLES.values()),
         graph_nodes=nodes.numbered(known.thread),
     )

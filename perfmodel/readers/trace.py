@@ -497,6 +497,8 @@ class Trace:
         Ranges that say that the kernels launched in them are an all-to-all; None without any.
     single : mapping of str to int
         `ONE_BLOCK` or `ONE_THREAD` by the names of kernels that are launched so.
+    launch_threads : mapping of str to float
+        Threads of a launch by the kernel's name, the mean over its launches.
     graph_nodes : GraphNodes
     asleep : Spells or None
         Times in which threads ran on no processor, by the system's scheduler; None where its
@@ -541,6 +543,7 @@ class Trace:
     stacks: Stacks = NO_STACKS
     all_to_all: Ranges | None = None
     single: Mapping[str, int] = field(default_factory=dict)
+    launch_threads: Mapping[str, float] = field(default_factory=dict)
     graph_nodes: GraphNodes = NO_GRAPH_NODES
     asleep: Spells | None = None
     system_calls: Spells | None = None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import perfmodel
 from perfmodel.analysis import sweeps
 from perfmodel.analysis.rows import own_roof
+from perfmodel.analysis.serving import usual_rows
 from perfmodel.analysis.verdict import Summary, Verdict
 from perfmodel.base.document import LEFT_OUT, pick, plain
 from perfmodel.models.roofline import Point
@@ -54,6 +55,7 @@ _SLOWEST: Final = 8
 _FIRST: Final = 5
 _LONGEST: Final = 300
 """Ranks, findings and letters of a warning in the brief document: 2,000 tokens hold them."""
+_PHASES: Final = 2
 
 
 @dataclass(frozen=True)
@@ -311,6 +313,22 @@ class BriefFinding:
 
 
 @dataclass(frozen=True)
+class BriefPhase:
+    """Steps of an engine of one phase, as in `serving.phases` of analysis.json."""
+
+    engine: str
+    phase: str
+    model: str
+    sequences: float
+    step_s: float
+    busy_s: float
+    floor_s: float | None
+    floor_by: str | None
+    ttft_s: float | None
+    tpot_s: float | None
+
+
+@dataclass(frozen=True)
 class BriefRun:
     """The first screen of a run.
 
@@ -326,12 +344,15 @@ class BriefRun:
         The first ones, at most five; `summary.findings` counts all.
     warnings : list of str
         The first ones, at most five, each cut to 300 letters.
+    serving : list of BriefPhase
+        Of an engine that serves a language model: the phases with most time, at most two.
     """
 
     label: str
     program: str
     gpus: list[str]
     steps: str
+    serving: list[BriefPhase]
     summary: Summary
     late: LateRank | None
     findings: list[BriefFinding]
@@ -373,6 +394,10 @@ def _brief(run: RunAnalysis) -> BriefRun:
         program=run.program.name,
         gpus=sorted({gpu.name for gpu in run.gpus}),
         steps=run.batch.label,
+        serving=[
+            BriefPhase(*(getattr(row, f.name) for f in fields(BriefPhase)))
+            for row in usual_rows(run.serving)[:_PHASES]
+        ],
         summary=replace(run.summary, bars=tuple(sorted(slowest, key=lambda bar: bar.rank))),
         late=run.late[0] if run.late else None,
         findings=[

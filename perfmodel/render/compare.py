@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import perfmodel
-from perfmodel.analysis.compare.compare import Comparison, Gate, Row, Side
+from perfmodel.analysis.compare.compare import Comparison, Gate, Row, Side, Unit, work_changed
 from perfmodel.analysis.compare.pairs import Pairs
 from perfmodel.analysis.compare.series import GPU_IDLE, GROUPS, Group
 from perfmodel.base.document import pick, plain
@@ -211,9 +211,19 @@ def _answer(c: Comparison) -> Iterator[str]:
             f"    with these reports, only changes above +{percent(c.detectable)} or "
             f"-{percent(down)} can be detected"
         )
+    if c.unit is not None:
+        yield _per(c.unit, batch)
     if c.gate is not None:
         yield from _gate(c.gate)
     for row in c.addressed:
+        if c.unit is not None:
+            before, after = row.before_s, row.after_s
+            yield (
+                f"Bottleneck addressed, by {_kind(row)}: {row.name}, per {c.unit.name} "
+                f"{si((before or 0.0) / c.unit.before, 's')} before, "
+                f"{si((after or 0.0) / c.unit.before, 's')} after"
+            )
+            continue
         yield (
             f"Bottleneck addressed, by {_kind(row)}: {row.name}, "
             f"{_share(row)} before{_gain(row, batch)}"
@@ -233,10 +243,26 @@ def _answer(c: Comparison) -> Iterator[str]:
             yield f"Idle time {word}, by cause: {causes}"
 
 
+def _per(unit: Unit, batch: Row) -> str:
+    """Say what a sample or token takes, where a step has not as many on the two sides."""
+    counts = f"{unit.before:,.0f} before, {unit.after:,.0f} after"
+    before, after = (batch.before_s or 0.0) / unit.before, (batch.after_s or 0.0) / unit.after
+    return (
+        f"Per {unit.name} ({counts}): {si(before, 's')} before, {si(after, 's')} after, ratio "
+        f"{after / before:.3f}"
+    )
+
+
 def _gate(gate: Gate) -> Iterator[str]:
-    allowed = f"{_percent(gate.limit)} slower" + " per sample" * gate.per_sample
+    allowed = f"{_percent(gate.limit)} slower" + (f" per {gate.per}" if gate.per else "")
     limits = f"ratio {gate.low:.3f} to {gate.high:.3f}, each limit with 95 %"
-    if gate.slower is None:
+    if gate.slower is None and gate.less is not None:
+        yield (
+            f"Gate: a step does {gate.less:.2f} times the work after, of an unknown number of "
+            f"samples, so that it is not known to be at most {allowed} ({limits}): compare runs of "
+            f"one size, or record operators' sizes"
+        )
+    elif gate.slower is None:
         yield (
             f"Gate: the noise is too large to tell whether a step is more than {allowed} "
             f"({limits}): give more runs a side"
@@ -351,6 +377,11 @@ def document(comparison: Comparison) -> dict[str, Any]:
             "detectable_faster": 1 - 1 / (1 + c.detectable),
         },
         "batch": _row(c.batch),
+        "work": [
+            {"name": name, "before": old, "after": new}
+            for name, old, new in work_changed(c.before, c.after)
+        ],
+        "per": c.unit and pick(c.unit, "name before after ratio"),
         "addressed": [_row(r) for r in c.addressed],
         "rows": [_row(r) for r in c.rows],
         "idle": [_row(r) for r in c.idle],
@@ -361,7 +392,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
             ],
         },
         "gate": c.gate and {
-            **pick(c.gate, "limit low high slower gpu host host_ratio per_sample"),
+            **pick(c.gate, "limit low high slower gpu host host_ratio per less"),
             **pick(c.gate, "without_recorder_s"),
             "rows": [_row(r) for r in c.gate.rows],
         },

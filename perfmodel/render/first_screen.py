@@ -2,78 +2,145 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, Literal
 
+from perfmodel.analysis.serving import usual_rows
+from perfmodel.base.escape import printable
+from perfmodel.base.table import cut_cells
 from perfmodel.base.units import percent, si
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import RunAnalysis
+    from perfmodel.analysis.serving import ServingRow
     from perfmodel.analysis.verdict import Fix, Part, RankBar, Summary
+    from perfmodel.programs.findings import Finding
 
 WIDTH: Final = 80
 LINES: Final = 24
+SECTIONS: Final = (
+    "idle", "kernels", "operators", "serving", "ranges", "ranks", "findings", "levels", "warnings",
+    "all",
+)  # fmt: skip
 _BARS: Final = 4
 """Ranks with a bar; of more the slowest and the fastest ones."""
-_LETTERS: Final[dict[Part, str]] = {
+LETTERS: Final[dict[Part, str]] = {
     "compute": "=", "communication": "c", "waiting": "~", "copies": "o", "idle": ".",
 }  # fmt: skip
 _NAMES: Final[dict[Part, str]] = {
     "compute": "compute", "communication": "communication", "waiting": "waits",
     "copies": "copies", "idle": "GPU idle",
 }  # fmt: skip
+_SHORT: Final[dict[Part, str]] = {
+    **_NAMES, "communication": "exposed", "idle": "idle",
+}  # fmt: skip
+"""Names of parts where there is little room."""
+_PROGRAMS: Final = {
+    "pytorch": "PyTorch", "jax": "JAX", "serving": "serving", "mlp": "MLP trainer",
+    "unknown": "",
+}  # fmt: skip
 _BAR: Final = 52
+_TITLE: Final = 41
+"""Letters of a finding's title in a line."""
+_VERDICT: Final = 5
+"""Lines of a verdict."""
+_PHASES: Final = 2
+"""Phases of an engine with a line."""
 _FASTER: Final = 1.05
-"""A bound that is nearer to the step says nothing."""
-_LESS: Final = ((3, 3), (3, 2), (3, 1), (2, 1), (1, 1), (0, 0))
-"""Findings and lines of advice that are tried until the screen has room."""
-SECTIONS: Final = (
-    "idle", "kernels", "operators", "serving", "ranges", "ranks", "findings", "levels", "warnings",
-    "all",
+"""A bound that is nearer to the step, or to the step with all fixes, says nothing."""
+_WORD: Final = _TITLE - len("1 ") - len("2 ")
+"""Letters of a word of a title."""
+_PLACE: Final = 40
+"""Letters of a rank and a range."""
+_MORE: Final = " …"
+_BEFORE_TOP: Final = len(" GPU time  ")
+_TOP: Final = 3
+"""Kinds of kernels that the line of the GPU's time names."""
+
+_CLAUSE: Final = re.compile(r"; (?![^()]*\))")
+"""Ends a clause, outside of parentheses."""
+
+_Kind = Literal["", "title", "verdict", "bar", "legend", "head", "fix", "action", "caveat", "more"]
+_Line = tuple[_Kind, str]
+_STYLES: Final[dict[_Kind, str]] = {
+    "title": "1", "head": "2", "fix": "1", "action": "32", "caveat": "33", "more": "2",
+}  # fmt: skip
+"""ANSI styles of whole lines."""
+_COLORS: Final = {"=": "34", "c": "35", "~": "33", "o": "36", ".": "31"}
+"""ANSI colours of a bar's letters: what a step loses is red and yellow."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Lines that each finding's evidence and advice may take, and what else is shown.
+
+    `top` is the line of the GPU's time, `gaps` are blank lines around the verdict,
+    and a second line of further findings.
+    """
+
+    evidence: tuple[int, ...]
+    action: tuple[int, ...]
+    top: bool = False
+    gaps: bool = True
+
+    @property
+    def fixes(self) -> int:
+        """Number of findings."""
+        return len(self.action)
+
+
+_FULL: Final = (
+    ((4, 2, 2), (5, 3, 3)), ((3, 1, 1), (5, 2, 2)), ((3, 1, 0), (4, 2, 1)), ((3, 0, 0), (3, 2, 1)),
 )  # fmt: skip
+_TIGHT: Final = (
+    ((3, 0, 0), (5, 2, 1)), ((3, 0, 0), (5, 2, 0)), ((3, 0), (5, 2)), ((2, 0), (5, 2)),
+    ((2, 0), (5, 0)), ((0, 0), (3, 2)), ((2,), (3,)), ((), (1,)), ((), ()),
+)  # fmt: skip
+_ROOMS: Final = (
+    *(_Room(evidence, action, top=True) for evidence, action in _FULL),
+    *(_Room(evidence, action, gaps=gaps) for evidence, action in _TIGHT for gaps in (True, False)),
+)
+"""What is tried in turn until the screen has room."""
 
 
-_OFFERED: Final = tuple(name for name in SECTIONS if name not in ("serving", "ranges"))
+def screen(
+    run: RunAnalysis, sections: Sequence[str] = SECTIONS, *, color: bool = False
+) -> list[str]:
+    """Return the lines, at most `LINES` of `WIDTH` letters; long texts are cut.
 
-
-def screen(run: RunAnalysis) -> list[str]:
-    """Return the lines, at most `LINES` of `WIDTH` letters; long advice is cut."""
+    Parameters
+    ----------
+    run : RunAnalysis
+    sections : sequence of str
+        Those of `SECTIONS` that this run has.
+    color : bool
+        Whether lines may have ANSI styles.
+    """
     said = run.summary
-    drawn = (list(_lines(run, said, fixes, lines)) for fixes, lines in _LESS)
-    return next((lines for lines in drawn if len(lines) <= LINES), [])
+    drawn = (list(_lines(run, said, room, sections)) for room in _ROOMS)
+    chosen = next((lines for lines in drawn if len(lines) <= LINES), [])
+    plain = ((kind, cut_cells(printable(line), WIDTH)) for kind, line in chosen)
+    return [_styled(kind, line) if color else line for kind, line in plain]
 
 
-def _lines(run: RunAnalysis, said: Summary, fixes: int, of_action: int) -> Iterator[str]:
-    program = f" · {run.program.name}" if run.program.name != "unknown" else ""
-    yield _cut(f"{run.label}{program} · {_where(run)} · {_steps(said)}")
-    yield _cut(step_line(said))
-    yield ""
-    yield from _wrapped(" VERDICT  ", said.verdict.text)
-    if said.bars:
-        yield ""
-        yield from _bars(said)
-    if said.fixes:
-        yield ""
-        after = any(fix.after_previous_s is not None for fix in said.fixes[1:fixes])
-        yield f" {'FIX':<50} {'saves':>9}  {'step with all' if after else 'step then':>13}"
-        for i, fix in enumerate(said.fixes[:fixes], 1):
-            yield from _fix(i, fix, of_action)
-    shared = any(fix.step_s and fix.step_s < (said.bound_s or 0.0) for fix in said.fixes)
-    if said.bound_s is not None and said.step_s > _FASTER * said.bound_s and not shared:
-        faster = said.step_s / said.bound_s
-        yield _cut(
-            f" Limit: without idle time and waiting a step takes {si(said.bound_s, 's')}, "
-            f"{faster:.1f}x faster"
-        )
-    if said.mfu is not None:
-        yield f" MFU {percent(said.mfu, 1)}"
-    for one in said.caveats:
-        yield _cut(f" ! {one}")
-    yield f"More: --section {'|'.join(_OFFERED)}"
-    if run.warnings or said.findings > len(said.fixes):
-        counts = ((said.findings, "finding"), (len(run.warnings), "warning"))
-        yield "      " + ", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counts if n)
+def _served(row: ServingRow) -> str:
+    """Say the time of an engine's step beside what the GPU alone and its floor allow."""
+    whose, scale = "TTFT" if row.phase == "prefill" else "step", 1.0
+    if row.phase == "decode" and row.tpot_s is not None:
+        whose, scale = "TPOT", row.tpot_s / row.step_s
+        if row.generation_tokens > row.generations:  # if all guessed tokens are accepted
+            whose += " at least"
+    parts = [
+        f"{whose} {si(scale * row.step_s, 's')}",
+        f"busy {si(scale * row.busy_s, 's')}",
+        *([f"floor {si(scale * row.floor_s, 's')}"] if row.floor_s else []),
+        f"{si(row.tokens_per_s, '')} tokens/s",
+    ]
+    return f" {row.phase:<8} {' · '.join(parts)}"
 
 
 def brief(run: RunAnalysis) -> str:
@@ -93,45 +160,97 @@ def step_line(said: Summary) -> str:
     return line
 
 
-def _where(run: RunAnalysis) -> str:
+def _lines(
+    run: RunAnalysis, said: Summary, room: _Room, sections: Sequence[str]
+) -> Iterator[_Line]:
+    yield "title", " · ".join(filter(None, (run.label, *where(run, said))))
+    yield "", step_line(said)
+    gap: list[_Line] = [("", "")] * room.gaps
+    yield from gap
+    yield from _wrapped(" VERDICT  ", said.verdict.text)
+    if said.bars:
+        yield from gap
+        yield from _bars(said)
+    yield from (("", _served(row)) for row in usual_rows(run.serving)[:_PHASES])
+    if room.top and (top := _top(run)):
+        yield "", f" GPU time  {top}"
+    if said.fixes:
+        yield "", ""
+        yield "head", f" {'FIX':<{_TITLE}} {'saves':>8} {'share':>6} {'step then':>10}  certainty"
+        for i, fix in enumerate(said.fixes[: room.fixes]):
+            yield from _fix(i, fix, run.findings[i], room)
+    reached_s = min((fix.step_s for fix in said.fixes if fix.step_s), default=said.step_s)
+    if said.bound_s is not None and reached_s > _FASTER * said.bound_s:
+        limit = f"without idle time and waiting a step takes {si(said.bound_s, 's')}"
+        yield "", f" Limit: {limit}, {said.step_s / said.bound_s:.1f}x faster"
+    if said.mfu is not None and run.work is not None and run.work.mfu is not None:
+        from perfmodel.render.operators import peak_of
+
+        mfu = run.work.mfu
+        busy = percent(mfu.of_busy, 1)
+        yield "", f" MFU {percent(mfu.of_step, 1)} of {peak_of(mfu)}; {busy} while it computes"
+    yield from (("caveat", f" ! {one}") for one in said.caveats)
+    yield from _more(run, room, sections)
+
+
+def where(run: RunAnalysis, said: Summary) -> Iterator[str]:
+    """Program, place and number of steps."""
+    model = next((row.model for row in run.serving if row.model), "")
+    yield " ".join(filter(None, (_PROGRAMS.get(run.program.name, run.program.name), model)))
     ranks = f"{len(run.ranks)} rank{'s' * (len(run.ranks) != 1)}"
     used = {row.gpu for row in run.ranks if row.gpu is not None}
     names = sorted({gpu.name for gpu in run.gpus if gpu.id in used or len(run.gpus) == 1})
-    if not used:
-        return f"{ranks}, no GPU"
-    return f"{ranks}, {', '.join(names) or 'GPU'}"
+    yield f"{ranks}, {', '.join(names) or 'GPU'}" if used else f"{ranks}, no GPU"
+    yield f"{said.steps} step{'s' * (said.steps != 1)}"
 
 
-def _steps(said: Summary) -> str:
-    return f"{said.steps} step{'s' * (said.steps != 1)}"
-
-
-def _bars(said: Summary) -> Iterator[str]:
-    shown = list(said.bars)
-    if len(shown) > _BARS:
-        by_time = sorted(shown, key=lambda bar: -bar.step_s)
-        kept = [*by_time[: _BARS // 2], *by_time[-_BARS // 2 :]]
-        shown = sorted(kept, key=lambda bar: bar.rank)
+def _bars(said: Summary) -> Iterator[_Line]:
+    shown = shown_bars(said, _BARS)
     longest = max(bar.step_s for bar in shown)
     for bar in shown:
-        yield f" rank {bar.rank:<3} |{_bar(bar, longest):<{_BAR}}| {si(bar.step_s, 's')}"
-    used = [part for part in _LETTERS if any(bar.part_s(part) > 0 for bar in shown)]
-    legend = "   ".join(f"{_LETTERS[part]} {_name(said, part)}" for part in used)
-    yield _cut(f"           {legend}")
+        yield "bar", f" rank {bar.rank:<3} |{_bar(bar, longest):<{_BAR}}| {si(bar.step_s, 's')}"
+    yield "legend", _legend(said, shown)
     if len(said.bars) > len(shown):
-        yield f"          {len(said.bars) - len(shown)} more ranks: --section ranks"
+        yield "", f"          {len(said.bars) - len(shown)} more ranks: --section ranks"
 
 
-def _name(said: Summary, part: Part) -> str:
-    if said.uses_gpu:
-        return _NAMES[part]
-    return {"compute": "outside MPI", "communication": "MPI"}.get(part, _NAMES[part])
+def shown_bars(said: Summary, most: int) -> list[RankBar]:
+    """Return the bars of all ranks, or of the slowest and the fastest ones, by rank."""
+    if len(said.bars) <= most:
+        return list(said.bars)
+    by_time = sorted(said.bars, key=lambda bar: -bar.step_s)
+    kept = [*by_time[: most // 2], *by_time[-most // 2 :]]
+    return sorted(kept, key=lambda bar: bar.rank)
+
+
+def _legend(said: Summary, shown: Sequence[RankBar]) -> str:
+    """Letters, names and shares of the parts; of several ranks the least and the largest share."""
+    longest = max(bar.step_s for bar in shown)
+    drawn = set("".join(_bar(bar, longest) for bar in shown))
+    parts = [part for part, letter in LETTERS.items() if letter in drawn]
+    for indent, gap, names in ((11, 3, names_of(said)), (11, 2, names_of(said)), (1, 2, _SHORT)):
+        texts = (f"{LETTERS[part]} {names[part]} {shares(said, part)}" for part in parts)
+        if len(line := " " * indent + (" " * gap).join(texts)) <= WIDTH:
+            return line
+    return "           " + "   ".join(f"{LETTERS[p]} {names_of(said)[p]}" for p in parts)
+
+
+def shares(said: Summary, part: Part) -> str:
+    """Share of a part in a step, from the least of any rank to the largest."""
+    shares = [bar.part_s(part) / bar.step_s for bar in said.bars]
+    low, high = (percent(share) for share in (min(shares), max(shares)))
+    return high if low == high else f"{low.removesuffix(' %')}–{high}"
+
+
+def names_of(said: Summary) -> dict[Part, str]:
+    """Names of the parts of a step; without a GPU all but MPI is outside of it."""
+    return _NAMES if said.uses_gpu else {**_NAMES, "compute": "outside MPI", "communication": "MPI"}
 
 
 def _bar(bar: RankBar, longest: float) -> str:
     """Letters of a bar: ends of parts are rounded, so that they add up."""
     letters, at, done = [], 0.0, 0
-    for part, letter in _LETTERS.items():
+    for part, letter in LETTERS.items():
         at += bar.part_s(part)
         end = round(_BAR * at / longest)
         letters.append(letter * (end - done))
@@ -139,25 +258,119 @@ def _bar(bar: RankBar, longest: float) -> str:
     return "".join(letters)
 
 
-def _fix(number: int, fix: Fix, of_action: int) -> Iterator[str]:
+def _top(run: RunAnalysis) -> str:
+    """What takes most of the GPU's time, and what share of their ceiling products reach."""
+    kinds = run.steps.categories if run.steps else ()
+    said = ", ".join(f"{kind.category} {percent(kind.share)}" for kind in kinds[:_TOP])
+    rated = [
+        (row.gpu_s, row.of_ceiling)
+        for row in (run.work.operators if run.work else ())
+        if row.flops and row.of_ceiling is not None
+    ]
+    if said and sum(seconds for seconds, _ in rated) > 0:
+        reached = sum(s * share for s, share in rated) / sum(s for s, _ in rated)
+        more = f"; products at {percent(reached)} of their ceiling"
+        said += more if len(said) + len(more) + _BEFORE_TOP <= WIDTH else ""
+    return said
+
+
+def _fix(at: int, fix: Fix, one: Finding, room: _Room) -> Iterator[_Line]:
     saves = si(fix.saving_s, "s") if fix.saving_s is not None else "unknown"
-    then = si(fix.step_s, "s") if fix.step_s is not None else ""
-    first, *others = textwrap.wrap(f"{number} {fix.title}", 50, subsequent_indent="  ")
-    yield f" {first:<50} {saves:>9}  {then:>13}".rstrip()
-    yield from (f" {line}" for line in others[:1])
-    if fix.line:
-        yield _cut(f"   at {fix.line}")
-    advice = textwrap.wrap(
-        fix.action, WIDTH - 6, max_lines=of_action, placeholder=" …", break_long_words=True
+    share = percent(fix.share) if fix.share is not None and fix.saving_s is not None else ""
+    ordered = at == 0 or fix.after_previous_s is not None
+    then = si(fix.step_s, "s") if fix.step_s is not None and ordered else ""
+    title = f"{at + 1} {fix.title}"
+    first, *others = _titled(title)
+    yield "fix", f" {first:<{_TITLE}} {saves:>8} {share:>6} {then:>10}  {fix.certainty}".rstrip()
+    yield from (("fix", f" {line}") for line in others[:1])
+    at_line = place(fix, one, WIDTH - 4)
+    known = f"{at_line} · {one.evidence}" if at_line else one.evidence
+    most = room.evidence[at] if at < len(room.evidence) else 0
+    evidence = _clauses(known, WIDTH - 4, most) if most else []
+    if len(evidence) == 1 and evidence[0].endswith(_MORE):  # it says too little
+        evidence = []
+    if not evidence and at_line:
+        evidence = [at_line]
+    yield from (("", f"   {line}") for line in evidence)
+    advice = _clauses(fix.action, WIDTH - 6, room.action[at])
+    if len(advice) == 1 and advice[0].endswith(_MORE):
+        advice = []
+    for i, line in enumerate(advice):
+        yield "action", f"   {'->' if i == 0 else '  '} {line}"
+
+
+def _titled(title: str) -> list[str]:
+    """At most two lines of a title; a name that is too long ends in '…'."""
+    words = (word if len(word) < _WORD else f"{word[: _WORD - 1]}…" for word in title.split())
+    return textwrap.wrap(" ".join(words), _TITLE, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def place(fix: Fix, one: Finding, width: int | None = None) -> str:
+    """Rank, range and line of a finding, as far as they are known, in so many letters."""
+    rank = f"rank {one.rank}" if one.rank is not None and fix.range else ""
+    inside = f"in {fix.range!r}" if fix.range else ""
+    found, line = " ".join(filter(None, (rank, inside))), fix.line or ""
+    if width is not None:
+        found = found[:_PLACE]
+        left = width - len(found) - len(", ")
+        if len(line) > left:  # the file's name is at the end
+            line = f"…{line[len(line) - left + 1 :]}"
+    return ", ".join(filter(None, (found, line)))
+
+
+def _clauses(text: str, width: int, most: int) -> list[str]:
+    """Wrap the beginning of a text: clauses between semicolons, as many as there is room for."""
+    if most == 0:
+        return []
+    clauses = _CLAUSE.split(text)
+    for count in range(len(clauses), 0, -1):
+        lines = textwrap.wrap("; ".join(clauses[:count]), width, break_on_hyphens=False)
+        if len(lines) <= most:
+            return lines
+    return textwrap.wrap(
+        clauses[0], width, max_lines=most, placeholder=_MORE, break_on_hyphens=False
     )
-    yield from (f"   {'->' if i == 0 else '  '} {line}" for i, line in enumerate(advice))
 
 
-def _wrapped(head: str, text: str) -> Iterator[str]:
+def _more(run: RunAnalysis, room: _Room, sections: Sequence[str]) -> Iterator[_Line]:
+    """The sections, the titles of further findings, and how many warnings there are."""
+    offered = [name for name in SECTIONS if name in (*sections, "all") and name != "warnings"]
+    yield "more", f"More: --section {'|'.join(offered)}"
+    others = [
+        f"{one.title}{f' ({percent(one.share)})' if one.share and one.saving else ''}"
+        for one in run.findings[room.fixes :]
+    ]
+    also = textwrap.wrap(
+        f"Also: {'; '.join(others)}", WIDTH, max_lines=1 + room.gaps, placeholder=_MORE,
+        subsequent_indent="      ", break_on_hyphens=False,
+    ) if others else []  # fmt: skip
+    yield from (("more", line) for line in also)
+    if warnings := len(run.warnings):
+        yield "more", f"      {warnings} warning{'s' * (warnings != 1)}: --section warnings"
+
+
+def _wrapped(head: str, text: str) -> Iterator[_Line]:
     blank = " " * len(head)
-    lines = textwrap.wrap(text, WIDTH - len(head))[:4]
-    yield from ((head if i == 0 else blank) + line for i, line in enumerate(lines))
+    lines = textwrap.wrap(text, WIDTH - len(head), max_lines=_VERDICT, placeholder=_MORE)
+    yield from (("verdict", (head if i == 0 else blank) + line) for i, line in enumerate(lines))
 
 
-def _cut(line: str) -> str:
-    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
+def _styled(kind: _Kind, line: str) -> str:
+    """A line with ANSI styles: letters of bars have the colour of their part."""
+    if kind == "bar":
+        head, bar, tail = line.split("|", 2)
+        runs = ((letter, "".join(run)) for letter, run in groupby(bar))
+        painted = "".join(_painted(text, _COLORS.get(letter, "")) for letter, text in runs)
+        return f"{head}|{painted}|{tail}"
+    if kind == "legend":
+        names = "|".join(map(re.escape, _COLORS))
+        return re.sub(
+            rf"(?<= )({names})(?= [a-zA-Z])", lambda m: _painted(m[1], _COLORS[m[1]]), line
+        )
+    if kind == "verdict":
+        return line.replace("VERDICT", _painted("VERDICT", "1;31"), 1)
+    return _painted(line, _STYLES.get(kind, ""))
+
+
+def _painted(text: str, style: str) -> str:
+    return f"\x1b[{style}m{text}\x1b[0m" if style and text.strip() else text

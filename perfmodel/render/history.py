@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 import perfmodel
-from perfmodel.analysis.history import HEADS, STEP, History, Shift, too_few
+from perfmodel.analysis.history import HEADS, STEADY, STEP, History, Shift, too_few
 from perfmodel.base.document import plain
 from perfmodel.base.kernels import kernel
 from perfmodel.base.table import Column, Table
@@ -35,6 +35,7 @@ COLUMNS: Final = (
     Column("before_s", "Before", "si", "s", of=lambda pair: pair[1].change.before),
     Column("after_s", "After", "si", "s", of=lambda pair: pair[1].change.after),
     Column("ratio", "Ratio", "float", digits=3, of=lambda pair: pair[1].change.ratio),
+    Column("of_step", "Of step", "percent", digits=1, of=lambda pair: pair[1].of_step),
     Column("new", "New", of=lambda pair: "yes" if pair[1].new else "no"),
 )
 _TEXT: Final = (
@@ -44,6 +45,7 @@ _TEXT: Final = (
     Column("before_s", "Before", "si", "s", of=lambda s: s.change.before),
     Column("after_s", "After", "si", "s", of=lambda s: s.change.after),
     Column("change", "Change", align="right", of=lambda s: _percent(s.change.ratio)),
+    Column("of_step", "Of step", align="right", of=lambda s: _percent(1 + s.of_step)),
     Column("parts", "Ranges and kernels", of=lambda s: _parts(s)),
 )
 
@@ -72,7 +74,8 @@ def _blocks(found: Sequence[History], limit: float | None) -> Iterator[Block]:
         if limit is not None:
             alarms = one.alarms(limit)
             said = ", ".join(
-                f"{_name(s.kind, s.name)} {_percent(s.change.ratio)} since {_short(s.commit)}"
+                f"{_name(s.kind, s.name)} {_percent(1 + s.of_step)} of a step since "
+                f"{_short(s.commit)}"
                 for s in alarms
             )
             allowed = f"more than {100 * limit:g} % slower"
@@ -105,7 +108,7 @@ def _between(shift: Shift) -> str:
 def _name(kind: str, name: str) -> str:
     if kind in HEADS:
         return name
-    return f"{kind} {kernel(name).short if kind == 'kernel' else name}"
+    return f"{kind} {kernel(name).short if kind == 'kernel' else name or 'none'}"
 
 
 def _percent(ratio: float) -> str:
@@ -151,7 +154,7 @@ def _shift(shift: Shift) -> dict[str, Any]:
     return {
         "commit": shift.commit, "first": shift.first, "last": shift.last, "kind": shift.kind,
         "name": shift.name, "before_s": change.before, "after_s": change.after,
-        "ratio": change.ratio, "new": shift.new,
+        "ratio": change.ratio, "of_step": shift.of_step, "new": shift.new,
         "parts": [
             {"kind": p.kind, "name": p.name, "before_s": p.before_s, "after_s": p.after_s}
             for p in shift.parts
@@ -179,6 +182,6 @@ def picture(found: Sequence[History]) -> Axes:
                         for a, b in itertools.pairwise(at)
                     ],
                 )
-        marks = {s.change.at: _short(s.commit) for s in one.shifts if s.kind in HEADS}
+        marks = {s.change.at: _short(s.commit) for s in one.shifts if s.kind in (*HEADS, STEADY)}
         over_commits(curves, marks, ax=ax, title=one.benchmark)
     return axes[0]

@@ -11,7 +11,8 @@ from perfmodel.base.document import to_json_parts
 from perfmodel.base.escape import printable
 from perfmodel.base.table import Table
 
-Block = Table | str | Sequence[str]
+Block = Table | str | Sequence[str] | Callable[[bool], Sequence[str]]
+"""A function returns lines, with ANSI styles where it is called with True."""
 _LONGEST_NAME = 60
 
 
@@ -21,8 +22,9 @@ class Result:
 
     Attributes
     ----------
-    text : iterable of Table, str or sequence of str
-        For a reader: tables, lines, and groups of lines, in order.
+    text : iterable of Table, str, sequence of str or callable
+        For a reader, in order: tables, lines, groups of lines, and functions that return lines,
+        escaped, with ANSI styles where they are called with True.
     document : callable, optional
         Returns everything as plain data; by default the rows and notes of the tables.
     tables : iterable of Table, optional
@@ -94,6 +96,8 @@ class Result:
         for block in self.text:
             if isinstance(block, Table):
                 yield render(block, "table", width=width, color=color)
+            elif callable(block):
+                yield "".join(f"{line}\n" for line in block(color))
             else:
                 lines = [block] if isinstance(block, str) else block
                 yield "".join(f"{printable(line)}\n" for line in lines)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
-from perfmodel.analysis.serving import ServingRow
+from perfmodel.analysis.serving import ServingRow, usual_rows
 from perfmodel.base.table import Column, Table
 
 if TYPE_CHECKING:
@@ -17,7 +17,18 @@ _NOTE: Final = (
     "types, or exchanged tensors over the link, whichever takes longest. Host: time in which the "
     "GPU does nothing"
 )
-_AT_LEAST: Final = "KV tokens are a lower bound: the engine's ranges do not name the cached tokens"
+_EXPERTS: Final = "Weights of experts: of as many as the tokens reach, if evenly"
+_HIDDEN: Final = (
+    "No floor: CUDA graphs hide the operators; give the recording of their capture by --shapes, or "
+    "the model by --decoder"
+)
+_MOST: Final = 0.5
+_MANY: Final = 12
+"""Rows of the tables in print; files have all."""
+_AT_LEAST: Final = (
+    "KV tokens are a lower bound: the engine's ranges do not name the cached tokens; vLLM does "
+    "with detailed_trace_annotation, SGLang with roofline_annotations"
+)
 
 _COLUMNS: Final = (
     Column("phase", "Phase"),
@@ -67,13 +78,23 @@ _TOKENS_NOTE: Final = (
 def tables(rows: Sequence[ServingRow]) -> list[Table]:
     """Return phases with their floors, and what the floors are made of."""
     notes = [_NOTE, *([] if all(row.exact for row in rows) else [_AT_LEAST])]
+    if any(row.floor_s is None and row.hidden > _MOST for row in rows):
+        notes.append(_HIDDEN)
+    if len(rows) > _MANY:
+        notes.append(f"{len(rows) - _MANY} more rows with less time: serving.csv")
+        rows = rows[:_MANY]
     engine = rows[0].engine
     return [
         Table.of(f"Serving: steps of {engine} (median step)", rows, _COLUMNS, notes),
         Table.of(
             "Serving: time to first token and per output token", rows, _TOKENS, [_TOKENS_NOTE]
         ),
-        Table.of("Serving: least time of a step", rows, _FLOORS),
+        Table.of(
+            "Serving: least time of a step",
+            rows,
+            _FLOORS,
+            [_EXPERTS],
+        ),
     ]
 
 
@@ -85,12 +106,12 @@ def serving_table(run: RunAnalysis) -> Table:
 
 @dataclass(frozen=True)
 class ServingDocument(ServingRow):
-    """Engine steps of the phase with most time.
+    """The median step of the engine's phase with most time.
 
     Attributes
     ----------
     phases : sequence of ServingRow
-        All of them, the one with most time first.
+        All phases, decodes by their number of sequences, those with most time first.
     """
 
     phases: Sequence[ServingRow]
@@ -100,6 +121,5 @@ def serving_document(rows: Sequence[ServingRow]) -> ServingDocument | None:
     """Return the phase with most time, and all of them as `phases`; None if nothing serves."""
     if not rows:
         return None
-    return ServingDocument(
-        **{f.name: getattr(rows[0], f.name) for f in fields(rows[0])}, phases=rows
-    )
+    usual = usual_rows(rows)[0]
+    return ServingDocument(**{f.name: getattr(usual, f.name) for f in fields(usual)}, phases=rows)

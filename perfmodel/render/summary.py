@@ -55,7 +55,17 @@ def _first(analysis: Analysis, *, brief: bool) -> Iterator[Block]:
     if len(analysis.runs) > 1:
         yield tables.sweep_text(analysis)
         yield from sweeps.trends(analysis.runs)
-    yield first_screen.screen(analysis.fitted)
+    sections = _sections(analysis)
+    yield lambda color: first_screen.screen(analysis.fitted, sections, color=color)
+
+
+def _sections(analysis: Analysis) -> list[str]:
+    """Sections that have a table, or a line, of this recording."""
+    run = analysis.fitted
+    levels = [*_levels(run)]
+    found = {name for name, _ in _blocks(analysis)}
+    found |= {name for name, there in (("levels", levels[1:]), ("warnings", run.warnings)) if there}
+    return [name for name in first_screen.SECTIONS if name in found]
 
 
 def _chosen(analysis: Analysis, section: str) -> Iterator[Block]:

@@ -16,6 +16,8 @@ from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.models.launches import MEDIAN_BATCHES
 from perfmodel.timing.collectives import NCCL
+from perfmodel.timing.critical_path import PATH_NAMES
+from perfmodel.timing.host_timeline import CAUSE_NAMES
 from perfmodel.timing.idle_causes import Gap
 from perfmodel.timing.range_times import Path
 from perfmodel.timing.samples import Estimate
@@ -381,13 +383,13 @@ def _short(name: str, most: int = 60) -> str:
 
 IDLE: Final = (
     Column("rank", "Rank", "int"),
-    Column("cause", "The GPU idles by"),
+    Column("cause", "Cause of idle time", names=CAUSE_NAMES),
     Column("seconds", "Per step", "si", "s"),
-    Column("share", "of idle", "percent", digits=0),
+    Column("share", "Of idle time", "percent", digits=0),
 )
 GAPS: Final = (
     Column("rank", "Rank", "int", of=lambda pair: pair[0].rank),
-    Column("cause", "The GPU idles by", of=lambda pair: pair[0].cause),
+    Column("cause", "Cause of idle time", of=lambda pair: pair[0].cause, names=CAUSE_NAMES),
     Column("seconds", "Gap", "si", "s", of=lambda pair: pair[1].seconds),
     Column("step", "Step", "int", of=lambda pair: pair[1].step),
     Column("in_step_s", "Into the step", "si", "s", of=lambda pair: pair[1].in_step_s, digits=4),
@@ -400,10 +402,10 @@ _MOST_IDLE: Final = 4
 """Of more ranks, tables show those that idle most."""
 
 CRITICAL_PATH: Final = (
-    Column("kind", "Critical path"),
+    Column("kind", "Work", names=PATH_NAMES),
     Column("seconds", "Per step", "si", "s"),
     Column("share", "Share", "percent", digits=0),
-    Column("free_s", "Step without it", "si", "s"),
+    Column("free_s", "If free", "si", "s"),
 )
 
 
@@ -457,8 +459,8 @@ def idlest(steps: StepBreakdown) -> tuple[list[IdleCause], list[str]]:
 def path_text(steps: StepBreakdown) -> Table:
     """Return the parts of the chain that decides a step."""
     rows = [p for p in steps.facts.path if p.share >= _LEAST_SHARE]
-    notes = ["Step without it: the steps replayed with this kind of work taking no time"]
-    return Table.of("What decides a step", rows, CRITICAL_PATH, notes)
+    notes = ["If free: the step when this kind of work takes no time, by a replay"]
+    return Table.of("Critical path of the median step", rows, CRITICAL_PATH, notes)
 
 
 def gap_text(gap: Gap) -> str:

@@ -14,6 +14,7 @@ from perfmodel.machines.gpu_samples import COUNTERS, Series
 from perfmodel.readers.gpu import GpuMetric
 from perfmodel.render import tables
 from perfmodel.render.result import Result
+from perfmodel.timing.host_timeline import CAUSE_NAMES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +75,7 @@ RANKS: Final = (
 )
 PHASES: Final = (
     Column("range", "Range (innermost)", wrap=False, of=lambda r: r.range or None),
-    Column("cause", "The GPU idles by", wrap=False),
+    Column("cause", "Cause of idle time", wrap=False, names=CAUSE_NAMES),
     Column("idle_s", "Per step", "si", "s", of="seconds"),
     Column("share", "Of the step", "percent"),
 )

@@ -85,9 +85,23 @@ def picture(said: WhatIf, ax: Axes | None = None) -> Axes:
     for c in sorted(said.changes, key=lambda c: -c.saving_s):
         low = c.low_s if c.next_low_s is None else c.next_low_s
         high = c.high_s if c.next_high_s is None else c.next_high_s
-        bars.append(SavingBar(c.name, c.saving_s, low, high, bound=c.source == "bound"))
+        bars.append(SavingBar(c.name, c.saving_s, low, high, c.source))
     title = None if ax else f"{said.label}: {said.case.label}"
     return savings(bars, said.batch_s, ax=ax, title=title)
+
+
+def graph_picture(said: GraphChanges) -> Axes:
+    """Draw what each change of the graph would save, most first, and all that are applied."""
+    from perfmodel.render.plot.bars import SavingBar, savings
+
+    together = () if said.together is None else (said.together,)
+    order = sorted(said.changes, key=lambda c: -(c.saving_s or 0.0))
+    bars = [
+        SavingBar(c.name, c.saving_s, None, None, "replay")
+        for c in (*together, *order)
+        if c.saving_s is not None
+    ]
+    return savings(bars, said.step_s, title=f"{said.label}: step without one loss")
 
 
 def changes_table(said: WhatIf) -> Table:

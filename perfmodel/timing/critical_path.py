@@ -19,6 +19,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Floats, Int8, Int32, Int64
 from perfmodel.timing.host_timeline import (
+    CAUSE_NAMES,
     CAUSES,
     COMMUNICATION,
     DEPENDENCY,
@@ -42,6 +43,8 @@ from perfmodel.timing.step_graph import (
 
 PATH_KINDS: Final = (*CAUSES, "kernel", "copy", "exposed_communication")
 """Kinds of work on a critical path: the host's `CAUSES`, and operations of the GPU."""
+PATH_NAMES: Final = {**CAUSE_NAMES, "exposed_communication": "exposed communication"}
+"""What people call those of another name."""
 
 _KERNEL, _COPY, _COMMUNICATION = (PATH_KINDS.index(k) for k in PATH_KINDS[len(CAUSES) :])
 _PATH_OF: Final = np.zeros(7, np.int8)

@@ -111,6 +111,9 @@ def _groups(trace: Trace, codes: Int64, counts: Int64) -> Iterator[tuple[str, li
             groups[f"{beginning}*"] = [code for p in patterns for code in groups.pop(p)]
     yield from groups.items()
     for group in list(groups.values()):
+        said = said_by(trace.range_labels[group[0]])
+        if said is not None and said.certain:
+            continue  # a framework calls each of them a step, whatever the batch in its name
         if len(group) > 1:  # equal names repeat in a pattern
             least = _LEAST_REPEATS * max(len(trace.processes), 1)
             yield from ((trace.range_labels[c], [c]) for c in group if counts[c] >= least)

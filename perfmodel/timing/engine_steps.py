@@ -26,6 +26,8 @@ class EngineStep:
         Queries times the keys that each sees, under a causal mask.
     exact : bool
         Whether the name says `cached` and `pairs`; else they are lower bounds.
+    guesses : bool
+        Whether it checks guessed tokens, too, whose number the name does not say.
     """
 
     engine: str
@@ -36,6 +38,7 @@ class EngineStep:
     cached: int
     pairs: int
     exact: bool
+    guesses: bool = False
 
     @property
     def stage(self) -> Stage:
@@ -69,6 +72,9 @@ class EngineTimes:
         Time in kernels of experts.
     read_bytes, read_ns : int
         Largest copy to the host; its time, and that until the GPU has work again.
+    kernels_ns, replayed_ns, hidden_ns : int
+        Time of all kernels, of those that CUDA graphs replay, and of those of them whose operators
+        no recording of the capture names.
     """
 
     span_ns: int = 0
@@ -77,6 +83,9 @@ class EngineTimes:
     experts_ns: int = 0
     read_bytes: int = 0
     read_ns: int = 0
+    kernels_ns: int = 0
+    replayed_ns: int = 0
+    hidden_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +105,9 @@ class EngineWork:
         By unit of the machine.
     exchange_bytes : float
         Of tensors that GPUs exchange.
+    wide_bytes : float
+        Of `weight_bytes` matrices of 16 bits other than the head, by the model's configuration; 0
+        where operators say what is read.
     times : EngineTimes
     """
 
@@ -106,4 +118,5 @@ class EngineWork:
     cache_bytes: float | None
     flops: tuple[tuple[str, float], ...]
     exchange_bytes: float
+    wide_bytes: float = 0.0
     times: EngineTimes = EngineTimes()

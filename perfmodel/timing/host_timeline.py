@@ -28,6 +28,12 @@ CAUSES: Final = (
     "communication", "other",
 )  # fmt: skip
 """Why a GPU idles; codes are positions in this tuple."""
+CAUSE_NAMES: Final = {
+    "launch_bound": "launch-bound", "blocking_sync": "synchronization", "allocation": "allocation",
+    "host_compute": "CPU-bound", "pageable_copy": "pageable copy",
+    "dependency": "stream dependency", "communication": "communication", "other": "other",
+}  # fmt: skip
+"""What people call the causes."""
 
 LAUNCH, SYNC, ALLOCATION, HOST, PAGEABLE, DEPENDENCY, COMMUNICATION, OTHER = range(len(CAUSES))
 

@@ -77,6 +77,8 @@ class OperatorTimes:
         with empty caches; None where it did not. Empty without its table.
     engine : mapping of (int, int) to EngineWork
         By lane and step, where a step is one of an engine that serves a language model.
+    hidden : int
+        Operations that CUDA graphs replay and whose operators no recording of the capture names.
     """
 
     keys: tuple[OperatorKey, ...]
@@ -98,3 +100,4 @@ class OperatorTimes:
     )
     source: str = "shapes"
     engine: Mapping[tuple[int, int], EngineWork] = field(default_factory=dict)
+    hidden: int = 0

@@ -65,6 +65,8 @@ class KernelTimes:
         GPU time of all kernels by step, of those that are not kept by name, too.
     single : mapping of str to int
         Kernels of one block or thread by name, as `Trace.single`.
+    launch_threads : mapping of str to float
+        Threads of a launch by name, as `Trace.launch_threads`.
     """
 
     names: tuple[str, ...]
@@ -74,6 +76,7 @@ class KernelTimes:
     duration_ns: Int64
     total_ns: Int64
     single: Mapping[str, int]
+    launch_threads: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -514,6 +517,7 @@ def _kernels(
         duration_ns=_narrow(duration),
         total_ns=total,
         single=trace.single,
+        launch_threads=trace.launch_threads,
     )
 
 
@@ -544,6 +548,7 @@ def _longest(kernels: KernelTimes) -> KernelTimes:
         duration_ns=kernels.duration_ns[kept],
         total_ns=kernels.total_ns,
         single=kernels.single,
+        launch_threads=kernels.launch_threads,
     )
 
 
@@ -554,7 +559,9 @@ def _join_kernels(parts: list[KernelTimes], count: int) -> KernelTimes:
         keys = zip(part.names, part.categories, strict=True)
         recode = np.array([codes.setdefault(key, len(codes)) for key in keys], np.int32)
         names.append(_narrow(recode[part.name]))
-    single = parts[0].single  # that of the report
+    first = parts[
+        0
+    ]  # whose kernels by name are those of the report; `join_columns` empties `parts`
     total = np.zeros(count, np.int64)
     for part in parts:
         total[: len(part.total_ns)] += part.total_ns
@@ -564,7 +571,8 @@ def _join_kernels(parts: list[KernelTimes], count: int) -> KernelTimes:
         name=np.concatenate(names),
         **join_columns(parts, ("step", "duration_ns")),
         total_ns=total,
-        single=single,
+        single=first.single,
+        launch_threads=first.launch_threads,
     )
 
 

@@ -27,7 +27,7 @@ from perfmodel.readers.trace import (
 )
 from perfmodel.readers.window import overlaps
 from perfmodel.timing.exchanges import COLLECTIVE
-from perfmodel.timing.host_timeline import CAUSES
+from perfmodel.timing.host_timeline import CAUSE_NAMES, CAUSES
 from perfmodel.timing.kernels import communicating
 from perfmodel.timing.nesting import nest
 from perfmodel.timing.nsys_stats.tables import API_VERSION
@@ -558,7 +558,7 @@ def _idle(part: _Part) -> Iterator[tuple[Track, Bar]]:
         details = {"call": names[call], "range": names[where], "before": _what(part.trace, op)}
         yield (
             Track(part.rank_of.get(process), IDLE, device),
-            Bar(CAUSES[code], CAUSES[code], start + part.clock_ns, end + part.clock_ns,
+            Bar(CAUSES[code], CAUSE_NAMES[CAUSES[code]], start + part.clock_ns, end + part.clock_ns,
                 part.window is None or step in part.window.batches, part.first_process + process,
                 device=device, details=tuple((k, v) for k, v in details.items() if v)),
         )  # fmt: skip

@@ -59,6 +59,7 @@ def trim(timed: TimedReport, *, replays: bool = False, most_ops: int | None = No
         system_calls=None,
         all_to_all=None,
         single={},
+        launch_threads={},
         ranges=rows(trace.ranges, _ranges(trace.ranges)),
         mpi=trace.mpi if calls.all() else rows(trace.mpi, calls),
     )

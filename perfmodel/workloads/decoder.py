@@ -289,14 +289,32 @@ class Decoder:
     def attention_flops(self, batch: Batch, layer: int) -> int:
         """FLOPs of a layer's two products of attention: 2 a multiply-add, seen pairs alone.
 
-        4 H D for every pair (flop_counter.sdpa_flop); of latent attention in its absorbed form
-        2 H (2 rank + positions).
+        4 H D for every pair (flop_counter.sdpa_flop); of latent attention see `latent_flops`.
         """
-        pairs = self.seen(layer, batch).pairs
+        seen = self.seen(layer, batch)
         if self.latent is not None:
-            _, rank, _, turned, _ = self.latent
-            return 2 * self.heads * (2 * rank + turned) * pairs
-        return 4 * self.heads * self.head_dim * pairs
+            return self.latent_flops(seen, self.heads)
+        return 4 * self.heads * self.head_dim * seen.pairs
+
+    def latent_flops(self, batch: Batch, heads: int) -> int:
+        """FLOPs of some heads of latent attention, in the form that has fewer.
+
+        Absorbed, as decodes are computed, 2 H (2 rank + positions) a pair. Expanded, as prompts
+        are, 2 H (D + positions + values) a pair, and 2 rank H (D + values) for each token of
+        the cache that was computed before (DeepSeek-V2, arXiv:2405.04434, 2.1.2 and appendix C).
+
+        Raises
+        ------
+        WorkloadError
+            If attention is not latent.
+        """
+        if self.latent is None:
+            raise WorkloadError(f"expected latent attention in {self.name}; it has none")
+        _, rank, plain, turned, value = self.latent
+        absorbed = 2 * heads * (2 * rank + turned) * batch.pairs
+        before = max(batch.cached - batch.tokens, 0)
+        expanded = 2 * heads * (plain + turned + value) * batch.pairs
+        return min(absorbed, expanded + 2 * rank * heads * (plain + value) * before)
 
     def part_flops(self, part: Part, batch: Batch) -> float:
         """FLOPs of a part: 2 a weight and token; the head only of each sequence's last token."""

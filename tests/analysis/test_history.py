@@ -97,8 +97,9 @@ def test_a_slower_range_is_found_on_hosts_that_differ_by_13_percent(where: str) 
     factors = np.exp(0.13 * np.random.default_rng(3).standard_normal(COMMITS))
     (found,) = histories(hosts(factors, 0.3e-3, where))  # 5 % of the step
     (shift,) = found.shifts
-    assert (shift.kind, shift.commit) == (STEADY, f"c{SLOWER_AT}")
-    assert shift.change.ratio == pytest.approx(1.05, abs=0.012)
+    assert (shift.kind, shift.name, shift.commit) == (STEADY, where, f"c{SLOWER_AT}")
+    assert shift.of_step == pytest.approx(0.05, abs=0.012)
+    assert shift.change.after - shift.change.before == pytest.approx(0.3e-3, rel=0.15)
     (equal,) = histories(hosts(factors))
     assert equal.shifts == ()
     without = [

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from benchmarks.common.folders import PROFILES, PROGRAMS
 from perfmodel.analysis.analyze import analyze_reports
@@ -171,7 +174,40 @@ def test_json_and_the_screen_show_one_object() -> None:
     assert document["verdict"]["text"] == said.verdict.text
     assert document["summary"]["fixes"][0]["saving_s"] == said.fixes[0].saving_s
     printed = succeeds("analyze", path).splitlines()
-    assert printed == screen(analyzed(path))
+    at = next(i for i, line in enumerate(printed) if line.startswith("More: "))
+    assert printed[at] == "More: --section idle|kernels|ranges|ranks|findings|levels|all"
+    whole = screen(analyzed(path))
+    assert (printed[:at], printed[at + 1 :]) == (whole[:at], whole[at + 1 :])
+
+
+def test_a_finding_has_its_place_its_evidence_and_its_certainty() -> None:
+    lines = screen(analyzed(PROGRAMS / "straggler_p2_b32.sqlite.xz"))
+    at = next(i for i, line in enumerate(lines) if line.startswith(" 1 "))
+    assert lines[at].split()[-1] == "estimate"
+    place = next(i for i, line in enumerate(lines) if line.startswith("   rank 1 in 'forward' · "))
+    assert at < place < at + 3
+    assert lines[place + 1].strip()
+
+
+def test_what_would_be_cut_to_nothing_is_left_out() -> None:
+    for path in EVERY:
+        for line in screen(analyzed(path)):
+            assert not (line.startswith("   -> ") and line.endswith("…"))
+
+
+def test_colours_change_no_letter() -> None:
+    run = analyzed(PROGRAMS / "straggler_p2_b32.sqlite.xz")
+    painted = screen(run, color=True)
+    assert painted != screen(run)
+    assert [re.sub(r"\x1b\[[\d;]*m", "", line) for line in painted] == screen(run)
+    bar = next(line for line in painted if line.startswith(" rank 0"))
+    assert "\x1b[34m=" in bar
+    assert "\x1b[33m~" in bar
+
+
+def test_wide_letters_take_two_columns_of_the_screen() -> None:
+    run = replace(analyzed(PROGRAMS / "healthy_b32.sqlite.xz"), label="訓練" * 30)
+    assert max(map(cell_len, screen(run))) <= WIDTH
 
 
 def test_sections_are_parts_of_all() -> None:

@@ -13,9 +13,12 @@ from benchmarks.common import results
 from benchmarks.common.folders import PROFILES, RESULTS, ROOT
 from benchmarks.whatif import report as whatif_report
 from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.analysis.runs import measure_report
+from perfmodel.analysis.whatif import graph_changes
 from perfmodel.base.errors import ModelError
 from perfmodel.programs.program import Options
 from perfmodel.render.plot.bars import SavingBar, savings
+from perfmodel.render.whatif import graph_picture
 from support.build_report import ReportBuilder
 from support.cli import fails, perfmodel, succeeds
 
@@ -107,8 +110,8 @@ def test_the_figure_is_written(tmp_path: Path) -> None:
 
 def test_the_figure_shows_every_bar() -> None:
     bars = [
-        SavingBar("a", 2e-4, -1e-4, 4e-4, bound=False),
-        SavingBar("b", 5e-4, 4e-4, 6e-4, bound=True),
+        SavingBar("a", 2e-4, -1e-4, 4e-4, "model"),
+        SavingBar("b", 5e-4, 4e-4, 6e-4, "bound"),
     ]
     axes = savings(bars, 1e-3, title="t")
     assert [t.get_text() for t in axes.get_yticklabels()] == ["a", "b"]
@@ -186,3 +189,20 @@ def test_unknown_changes_and_changes_of_the_trainer_are_refused() -> None:
     assert "expected changes of this run (straggler" in fails(6, "whatif", DDP, "--apply", "gpu")
     said = fails(6, "whatif", LADDER / "nccl_1.sqlite.xz", "--apply", "launch_bound")
     assert "got the trainer's report" in said
+
+
+def test_changes_of_any_program_are_drawn_largest_first(tmp_path: Path) -> None:
+    report = PROFILES / "programs" / "dataloader_b32.sqlite.xz"
+    succeeds("whatif", report, "-o", tmp_path / "w.png")
+    assert (tmp_path / "w.png").read_bytes().startswith(b"\x89PNG")
+    found = graph_changes([measure_report(report, report, Options())], Options(), [])
+    ax = graph_picture(found)
+    widths = [bar.get_width() for bar in ax.patches]
+    assert widths == sorted((c.saving_s for c in found.changes), reverse=True)
+
+
+def test_a_command_without_a_picture_refuses_one(tmp_path: Path) -> None:
+    result = perfmodel("analyze", DDP, "-o", tmp_path / "x.png")
+    assert result.exit_code == 2
+    assert "a folder for all of it; got 'x.png'" in result.stderr
+    assert not (tmp_path / "x.png").exists()

@@ -108,7 +108,7 @@ def test_a_rank_that_waits_in_nccl_is_reported_though_the_step_would_be_as_long(
     assert late.title == "rank 1 is late: its host works 373 µs longer in 'optimizer'"
     assert (late.saving_s or 0.0) < 0.03 * run.batch.median.value
     assert late.evidence.startswith(
-        "the other ranks wait up to 12.7 ms per step for rank 1 inside NCCL's kernels"
+        "NCCL's kernels of the other ranks wait up to 12.7 ms per step for rank 1"
     )
 
 

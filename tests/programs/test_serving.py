@@ -15,14 +15,18 @@ from test_findings import QUIET, find
 
 from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.result import RunAnalysis
+from perfmodel.analysis.serving import usual_rows
 from perfmodel.base.files import opened_unpacked
+from perfmodel.base.kernels import kernel, kernel_types
 from perfmodel.programs.facts import Facts, ServingFact
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.operators import Call, Inference, formula_of, work_of
 from perfmodel.programs.pytorch.replays import captures
 from perfmodel.programs.serving.steps import engine_step
+from perfmodel.programs.serving.times import _work, recognized
 from perfmodel.readers import read
 from perfmodel.render.analysis_json import analysis_document
+from perfmodel.render.first_screen import screen
 from perfmodel.timing.engine_steps import EngineStep
 from perfmodel.workloads.decoder import Batch, published
 
@@ -59,6 +63,27 @@ def analyzed(report: str, capture: str | None = None) -> RunAnalysis:
          (15, 15360, 0, 0, 15360, (15360 * 1024 + 15360) // 2, False)),
         ("[Executor] _forward_step 7: 2 ctx reqs, 10 ctx tokens, 3 gen reqs", "mixed",
          (2, 10, 3, 3, 13, 33, False)),
+        ("[Executor] _forward_step 7: 0 ctx reqs, 32 gen reqs", "decode",
+         (0, 0, 32, 32, 32, 32, False)),
+        # 3 guessed tokens a sequence: sum of sq sk - (sq^2 - sq) / 2
+        ("execute_128_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq128sk65536sqsq512sqsk262144)",
+         "decode", (0, 0, 32, 128, 65536, 262144 - (512 - 128) // 2, True)),
+        ("step[DECODE bs=64 g_sqsq=64 g_sqsk=131072 g_sk=131072]", "decode",
+         (0, 0, 64, 64, 131072, 131072, True)),
+        # a chunk of two prompts that have 1,500 tokens before it
+        ("step[EXTEND bs=2 toks=14721 c_sqsq=108745533 c_sqsk=120007533 c_sk=16221]", "prefill",
+         (2, 14721, 0, 0, 16221, 120007533 - (108745533 - 14721) // 2, True)),
+        ("step[MIXED bs=5 c=2 g=3 c_sq=6144 c_sk=7144 c_sqsq=20971520 c_sqsk=23019520 "
+         "g_sq=3 g_sk=6144 g_sqsq=3 g_sqsk=6144]", "mixed",
+         (2, 6144, 3, 3, 7144 + 6144, 23019520 - (20971520 - 6144) // 2 + 6144, True)),
+        ("prefill[bs=2 tok=14721 ctx=[7803, 6918]]", "prefill",
+         (2, 14721, 0, 0, 14721, (14721 * 14721 // 2 + 14721) // 2, False)),
+        ("decode[bs=117/128 tok=117 d=117 sqsq=117 sqsk=239616 sk=239616]", "decode",
+         (0, 0, 117, 117, 239616, 239616, True)),
+        ("decode[bs=32 tok=128 d=32 spec=3 sqsq=512 sqsk=262144 sk=65536]", "decode",
+         (0, 0, 32, 128, 65536, 261952, True)),
+        ("decode[bs=128 tok=384 p=2 d=126 sqsq=132612 sqsk=1114112 sk=258048 tbo=1]", "mixed",
+         (2, 258, 126, 126, 258048, 1114112 - (132612 - 384) // 2, True)),
     ],
 )  # fmt: skip
 def test_names_of_ranges_say_sequences_and_tokens(
@@ -73,7 +98,18 @@ def test_names_of_ranges_say_sequences_and_tokens(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["aten::mm", "step 3", "execute", "step[IDLE_OTHER bs=1]"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "aten::mm", "step 3", "execute", "step[IDLE_OTHER bs=1]",
+        # ranks without requests, draft models, and names that do not say how many tokens
+        "step[IDLE bs=0]", "step[IDLE bs=4]", "step[DECODE bs=0]", "step[DRAFT_EXTEND bs=4]",
+        "execute_context_0(0)_generation_0(0)", "execute_context_1(0)_generation_0(0)",
+        "execute_0_context_0(sq0sk0sqsq0sqsk0)_generation_0(sq0sk0sqsq0sqsk0)",
+        "step[MIXED bs=2]", "step[EXTEND bs=2]", "step[EXTEND bs=3 toks=2]",
+        "[Executor] _forward_step 7: 2 ctx reqs, 3 gen reqs", "execute_new_2_cached_32",
+    ],
+)  # fmt: skip
 def test_other_ranges_are_no_engine_steps(name: str) -> None:
     assert engine_step(name) is None
 
@@ -282,6 +318,218 @@ def test_times_to_tokens() -> None:
     assert guessed.tpot_s == row.step_s / 2
     prompt = replace(row, phase="prefill", context_tokens=100.0, generation_tokens=0.0)
     assert (prompt.ttft_s, prompt.ttft_gpu_s, prompt.tpot_s) == (row.step_s, row.busy_s, None)
+
+
+@pytest.mark.parametrize("capture", [VLLM[1], None], ids=["capture", "hidden"])
+def test_the_verdict_is_the_step_beside_its_floor(capture: str | None) -> None:
+    run = analyzed(VLLM[0], capture)
+    said = run.summary.verdict.text
+    assert said.startswith("A decode of 32 sequences takes 10.7 ms")
+    lines = "\n".join(screen(run))
+    if capture:
+        assert "4.1 times its floor: memory needs 2.62 ms for weights and KV cache" in said
+        assert "decode   TPOT 10.7 ms · busy 10.7 ms · floor 2.62 ms" in lines
+        assert "serving gpt-oss-20b" in lines
+    else:
+        assert "floor" not in said
+        assert "CUDA graphs hide the floor: give --shapes CAPTURE, or --decoder MODEL" in lines
+        assert not any("record every operator's sizes" in text for text in run.warnings)
+    assert run.summary.mfu is None  # a decode is bound by the memory
+    assert "--section idle|kernels|operators|serving|" in lines
+
+
+@pytest.mark.parametrize(("pair", "model"), [(VLLM, "gpt-oss-20b"), (SGLANG, "qwen3-8b")])
+def test_the_floor_of_a_hidden_decode_by_its_model(pair: tuple[str, str], model: str) -> None:
+    """The configuration and the operators of the capture say the same within 1 %."""
+    options = Options(decoder=published()[model])
+    (by_model,) = analyze([read(PUBLIC / f"{pair[0]}.json.xz")], options).fitted.serving
+    (by_capture,) = analyzed(*pair).serving
+    assert (by_model.model, by_model.shards, by_model.floor_by) == (model, 1, "memory")
+    assert by_model.floor_s == pytest.approx(by_capture.floor_s, rel=0.01)
+    assert by_model.weight_bytes == pytest.approx(by_capture.weight_bytes, rel=0.01)
+    assert (by_model.hidden, by_capture.hidden) == (by_model.replayed, 0)
+    assert by_model.replayed > 0.9
+
+
+def test_a_hidden_decode_near_its_floor_reads_wide_weights() -> None:
+    """Qwen3-30B-A3B on a B300: 16 sequences reach 82 of 128 experts a layer, if evenly."""
+    model = published()["qwen3-30b-a3b"]
+    report = PUBLIC / "sglang_decode_b300.json.xz"
+    run = analyze([read(report)], Options(decoder=model)).fitted
+    (row,) = run.serving
+    assert (row.sequences, row.cached_tokens, row.exact) == (16, 8193, True)
+    batch = Batch(16, 16, 8193, 8193)
+    assert row.weight_bytes == pytest.approx(model.read_bytes(batch))
+    assert row.floor_s == pytest.approx((row.weight_bytes + model.cache_bytes(batch)) / 8e12)
+    assert row.floor_s < row.busy_s < row.step_s
+    assert "1.3 times its floor" in run.summary.verdict.text
+    (wide,) = [f for f in run.findings if f.kind == "weights_not_quantized"]
+    parts = {part.name: model.part_bytes(part, batch) for part in model.parts()}
+    read_wide = sum(parts[name] for name in ("qkv", "attention output", "experts"))
+    assert wide.saving_s == pytest.approx(read_wide / 2 / 8e12)
+    assert "by the configuration of qwen3-30b-a3b" in wide.evidence
+    (unknown,) = analyze([read(report)], Options()).fitted.serving
+    assert (unknown.model, unknown.floor_s, unknown.weight_bytes) == ("", None, None)
+
+
+def test_weights_that_are_quantized_are_no_finding() -> None:
+    """gpt-oss has experts of 4 bits: its matrices of 16 bits are a tenth of what it reads."""
+    options = Options(decoder=published()["gpt-oss-20b"])
+    run = analyze([read(PUBLIC / f"{VLLM[0]}.json.xz")], options).fitted
+    assert not [f for f in run.findings if f.kind == "weights_not_quantized"]
+
+
+def test_a_quantized_model_has_the_peaks_of_its_types() -> None:
+    """DeepSeek-V3 on 8 GPUs that multiply FP8: a floor of BF16 would be twice as high."""
+    known = recognized([], published()["deepseek-v3"], 8)
+    step = EngineStep("vllm", 1, 4096, 0, 0, 4096, 4096 * 4097 // 2, True)
+    work = _work([], [], step, known, covered=False)
+    units = dict(work.flops)
+    assert set(units) == {"bfloat16_tensor", "float8_tensor"}
+    whole = published()["deepseek-v3"].flops(Batch.prefill(1, 4096)) / 8
+    assert sum(units.values()) == pytest.approx(whole)
+    assert units["float8_tensor"] > 0.8 * whole  # the rest attends, routes and is the head
+    assert work.exchange_bytes == 4096 * 7168 * 2 * 2 * 61
+
+
+def test_a_replayed_step_is_not_advised_to_be_replayed() -> None:
+    (found,) = [f for f in analyzed(SGLANG[0]).findings if f.kind == "launch_bound"]
+    assert "graph replays" in found.title
+    assert "cuda-graph" not in found.action
+    assert "--async-scheduling" in found.action
+
+
+def test_kernels_of_unseen_types_are_no_single_precision() -> None:
+    """Composable Kernel writes bfloat16 as unsigned short, and its sums are FP32."""
+    factors = "RowMajor>, ck::RowMajor, unsigned short, unsigned short, float, float, ck::Tuple<>"
+    types = kernel_types(f"void ck::kernel_moe_gemm<ck::GridwiseMoeGemm<ck::{factors}> >(int)")
+    assert types.unit == "bfloat16_tensor"
+    assert not kernel("void cublasLt::splitKreduce_kernel<32, 16, int, float, float>()").multiplies
+
+
+def eager(tmp_path: Path, tokens: int) -> Path:
+    """Write the step of a graph as if its captured calls had launched the kernels one by one."""
+    documents = []
+    for report in VLLM:
+        with opened_unpacked(PUBLIC / f"{report}.json.xz") as stream:
+            documents.append(json.load(stream))
+    replay, capture = documents
+    (launch,) = (e for e in replay["traceEvents"] if e["name"] == "hipGraphLaunch")
+    same = launch["args"]["correlation"]
+    mine = [e for e in replay["traceEvents"] if e.get("args", {}).get("correlation") == same]
+    kernels = sorted((e for e in mine if e is not launch), key=lambda e: e["ts"])
+    kernels = [e for e in kernels if e["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")]
+    (begin,) = (e for e in capture["traceEvents"] if "BeginCapture" in e["name"])
+    calls = [
+        e for e in capture["traceEvents"]
+        if e["cat"] == "cuda_runtime" and e["ts"] > begin["ts"] and "Launch" in e["name"]
+    ]  # fmt: skip
+    calls.sort(key=lambda e: e["ts"])
+    assert len(kernels) == len(calls[: len(kernels)])
+    events = [e for e in capture["traceEvents"] if "Capture" not in e["name"]]
+    events = [e for e in events if not e["name"].startswith("capture_")]
+    for i, (kernel_, call_) in enumerate(zip(kernels, calls, strict=False)):
+        call_["args"]["correlation"] = 900_000 + i
+        at = call_["ts"] + call_["dur"] + 1
+        events.append(
+            {**kernel_, "ts": at, "args": {**kernel_["args"], "correlation": 900_000 + i}}
+        )
+    first, last = calls[0]["ts"] - 1, calls[-1]["ts"] + 1000
+    name = f"execute_context_0(0)_generation_{tokens}({tokens})"
+    events.append({**calls[0], "cat": "user_annotation", "name": name, "ts": first,
+                   "dur": last - first, "args": {}})  # fmt: skip
+    file = tmp_path / "eager.json"
+    file.write_text(json.dumps({**capture, "traceEvents": events}))
+    return file
+
+
+@pytest.mark.parametrize(("tokens", "joined"), [(32, True), (48, True), (16, False), (64, False)])
+def test_a_run_without_a_graph_names_the_operators_of_a_replay(
+    tokens: int, joined: bool, tmp_path: Path
+) -> None:
+    """As a warm-up does; one of another batch has other sizes, unless it is padded to it."""
+    options = Options(shapes=eager(tmp_path, tokens))
+    run = analyze([read(PUBLIC / f"{VLLM[0]}.json.xz")], options).fitted
+    assert run.work is not None
+    assert (run.work.modelled > 0.99) == joined
+    if joined:
+        assert run.serving[0].floor_s == pytest.approx(analyzed(*VLLM).serving[0].floor_s)
+
+
+def several(tmp_path: Path, labels: list[str]) -> Path:
+    """Write the recorded decode once for each label, one after the other."""
+    with opened_unpacked(PUBLIC / f"{SGLANG[0]}.json.xz") as stream:
+        document = json.load(stream)
+    events = [e for e in document["traceEvents"] if e.get("ph") == "X"]
+    first = min(e["ts"] for e in events)
+    lasts = max(e["ts"] + e["dur"] for e in events) - first + 500
+    most = max(e.get("args", {}).get("correlation", 0) for e in events) + 1
+    written = []
+    for i, label in enumerate(labels):
+        for event in events:
+            annotates = event["cat"] in ("user_annotation", "gpu_user_annotation")
+            if annotates and not event["name"].startswith("step["):
+                continue
+            one = {**event, "ts": event["ts"] + i * lasts, "args": {**event.get("args", {})}}
+            one["name"] = label if annotates else event["name"]
+            for key in ("correlation", "External id"):
+                if one["args"].get(key):
+                    one["args"][key] += i * most
+            written.append(one)
+    file = tmp_path / "several.json"
+    file.write_text(json.dumps({**document, "traceEvents": written}))
+    return file
+
+
+def test_batches_that_change_are_steps_of_one_kind(tmp_path: Path) -> None:
+    """Equal names repeat for a while in a server's recording, and are not the steps alone."""
+    labels = [
+        "step[EXTEND bs=1 toks=64]", *["step[DECODE bs=32]"] * 6, "step[EXTEND bs=2 toks=2048]",
+        "step[IDLE bs=0]", "step[MIXED bs=5]", *["step[DECODE bs=34]"] * 5,
+    ]  # fmt: skip
+    run = analyze([read(several(tmp_path, labels))], Options()).fitted
+    assert run.batch.label == "step*"
+    rows = {(row.phase, row.sequences): row.steps for row in run.serving}
+    assert {("decode", 32), ("decode", 34), ("prefill", 2)} <= rows.keys()
+    assert rows["decode", 32] == 6
+    assert any("1 of 15 steps do not name their tokens" in text for text in run.warnings)
+    assert "A decode of 32 sequences (of 32 to 34) takes" in run.summary.verdict.text
+    lines = "\n".join(screen(run))
+    assert " decode   TPOT" in lines
+    assert " prefill  TTFT" in lines
+
+
+def test_the_median_step_of_a_phase_has_a_median_batch(tmp_path: Path) -> None:
+    labels = [f"step[DECODE bs={1 + i % 9}]" for i in range(21)]
+    run = analyze([read(several(tmp_path, labels))], Options()).fitted
+    assert len(run.serving) == 9
+    (usual,) = usual_rows(run.serving)
+    times = sorted(row.step_s for row in run.serving)
+    assert times[3] <= usual.step_s <= times[5]
+    assert len(run.summary.verdict.text) < 350
+
+
+@pytest.mark.parametrize(
+    ("label", "tpot"),
+    [
+        ("step[TARGET_VERIFY bs=4]", None),  # of how many tokens the name does not say
+        ("execute_context_0(0)_generation_32(128)", 0.25),  # at the least, if all are accepted
+    ],
+)
+def test_speculative_decoding(label: str, tpot: float | None, tmp_path: Path) -> None:
+    run = analyze([read(several(tmp_path, [label] * 5))], Options()).fitted
+    (row,) = run.serving
+    assert row.phase == "decode"
+    assert row.tpot_s == (None if tpot is None else pytest.approx(tpot * row.step_s))
+    assert f"decode   {'step' if tpot is None else 'TPOT at least'} " in "\n".join(screen(run))
+
+
+@pytest.mark.parametrize("label", ["step[IDLE bs=0]", f"step[DECODE bs={10**26}]"])
+def test_steps_without_requests_and_damaged_names_serve_nothing(label: str, tmp_path: Path) -> None:
+    run = analyze([read(several(tmp_path, [label] * 4))], Options()).fitted
+    assert run.program.name == "serving"
+    assert run.serving == ()
+    assert "sequences" not in run.summary.verdict.text
 
 
 # --- formulas, by hand

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,14 @@ from perfmodel import api
 from perfmodel.analysis.steps import kernels_of_steps
 from perfmodel.base.table import Column, Table
 from perfmodel.models.model import load as load_model
+from perfmodel.render.first_screen import LETTERS
 from perfmodel.render.html import parts
 from perfmodel.render.html.blocks import LONGEST, MOST_ROWS, cut, grid
 from perfmodel.render.html.pictures import inline
 from perfmodel.render.plot.bars import idle
 from perfmodel.render.plot.style import CAUSE_COLORS
 from perfmodel.render.plot.timeline import COLORS
-from perfmodel.timing.host_timeline import CAUSES
+from perfmodel.timing.host_timeline import CAUSE_NAMES, CAUSES
 from perfmodel.timing.step_facts import IdleCause
 from perfmodel.timing.timeline import HOST, median_batch, select, window_of
 from perfmodel.workloads.spec import load
@@ -301,7 +302,7 @@ def test_findings_and_rows_lead_to_the_timeline(base: Page) -> None:
     names = set(timeline_of(base)["names"])
     rows = [e.attributes["data-find"] for e in base.all("tr") if "data-find" in e.attributes]
     links = [e.attributes["data-find"] for e in base.all("a") if "data-find" in e.attributes]
-    assert {"blocking_sync", "launch_bound", "forward", "backward"} <= names & {*rows}
+    assert {"synchronization", "launch-bound", "forward", "backward"} <= names & {*rows}
     assert links
     assert {*links} <= names
 
@@ -317,6 +318,30 @@ def test_findings_have_their_evidence() -> None:
     printed = json.loads(succeeds("analyze", report, "--evidence", "straggler", "--json"))
     shown = cells(page, f"Evidence of straggler: {printed['formula']}")
     assert [row[0] for row in shown[1:]] == [one["path"] for one in printed["inputs"]]
+
+
+def test_the_summary_is_the_first_screen() -> None:
+    """The same verdict, bars, fixes and caveats as in the terminal, and no fact about files."""
+    report = PROGRAMS / "straggler_p2_b32.sqlite.xz"
+    page, said = page_of(report), analyzed(report).fitted.summary
+    top = page.words.partition("Medians over ranks and steps")[0]
+    assert said.verdict.text in top
+    for bar in said.bars:
+        assert f"rank {bar.rank}" in top
+    widths: dict[str, float] = defaultdict(float)
+    for part in page.all("rect"):
+        kind = part.attributes.get("class") or ""
+        if kind.startswith("s-") and "ul" in part.above:
+            widths[kind] += float(part.attributes["width"] or 0)
+    longest = max(bar.step_s for bar in said.bars)
+    assert widths["s-waiting"] == pytest.approx(
+        sum(100 * bar.waiting_s / longest for bar in said.bars), abs=0.01
+    )
+    assert "rank 1 in 'forward'" in top
+    assert "step then 9.72 ms (estimate)" in top
+    boxes = [e for e in page.all("div") if e.attributes.get("class") in ("first", "next")]
+    assert len(boxes) == len(said.fixes)
+    assert "Nsight Systems" not in top
 
 
 def test_tables_are_complete(base: Page) -> None:
@@ -348,7 +373,7 @@ def test_details_are_closed_and_options_stay_whole(modelled: Page) -> None:
 
 def test_a_calibrated_model_predicts_and_ranks(modelled: Page) -> None:
     assert "saves 1.10 ms a step (53 %)" in modelled.words
-    assert "profile the trainer with --transport nccl" in modelled.words
+    assert "Profile the trainer with --transport nccl" in modelled.words
     assert cells(modelled, "What changes would save of 2.096 ms")[1][0] == "nccl"
     assert cells(modelled, "Predicted batch")[-1][0] == "batch"
     assert re.search(r"It predicts .* inside the interval", modelled.words)
@@ -423,12 +448,12 @@ def test_reports_of_the_ranks_of_one_run_make_one_page() -> None:
 
 def test_every_cause_of_idle_time_has_its_bar_and_its_longest_gaps(base: Page) -> None:
     head, *rows = cells(base, "Longest gaps of each cause")
-    assert head[:5] == ["Rank", "The GPU idles by", "Gap", "Step", "Into the step"]
+    assert head[:5] == ["Rank", "Cause of idle time", "Gap", "Step", "Into the step"]
     found = analyzed(BASE).fitted.steps
     assert found is not None
-    both = [[str(one.rank), one.cause] for one in found.idle]
+    both = [[str(one.rank), CAUSE_NAMES[one.cause]] for one in found.idle]
     assert len(both) > 8
-    gaps = [[str(one.rank), one.cause] for one in found.idle for _ in one.gaps]
+    gaps = [[str(one.rank), CAUSE_NAMES[one.cause]] for one in found.idle for _ in one.gaps]
     assert [row[:2] for row in rows] == gaps
     assert [row[:2] for row in cells(base, "Why the GPU idles")[1:]] == both
     titles = {e.text for e in base.all("title")}
@@ -583,6 +608,15 @@ def test_letters_can_be_read(dark: bool) -> None:
     assert contrast(colors["meter"], colors["track"]) >= 3
     for bar in ("projection", "busy", "p0", "p1", "p2", "meter"):
         assert contrast(colors[bar], colors["paper"]) >= 3, bar
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_parts_of_a_step_are_told_apart(dark: bool) -> None:
+    style = (ROOT / "perfmodel/render/html/style.css").read_text(encoding="utf-8")
+    block = re.findall(r":root \{(.*?)\}", style, re.DOTALL)[dark]
+    parts = dict(re.findall(r"--s-([\w-]+): (#[0-9a-f]{6})", block))
+    assert parts.keys() == LETTERS.keys()
+    assert too_close(*parts.values()) == []
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -137,9 +137,9 @@ def test_a_finding_and_a_row_lead_to_their_place(browser: Browser, pages: dict[s
     browser.script("document.querySelector('a[data-find]').click()")
     wanted = browser.script("return document.querySelector('a[data-find]').dataset.find")
     assert f": {wanted}; " in browser.script(said)
-    gap = 'document.querySelector(\'#idle tr[data-find="blocking_sync"][data-rank="1"] .place\')'
+    gap = 'document.querySelector(\'#idle tr[data-find="synchronization"][data-rank="1"] .place\')'
     browser.script(f"{gap}.click()")
-    assert re.search(r"^\d+ of \d+: blocking_sync; .*rank 1, GPU idle$", browser.script(said))
+    assert re.search(r"^\d+ of \d+: synchronization; .*rank 1, GPU idle$", browser.script(said))
     first, last = view(browser)
     assert last - first < (whole[1] - whole[0]) / 2
 

@@ -15,7 +15,7 @@ from perfmodel.analysis.runs import time_runs
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.render.perfetto import to_json
-from perfmodel.timing.host_timeline import CAUSES
+from perfmodel.timing.host_timeline import CAUSE_NAMES
 from perfmodel.timing.projection import join_launches
 from perfmodel.timing.run import Run
 from perfmodel.timing.timeline import GPU, select, window_of
@@ -172,9 +172,9 @@ def test_some_batches_only(tmp_path: Path) -> None:
     lanes = select(run, window_of(run, range(2, 5)))
     found = of(document["traceEvents"], "X")
     assert len(found) == sum(len(lane.bars) for lane in lanes)
-    gaps = [event for event in found if event["cat"] in CAUSES]
-    assert {event["name"] for event in gaps} <= {*CAUSES}
-    synced = [event["args"] for event in gaps if event["name"] == "blocking_sync"]
+    gaps = [event for event in found if event["cat"] in CAUSE_NAMES]
+    assert {event["name"] for event in gaps} <= {*CAUSE_NAMES.values()}
+    synced = [event["args"] for event in gaps if event["name"] == "synchronization"]
     assert {args["call"] for args in synced} >= {"cudaDeviceSynchronize"}
     assert all("before" in event["args"] for event in gaps)
     assert "steps 2 to 4" in document["otherData"]["title"]

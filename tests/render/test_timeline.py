@@ -26,7 +26,7 @@ from perfmodel.readers.trace import NULL
 from perfmodel.render.plot.style import CAUSE_COLORS, amount
 from perfmodel.render.plot.timeline import fitting, shares
 from perfmodel.render.plot.timeline import timeline as draw
-from perfmodel.timing.host_timeline import CAUSES
+from perfmodel.timing.host_timeline import CAUSE_NAMES, CAUSES
 from perfmodel.timing.run import Run, batch_seconds, time_run
 from perfmodel.timing.step_times import count_warmup
 from perfmodel.timing.timeline import (
@@ -254,7 +254,7 @@ def test_every_cause_has_one_colour_which_the_legend_explains(program_run: Run) 
     causes = {b.kind for ln in lanes if ln.kind == IDLE for b in ln.bars}
     assert causes
     for cause in causes:
-        assert shown[f"idle: {cause}"] == to_rgba(CAUSE_COLORS[cause])
+        assert shown[f"idle: {CAUSE_NAMES[cause]}"] == to_rgba(CAUSE_COLORS[cause])
 
 
 def test_bars_of_a_collective_wait_for_the_last_rank(program_run: Run) -> None:

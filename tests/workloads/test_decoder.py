@@ -75,6 +75,18 @@ def test_a_window_bounds_what_every_second_layer_reads() -> None:
     assert model.seen(0, short) == short
 
 
+def test_latent_attention_in_the_form_with_fewer_operations() -> None:
+    """DeepSeek-V3: 128 heads of 128 + 64 and 128 numbers, a latent of 512 + 64."""
+    model = published()["deepseek-v3"]
+    decode, prompt = Batch.decode(4, 1000), Batch.prefill(1, 1000)
+    assert model.attention_flops(decode, 0) == 2 * 128 * (2 * 512 + 64) * 4000
+    assert model.attention_flops(prompt, 0) == 2 * 128 * (128 + 64 + 128) * 1000 * 1001 // 2
+    # a chunk of 10 tokens behind 990: these would be expanded again
+    chunk = Batch(1, 10, 1000, 10 * 990 + 55)
+    expanded = 2 * 128 * 320 * chunk.pairs + 2 * 512 * 128 * 256 * 990
+    assert model.attention_flops(chunk, 0) == min(expanded, 2 * 128 * 1088 * chunk.pairs)
+
+
 def test_experts_that_are_read_are_between_one_tokens_and_all() -> None:
     model = published()["gpt-oss-20b"]
     assert model.experts_read(1) == pytest.approx(4)

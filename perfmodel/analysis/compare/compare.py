@@ -15,11 +15,13 @@ import numpy as np
 from perfmodel.analysis.compare.pairs import Pairs, pairs_of
 from perfmodel.analysis.compare.series import (
     COLLECTIVES,
+    FLOPS,
     GPU_BUSY,
     GPU_IDLE,
     GRAPHS,
     GROUPS,
     KERNELS,
+    TOKENS,
     Group,
     Key,
     Launch,
@@ -27,7 +29,8 @@ from perfmodel.analysis.compare.series import (
 )
 from perfmodel.analysis.runs import is_large, measure_report, runs_of, time_one
 from perfmodel.base.arrays import Floats
-from perfmodel.base.errors import ReportError, WorkloadError
+from perfmodel.base.errors import ModelError, ReportError, WorkloadError
+from perfmodel.base.units import si
 from perfmodel.models.launches import (
     ENOUGH,
     GATE_SCALES,
@@ -42,7 +45,7 @@ from perfmodel.models.launches import (
     median,
     spreads,
 )
-from perfmodel.programs import MARK_SYMBOLS, program_of_run
+from perfmodel.programs import MARK_SYMBOLS, program_of, program_of_run
 from perfmodel.programs.identify import MARK_KEY, Identity, from_mark
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
@@ -139,6 +142,20 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
+class Unit:
+    """What a step works on, and how many of them on either side, over all ranks."""
+
+    name: Literal["sample", "token"]
+    before: float
+    after: float
+
+    @property
+    def ratio(self) -> float:
+        """After over before."""
+        return self.after / self.before
+
+
+@dataclass(frozen=True, slots=True)
 class Gate:
     """Whether batches became slower by more than is allowed.
 
@@ -159,8 +176,12 @@ class Gate:
         unknown, see `perfmodel.models.launches.host_speeds`.
     host_ratio : float or None
         By how much the host took longer after in all its pieces alike.
-    per_sample : bool
-        Whether times are per sample, for the sides have different batch sizes.
+    per : str or None
+        'sample' or 'token' where times are per one of these, for a step has not as many on the two
+        sides.
+    less : float or None
+        Work of a step after over before where it is less by more than the limit and nobody says of
+        how many samples it is: equal times are then no proof.
     rows : tuple of Row
         Ranges, links and kernels that certainly gained time, the largest first.
     without_recorder_s : (float, float) or None
@@ -176,7 +197,8 @@ class Gate:
     gpu: tuple[float, float, bool | None] | None = None
     host: tuple[float, float, bool | None] | None = None
     host_ratio: float | None = None
-    per_sample: bool = False
+    per: str | None = None
+    less: float | None = None
     without_recorder_s: tuple[float, float] | None = None
 
 
@@ -197,17 +219,18 @@ def judged(found: Effect, limit: float) -> tuple[float, float, bool | None]:
 
 def gate_of(
     batch: Effect, rows: Sequence[Row], limit: float, kernels: Effect | None = None,
-    samples: float = 1.0, without_recorder_s: tuple[float, float] | None = None,
-    steady: _Steady | None = None,
+    unit: Unit | None = None, without_recorder_s: tuple[float, float] | None = None,
+    steady: _Steady | None = None, work: float = 1.0,
 ) -> Gate:  # fmt: skip
-    """Judge the batch, and apart from it its kernels and what no slower host explains, per sample.
+    """Judge the batch, and apart from it its kernels and what no slower host explains, per unit.
 
-    `samples` are those of a batch after over those before. The batch at one speed of the host
-    decides what the batch as recorded leaves open. It passes only if it does so without the largest
-    piece of the host's time, too, and if no more than the limit is seen as recorded: a change of a
-    large piece, or of all alike, looks like a slower host.
+    Where the unit is unknown, less `work` (after over before) does not pass. The batch at one speed
+    of the host decides what the batch as recorded leaves open. It passes only if it does so without
+    the largest piece of the host's time, too, and if no more than the limit is seen as recorded: a
+    change of a large piece, or of all alike, looks like a slower host.
     """
-    more = math.log(samples)
+    more = math.log(unit.ratio) if unit else 0.0
+    less = work if unit is None and work < 1 - limit else None
 
     def judge(found: Effect) -> tuple[float, float, bool | None]:
         return judged(replace(found, value=found.value - more), limit)
@@ -221,11 +244,12 @@ def gate_of(
         if slower is None and (host[2] or (not seen and judge(steady.besides)[2] is False)):
             slower = host[2]
     slower = True if gpu is not None and gpu[2] else slower
+    slower = None if less is not None and slower is False else slower
     gained = [r for r in rows[1:] if r.verdict in ("slower", "only after") and r.difference_s > 0]
     gained.sort(key=lambda row: -row.difference_s)
     return Gate(
         limit, low, high, slower, tuple(gained), gpu, host, steady.host_ratio if steady else None,
-        samples != 1.0, without_recorder_s,
+        unit.name if unit and more else None, less, without_recorder_s,
     )  # fmt: skip
 
 
@@ -352,6 +376,8 @@ class Comparison:
         Where a slowdown that is allowed was named.
     pairs : Pairs or None
         Kernels matched by operator and place, where many have other names on the two sides.
+    unit : Unit or None
+        Samples or tokens of a step, where it has not as many on the two sides.
     """
 
     before: Side
@@ -369,6 +395,7 @@ class Comparison:
     gate: Gate | None
     warnings: tuple[str, ...]
     pairs: Pairs | None = None
+    unit: Unit | None = None
 
     def __repr__(self) -> str:
         return f"<Comparison of {len(self.rows)} rows, {len(self.warnings)} warnings>"
@@ -467,7 +494,13 @@ def without_repeats(keys: Sequence[Key]) -> list[Key]:
     return [key for key in keys if parts.get(key, 0) != 1]
 
 
-_WORKLOAD: Final = {*MARK_SYMBOLS.values(), "dtype", "bytes per element", "workload"}
+BATCH, LENGTH = "batch", "seq"
+_ROLES: Final = {
+    BATCH, LENGTH, "d_model", "d_ff", "heads", "kv_heads", "n_layer", "vocab", "channels", "height",
+    "width",
+}  # fmt: skip
+"""Sizes of a program that are read off its operators' (`perfmodel.models.roles`)."""
+_WORKLOAD: Final = {*MARK_SYMBOLS.values(), "dtype", "bytes per element", "workload", *_ROLES}
 """Settings that decide what is computed: D, H, C, B, p, the type."""
 _NO_SETTINGS: Final = {MARK_KEY, "rank", "run_id", "versions", *MARK_SYMBOLS.values()}
 _VERSIONS: Final = "versions."
@@ -628,7 +661,13 @@ def compare_traces(
     options = options or CompareOptions()
     chosen = options.measured_by()
     sides = [[time_one(trace, chosen) for trace in side] for side in (before, after)]
-    found = compare_timed(sides[0], sides[1], options, lambda _: None)
+    found = compare_timed(
+        sides[0],
+        sides[1],
+        options,
+        lambda _: None,
+        lambda i: sizes_of((before, after)[i][0], chosen),
+    )
     if not other_kernels(found):
         return found
     return replace(found, pairs=pairs_of(before[0], after[0], chosen))
@@ -652,11 +691,26 @@ def compare_reports(
         return measure_report(path, path, chosen, kernels=True)
 
     sides = [[measured(path) for path in side] for side in (before, after)]
-    found = compare_timed(sides[0], sides[1], options, lambda label: progress(f"measuring {label}"))
+    found = compare_timed(
+        sides[0], sides[1], options, lambda label: progress(f"measuring {label}"),
+        lambda i: sizes_of(read((before, after)[i][0]), options.measured_by()),
+    )  # fmt: skip
     if not other_kernels(found) or any(is_large(path) for path in (before[0], after[0])):
         return found
     del sides
     return replace(found, pairs=pairs_of(read(before[0]), read(after[0]), options.measured_by()))
+
+
+def sizes_of(trace: Trace, options: Options) -> dict[str, str]:
+    """Read the sizes of a program off its operators' sizes, but those that are guessed."""
+    operators = program_of([trace], options).recorded_operators
+    if operators is None:
+        return {}
+    try:
+        found = operators.roles(operators.recorded_step(trace, options, {}), {})
+    except ModelError:
+        return {}
+    return {role.name: str(role.value) for role in found.found if role.certainty != "guess"}
 
 
 def other_kernels(found: Comparison) -> bool:
@@ -678,8 +732,12 @@ def compare_timed(
     after: Sequence[TimedReport],
     options: CompareOptions,
     progress: Callable[[str], object],
+    sizes: Callable[[int], Mapping[str, str]] = lambda _: {},
 ) -> Comparison:
-    """Compare reports that have been measured."""
+    """Compare reports that have been measured.
+
+    `sizes` reads the sizes of the first report before (0) or after (1), where FLOPs are not equal.
+    """
     for name, value in (("least", options.least), ("launch noise", options.noise)):
         if not 0 <= value < 10:
             raise WorkloadError(
@@ -697,6 +755,13 @@ def compare_timed(
         )
         sides.append(side)
         warnings += said
+    if any(name == FLOPS for name, *_ in work_changed(*sides)):
+        given = [dict(sizes(i)) for i in (0, 1)]
+        if all(given):
+            sides = [
+                replace(side, settings=tuple({**own, **more} for own in side.settings))
+                for side, more in zip(sides, given, strict=True)
+            ]
     traces = [[one.trace for one in timed] for timed in (before, after)]
     return compare_sides(sides[0], sides[1], options, [*warnings, *copied(*traces)])
 
@@ -729,6 +794,7 @@ def compare_sides(
     rows = tuple(
         _row(key, keys, medians[key], effects.get(key), tests.get(key), batch_s) for key in keys
     )
+    unit = _unit(before, after)
     enough = min(len(before.launches), len(after.launches)) >= ENOUGH
     return Comparison(
         before=before,
@@ -741,16 +807,20 @@ def compare_sides(
         noise=None if enough else options.noise,
         machines=machines,
         detectable=effects[first].detectable(tests[first][2], options.least),
-        addressed=_addressed(rows, before, after),
+        addressed=_addressed(rows, before, after, unit.ratio if unit else 1.0),
         idle=_idle(before.launches, after.launches, batch_s),
-        gate=_gate(old, new, medians, first, rows, options, machines, _samples(before, after)),
+        gate=_gate(
+            old, new, medians, first, rows, options, machines, unit, _less(before, after)
+        ),
         warnings=tuple(dict.fromkeys([*warnings, *_warnings(before, after, machines, options)])),
-    )
+        unit=unit if unit and unit.ratio != 1 else None,
+    )  # fmt: skip
 
 
 def _gate(
     old: Launches, new: Launches, medians: Mapping[Key, tuple[list[Median], list[Median]]],
-    first: Key, rows: Sequence[Row], options: CompareOptions, machines: bool, samples: float,
+    first: Key, rows: Sequence[Row], options: CompareOptions, machines: bool, unit: Unit | None,
+    work: float,
 ) -> Gate | None:  # fmt: skip
     """Judge the batch without its recorder, where that is known; None where no limit was named."""
     if options.limit is None:
@@ -765,7 +835,7 @@ def _gate(
         steps = seconds[0], seconds[1]
     kernels = _kernels(medians, machines=machines)
     steady = None if machines else _steady(old, new, without.sides if without else sides)
-    return gate_of(found, rows, options.limit, kernels, samples, steps, steady)
+    return gate_of(found, rows, options.limit, kernels, unit, steps, steady, work)
 
 
 def _kernels(
@@ -779,25 +849,76 @@ def _kernels(
     return effect(*total, KERNEL_NOISE, machines=machines)
 
 
-def _samples(before: Side, after: Side) -> float:
-    """Samples of a batch after over those before; 1 where a side does not say one number."""
-    sizes = [
+def _unit(before: Side, after: Side) -> Unit | None:
+    """Return the samples or tokens of a step on both sides; None where a side does not say one.
+
+    By the configuration mark, the operators' sizes, or the steps of an engine that serves a model.
+    """
+    sides = before, after
+    marked = [
         {int(v) for run in side.settings for k, v in run.items() if k.endswith(" (B)")}
-        for side in (before, after)
+        for side in sides
     ]
-    old, new = ((side or {0}).copy() for side in sizes)
-    return new.pop() / old.pop() if len(sizes[0]) == len(sizes[1]) == 1 else 1.0
-
-
-def _work_changed(before: Side, after: Side) -> Iterable[str]:
-    """Yield what a median batch does more or less of."""
-    for name in dict.fromkeys(k for x in (*before.launches, *after.launches) for k in x.work):
+    if all(len(found) == 1 for found in marked):
+        return Unit("sample", float(marked[0].pop()), float(marked[1].pop()))
+    sized = [side.settings[0] for side in sides]
+    if all(BATCH in found for found in sized):
         old, new = (
-            float(np.median([x.work.get(name, 0.0) for x in side.launches]))
-            for side in (before, after)
+            float(found[BATCH]) * side.launches[0].ranks
+            for found, side in zip(sized, sides, strict=True)
         )
-        if abs(new - old) > LEAST * max(old, new):
-            yield f"{name} {old:,.0f} -> {new:,.0f}"
+        if all(LENGTH in found for found in sized) and sized[0][LENGTH] != sized[1][LENGTH]:
+            return Unit(
+                "token", *(n * float(s[LENGTH]) for n, s in zip((old, new), sized, strict=True))
+            )
+        return Unit("sample", old, new)
+    tokens = [_work(side, TOKENS) for side in sides]
+    return Unit("token", *tokens) if all(tokens) else None
+
+
+def _work(side: Side, name: str) -> float:
+    """Return what a median step of a side does; 0 where a run does not say it."""
+    found = [x.work.get(name, 0.0) for x in side.launches]
+    return float(np.median(found)) if all(found) else 0.0
+
+
+def work_changed(before: Side, after: Side) -> list[tuple[str, float, float]]:
+    """Return what a median batch does more or less of: its name, before and after.
+
+    FLOPs and tokens only where both sides know them.
+    """
+    found = []
+    for name in dict.fromkeys(k for x in (*before.launches, *after.launches) for k in x.work):
+        old, new = _work(before, name), _work(after, name)
+        known = (old and new) or name not in (FLOPS, TOKENS)
+        if known and abs(new - old) > LEAST * max(old, new):
+            found.append((name, old, new))
+    return found
+
+
+def _threads(before: Side, after: Side) -> float:
+    """Return the threads of kernels that both sides have, after over before; 1 where unknown.
+
+    The geometric mean over kernels, by their time before: a program of other sizes launches the
+    same kernels with other grids. Unknown where these kernels are less than half of the time.
+    """
+    old, new = before.launches[0], after.launches[0]
+    time, logs, whole = [], [], 0.0
+    for (group, path), series in old.series.items():
+        if group != "kernel" or len(path) == 1:
+            continue
+        seconds = float(np.nanmedian(series.seconds))
+        whole += seconds
+        if path[-1] in old.threads and path[-1] in new.threads:
+            time.append(seconds)
+            logs.append(math.log(new.threads[path[-1]] / old.threads[path[-1]]))
+    return math.exp(float(np.average(logs, weights=time))) if sum(time) > whole / 2 else 1.0
+
+
+def _less(before: Side, after: Side) -> float:
+    """Return the work of a step after over before: FLOPs, or threads where these are unknown."""
+    old, new = _work(before, FLOPS), _work(after, FLOPS)
+    return new / old if old and new else _threads(before, after)
 
 
 def _runs(
@@ -908,28 +1029,47 @@ def _idle(before: Launches, after: Launches, batch_s: float | None) -> tuple[Row
     return tuple(sorted(found, key=lambda row: -abs(row.difference_s)))
 
 
-def _addressed(rows: Sequence[Row], before: Side, after: Side) -> tuple[Row, ...]:
+def _addressed(
+    rows: Sequence[Row], before: Side, after: Side, more: float = 1.0
+) -> tuple[Row, ...]:
     """The innermost range and the link that certainly lost the most time, in that order.
+
+    Where a step has so many times `more` samples after, times per sample count.
 
     Totals of the GPU do not count as links: they lose what copies and kernels lose. But where a
     host only queues, and ranges cannot show what it lost, the GPU's idle time does, if that is
     more than any link lost.
     """
+    if more != 1:
+        rows = [_each(row, more) for row in rows]
     if (rows[0].after_s or 0.0) >= (rows[0].before_s or 0.0):
         return ()  # nothing was gained that it could be the reason of
+    least_s = LEAST * (rows[0].before_s or 0.0)
     leaves = _telling_ranges(rows, before, after)
     totals = (GPU_BUSY, GPU_IDLE)
     links = [r for r in rows if r.group != "range" and r.depth == 0 and r.path[0] not in totals]
-    found = [most for candidates in (leaves, links) if (most := _most_lost(candidates))]
+    found = [most for candidates in (leaves, links) if (most := _most_lost(candidates, least_s))]
     if (before.queues or after.queues) and not any(r.group == "range" for r in found):
-        idle = _most_lost([r for r in rows if r.path == (GPU_IDLE,)])
+        idle = _most_lost([r for r in rows if r.path == (GPU_IDLE,)], least_s)
         if idle and all(idle.difference_s < r.difference_s for r in found):
             found.insert(0, idle)
     return tuple(found)
 
 
-def _most_lost(rows: Sequence[Row]) -> Row | None:
-    lost = [r for r in rows if r.verdict in ("faster", "only before")]
+def _each(row: Row, more: float) -> Row:
+    """Return a row whose times after are for as many samples as before."""
+    if row.ratio is None or row.low is None or row.high is None:
+        return row if row.after_s is None else replace(row, after_s=row.after_s / more)
+    ratio, low, high = row.ratio / more, row.low / more, row.high / more
+    verdict: Verdict = "within noise"
+    if high < 1 - LEAST or low > 1 + LEAST:
+        verdict = "faster" if high < 1 else "slower"
+    after_s = None if row.after_s is None else row.after_s / more
+    return replace(row, after_s=after_s, ratio=ratio, low=low, high=high, verdict=verdict)
+
+
+def _most_lost(rows: Sequence[Row], least_s: float) -> Row | None:
+    lost = [r for r in rows if r.verdict in ("faster", "only before") and -r.difference_s > least_s]
     return min(lost, key=lambda r: r.difference_s, default=None)
 
 
@@ -945,6 +1085,12 @@ def _telling_ranges(rows: Sequence[Row], before: Side, after: Side) -> list[Row]
     holders = {r.path[:-1] for r in inside if r.before_s is not None}
     leaves = [r for r in inside if r.path not in holders]
     return [r for r in leaves if r.after_s is None] if after.queues else leaves
+
+
+def _changed_work(name: str, old: float, new: float) -> str:
+    if name == FLOPS:
+        return f"{si(old, 'FLOP')} -> {si(new, 'FLOP')}"
+    return f"{name} {old:,.0f} -> {new:,.0f}"
 
 
 def _warnings(before: Side, after: Side, machines: bool, options: CompareOptions) -> list[str]:
@@ -964,10 +1110,12 @@ def _warnings(before: Side, after: Side, machines: bool, options: CompareOptions
             f"the sides do not compute the same ({other}): the comparison is not of one "
             f"change; compare runs of one workload"
         )
-    if _samples(before, after) != 1.0 and options.limit is not None:
-        said.append("the batch size changed: --fail-if-slower compares times per sample")
-    if work := "; ".join(_work_changed(before, after)):
-        said.append(f"a batch does other work on the two sides ({work})")
+    work = [_changed_work(name, old, new) for name, old, new in work_changed(before, after)]
+    threads = _threads(before, after)
+    if abs(threads - 1) > LEAST:
+        work.append(f"threads of the same kernels: {threads:.2f} times as many")
+    if work:
+        said.append(f"a step does other work on the two sides ({'; '.join(work)})")
     counts = len(before.launches), len(after.launches)
     if min(counts) < ENOUGH:
         noise = f"{100 * options.noise:g} %" if options.noise else "nothing"

@@ -8,7 +8,13 @@ from typing import Final, Literal
 
 import numpy as np
 
-from perfmodel.analysis.steps import break_down, idle_causes, idle_pieces, on_step_clock
+from perfmodel.analysis.steps import (
+    StepBreakdown,
+    break_down,
+    idle_causes,
+    idle_pieces,
+    on_step_clock,
+)
 from perfmodel.base.arrays import Floats, Int64, distinct_rows
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.kernels import kernel
@@ -41,6 +47,9 @@ UNSPLIT: Final = "collectives, not split"
 COLLECTIVES: Final = (TRANSFER, WAITING, UNSPLIT)
 KERNELS: Final = "kernels"
 GRAPHS: Final = "whole CUDA graphs"
+FLOPS: Final = "FLOPs"
+TOKENS: Final = "tokens"
+"""Kinds of `Launch.work`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +180,8 @@ class Launch:
     that the host times of ranges are those of queueing. `idle` has the seconds that the GPU of a
     rank idles in a median step, by rank and cause; empty where the report does not say. `pieces`
     has those of the GPUs that idle longest by range, and `idle_share` their share of a step. `work`
-    has what a median batch of a rank does, whatever time it takes: GPU operations, bytes.
+    has what a median batch of a rank does, whatever time it takes: GPU operations, bytes, FLOPs of
+    operators with sizes, tokens of an engine's step. `threads` has those of a kernel's launch.
     `recorder` is the step with and without its profiler, where it was asked for and is known.
     """
 
@@ -186,6 +196,7 @@ class Launch:
     pieces: Mapping[str, float] = field(default_factory=dict)
     idle_share: float = 0.0
     work: Mapping[str, float] = field(default_factory=dict)
+    threads: Mapping[str, float] = field(default_factory=dict)
     recorder: Recorder | None = None
 
     @property
@@ -228,7 +239,7 @@ def launch_of(
     program = program_of_run(run, Options())
     by_gpu = program.step_clock == "gpu" and bool(run.steps)
     recorder, steps = None, None
-    if run.steps and (by_gpu or unrecorded):
+    if run.steps and (by_gpu or unrecorded or run.operators):
         steps = break_down(run.steps, exchanges, warmup=warmup, timed=Timed.of(run.traces))
         recorder = steps.facts.recorder
     if by_gpu and steps:
@@ -275,10 +286,29 @@ def launch_of(
         for name, table in counted.items()
         if np.isfinite(table[:, first:]).any()
     }
+    if steps and run.operators:
+        work |= _of_operators(run, steps)
+    threads: dict[str, float] = {}
+    for report in run.steps:
+        threads |= report.kernels.launch_threads
     return Launch(
         run.label, first, len(run.ranks), gpus, recorded, kept, queues, idle, pieces, share, work,
-        recorder,
+        threads, recorder,
     )  # fmt: skip
+
+
+def _of_operators(run: Run, steps: StepBreakdown) -> dict[str, float]:
+    """FLOPs of a median step by the sizes of its operators, and the tokens of an engine's steps."""
+    from perfmodel.analysis.operators import step_work  # most reports name none
+    from perfmodel.analysis.serving import serving_rows
+
+    found = {}
+    if flops := step_work(run.operators, steps, None).flops:
+        found[FLOPS] = flops
+    if rows := serving_rows(run, steps, None):
+        tokens = sum(row.steps * (row.context_tokens + row.generation_tokens) for row in rows)
+        found[TOKENS] = tokens / sum(row.steps for row in rows)
+    return found
 
 
 def _noise(key: Key, async_batches: AsyncBatches) -> Noise:

@@ -38,6 +38,8 @@ _ONE_PIECE: Final = 0.1
 """A pause of the host from this share of a step is a piece of work of its own: doing it at another
 time saves so much. The longest pauses of healthy programs take 3 to 5 %, that of a data loader in
 the main process 75 % (docs/findings.md)."""
+_REPLAYED: Final = 0.5
+"""Above this share of the kernels' time a step is a replay of CUDA graphs."""
 _MUCH: Final = 0.2
 """Input and output of all ranks with a smaller share of a step are what a program needs: 11 to 12 %
 in healthy MPI programs, 33 % and more where it was made a fault (benchmarks/diagnosis)."""
@@ -217,14 +219,18 @@ def launches(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Findi
     known = sum(small.saving_s for small in steps.small)
     count = max(round(facts.gpu_ops), 1)
     between = ", and works between launches" if whole else ""
+    again = max((one.replayed for one in facts.serving if one.of_time >= _REPLAYED), default=0.0)
+    graphs = again >= _REPLAYED
+    said = f"; CUDA graphs replay {percent(again)} of the kernels' time" if graphs else ""
+    each = f"{count} launch{'es' * (count != 1)} per step"
     yield Finding(
         "launch_bound",
-        f"the GPU waits for {count} launch{'es' * (count != 1)} per step",
+        f"the GPU waits for {'the host beside graph replays' if graphs else each}",
         min(steps.saved_s(change), idle) - known,
         f"the GPU idles {si(idle, 's')} per step with an empty queue while the host launches "
         f"{count} operation{'s' * (count != 1)}, one every {si(facts.batch.value / count, 's')}"
-        f"{between}{slow_launches(steps)}{_slowed(facts)}",
-        actions.launch_less(synchronizes=False),
+        f"{between}{said}{slow_launches(steps)}{_slowed(facts)}",
+        actions.advise("prepare_ahead") if graphs else actions.launch_less(synchronizes=False),
         change=change,
     )
 

@@ -45,8 +45,8 @@ def precision(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Find
         return
     slow = [
         k for k in steps.kernels
-        if k.category in ("GEMM", "convolution") and kernel_types(k.name).unit == "float32"
-        and kernel_types(k.name).dtype == "float32"
+        if k.category in ("GEMM", "convolution") and kernel(k.name).multiplies
+        and kernel_types(k.name).unit == kernel_types(k.name).dtype == "float32"
     ]  # fmt: skip
     peaks = facts.machine.peak_flops_per_s if facts.machine else {}
     if not slow or not {"float32", "tf32_tensor"} <= peaks.keys():

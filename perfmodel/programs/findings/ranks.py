@@ -111,8 +111,8 @@ def late_to_kernels(
         "straggler",
         f"rank {late.rank} is late{_late_by(late, steps)}",
         steps.straggler_saving_s,
-        f"the other ranks wait up to {si(waits, 's')} per step for rank {late.rank} inside NCCL's "
-        f"kernels; it comes last to {percent(late.share_last)} of the collectives, "
+        f"NCCL's kernels of the other ranks wait up to {si(waits, 's')} per step for rank "
+        f"{late.rank}; it comes last to {percent(late.share_last)} of the collectives, "
         f"{si(late.late_s, 's')} per step after the rank before it, by more than chance with a "
         f"probability of {percent(late.probability, 0)}{_too_few(late)}"
         f"{_excess_said(late, steps)}{lags}",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import fmean
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from perfmodel.base.units import percent, si
 from perfmodel.programs.actions import Actions
 from perfmodel.programs.facts import Facts, ServingFact
 from perfmodel.programs.findings import Finding, finding
+
+if TYPE_CHECKING:
+    from perfmodel.machines.machine import Machine
 
 _WIDE: Final = ("bfloat16", "float16")
 _HALVED: Final = 0.5
@@ -24,17 +27,33 @@ _UNEQUAL: Final = 1.2
 chance, where a GPU's experts have some hundred tokens."""
 
 
-@finding("weights_not_quantized", needs=("serving", "operators", "machine"))
+@finding("weights_not_quantized", needs=("serving", "machine"))
 def wide_weights(
-    facts: Facts, actions: Actions, serving: tuple[ServingFact, ...], *_: object
+    facts: Facts, actions: Actions, serving: tuple[ServingFact, ...], machine: Machine
 ) -> Iterator[Finding]:
-    """GEMMs of a decode that read weights of 16 bits, where the GPU multiplies 8 bits."""
+    """GEMMs of a decode that read weights of 16 bits, where the GPU multiplies 8 bits.
+
+    By the model's configuration where CUDA graphs hide the GEMMs.
+    """
     from perfmodel.programs.pytorch.operators import formula_of
 
     decode = next((one for one in serving if one.phase == "decode"), None)
-    if decode is None or facts.machine is None:
+    if decode is None or "float8_tensor" not in machine.peak_flops_per_s:
         return
-    if "float8_tensor" not in facts.machine.peak_flops_per_s:
+    rate = machine.bandwidth_bytes_per_s.get("hbm")
+    floor_s = decode.floor_s or 0.0
+    if decode.wide_bytes and rate and decode.wide_bytes / rate > _HALVED * floor_s:
+        yield Finding(
+            "weights_not_quantized",
+            "decoding reads weights of 16 bits",
+            decode.wide_bytes * _HALVED / rate * decode.of_time,
+            f"by the configuration of {decode.model} a decode of {decode.sequences:.0f} sequences "
+            f"reads {si(decode.wide_bytes, 'B')} of weights of 16 bits, at least "
+            f"{si(decode.wide_bytes / rate, 's')} of {si(decode.step_s, 's')}; weights of 8 bits "
+            f"are half as many bytes",
+            actions.advise("quantize_weights"),
+        )
+    if decode.hidden > _HALVED or decode.weight_bytes is None:  # most GEMMs are not counted
         return
     wide = [
         row for row in facts.operators

@@ -15,7 +15,7 @@ from perfmodel.base.units import si
 from perfmodel.programs.pytorch.calls import OUTSIDE, Calls, Kernels, Made, find_calls
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.operators import Call
-from perfmodel.programs.pytorch.replays import with_replays
+from perfmodel.programs.pytorch.replays import TokensOf, tokens_captured, with_replays
 from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.readers.trace import KERNEL, NULL, TO_GPU, TO_HOST, Ranges, Trace
 from perfmodel.timing.intervals import lengths
@@ -57,10 +57,11 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Calls of the operators of a report's steps, and warnings."""
+    """Calls of the operators of a report's steps, warnings, and how many operations have none."""
 
     calls: Calls
     warnings: tuple[str, ...]
+    hidden: int = 0
 
 
 def operator_times(
@@ -95,7 +96,7 @@ def operator_times(
     number = steps.steps.number[inside.step].astype(np.int64)
     lanes = len(steps.times.process)
     placed = Placed(inside.op, inside.lane, number, lanes, causal, warnings)
-    return tabulate(trace, found.calls, placed)
+    return replace(tabulate(trace, found.calls, placed), hidden=found.hidden)
 
 
 def find_replayed(
@@ -106,6 +107,7 @@ def find_replayed(
     dtype: str | None = None,
     *,
     causal: bool = False,
+    tokens_of: TokensOf = tokens_captured,
 ) -> Found:
     """Find the calls of operators in the steps of a report, those of replayed graphs among them.
 
@@ -118,9 +120,10 @@ def find_replayed(
         nothing = np.full(count, -1, np.int64)
         found = Found(Calls((), nothing, tuple(phase), ("",) * count), ())
     calls, replayed, joined = with_replays(
-        trace, steps, found.calls, source, tokens, dtype, causal=causal
+        trace, steps, found.calls, source, tokens, dtype, causal=causal, tokens_of=tokens_of
     )
-    return Found(calls, (*found.warnings, *_hidden(replayed, joined)))
+    warnings = (*found.warnings, *_hidden(replayed, joined))
+    return Found(calls, warnings, replayed - joined)
 
 
 def _hidden(replayed: int, joined: int) -> Iterator[str]:
@@ -129,7 +132,8 @@ def _hidden(replayed: int, joined: int) -> Iterator[str]:
         yield (
             f"{replayed - joined} of {replayed} kernels are replayed by CUDA graphs, and no "
             f"recording of the capture names their operators: FLOPs and bytes lack them; give the "
-            f"recording of the capture by --shapes FILE (docs/serving.md)"
+            f"recording of the capture by --shapes FILE, or a served model's name by --decoder "
+            f"(docs/serving.md)"
         )
 
 

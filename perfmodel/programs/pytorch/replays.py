@@ -5,14 +5,16 @@ launched nothing, but lie inside their operators, in the same recording or in on
 Nsight Systems names the node of each kernel, and when and by which thread it was captured
 (`Trace.graph_nodes`). Of others the nodes run in the order of their capture on one stream, so that
 the n-th kernel of a replay is the n-th captured call; a capture belongs to a replay if it has as
-many, and if what multiplies in one multiplies in the other.
+many, and if what multiplies in one multiplies in the other. Where no capture was recorded,
+operators that launched the same kernels one by one in the same order, as a warm-up does, name them
+as well.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Final
@@ -43,15 +45,21 @@ _LOST: Final = 0.01
 """Share of the kernels of a replay that may be lost at its end; all others must then be alike."""
 
 
+_RUNS: Final = 256
+"""So many runs without a graph are kept of each graph: more layers have no model of today."""
+
+
 @dataclass(frozen=True, slots=True)
 class Capture:
     """A captured graph: the calls that made its nodes, rows of `ApiCalls`, in their order.
 
-    `tokens` is what the range around it names, None where none does.
+    `tokens` is what the range around it names, None where none does; `ran` says that it is a run
+    of the same kernels without a graph.
     """
 
     call: Int64
     tokens: int | None
+    ran: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +81,68 @@ def captures(trace: Trace) -> tuple[Capture, ...]:
     makes = np.array([bool(_NODE.match(name)) for name in names], np.bool_)[api.name]
     makes[join_launches(trace, trace.ops, api)[1]] = False  # what ran was not captured
     found = []
-    labels = [_tokens(label) for label in trace.range_labels]
-    said = np.flatnonzero([one is not None for one in labels])
-    rows = np.flatnonzero(np.isin(trace.ranges.name, said))
+    tokens = _tokens_at(trace, tokens_captured)
     for begin in begins.tolist():
         same = ends[(api.thread[ends] == api.thread[begin]) & (ends > begin)]
         until = api.start_ns[same[0]] if len(same) else np.iinfo(np.int64).max
         inside = makes & (api.start_ns > api.start_ns[begin]) & (api.start_ns < until)
         inside &= api.thread == api.thread[begin]
-        at = api.start_ns[begin]
-        around = rows[(trace.ranges.start_ns[rows] <= at) & (trace.ranges.end_ns[rows] >= at)]
-        tokens = labels[int(trace.ranges.name[around[-1]])] if len(around) else None
-        found.append(Capture(np.flatnonzero(inside), tokens))
+        found.append(Capture(np.flatnonzero(inside), tokens(int(api.start_ns[begin]))))
     return tuple(one for one in found if len(one.call))
+
+
+TokensOf = Callable[[str], int | None]
+"""How many tokens the label of a range names; None where it names none."""
+
+
+def _tokens_at(trace: Trace, of: TokensOf) -> Callable[[int], int | None]:
+    """Return a function that says how many tokens the ranges around a time name."""
+    labels = [of(label) for label in trace.range_labels]
+    said = np.flatnonzero([one is not None for one in labels])
+    rows = np.flatnonzero(np.isin(trace.ranges.name, said))
+
+    def tokens(at: int) -> int | None:
+        around = rows[(trace.ranges.start_ns[rows] <= at) & (trace.ranges.end_ns[rows] >= at)]
+        return labels[int(trace.ranges.name[around[-1]])] if len(around) else None
+
+    return tokens
+
+
+def runs_without_graph(
+    trace: Trace, wanted: Sequence[Replay], source: Trace, tokens_of: TokensOf
+) -> Iterator[Capture]:
+    """Yield the runs in which operators launched exactly the operations of a replay, in order."""
+    api = source.api
+    eager = launched(source)
+    graph = np.array([name.startswith(tuple(_FILE["replay"])) for name in source.strings], np.bool_)
+    alone = ~graph[api.name[eager.call]]
+    codes: dict[tuple[int, str], int] = {}
+    order = np.lexsort((eager.at_ns[alone], eager.thread[alone]))
+    op, call = eager.op[alone][order], eager.call[alone][order]
+    sequence = _codes(source, op, codes)
+    tokens = _tokens_at(source, tokens_of)
+    for content in {_codes(trace, one.op, codes).tobytes() for one in wanted}:
+        one = np.frombuffer(content, np.int64)
+        count = len(one)
+        starts = np.arange(max(len(sequence) - count + 1, 0))
+        for place in dict.fromkeys((0, count - 1, count // 2, count // 3, 2 * count // 3)):
+            starts = starts[sequence[starts + place] == one[place]]
+        same = (at for at in starts.tolist() if np.array_equal(sequence[at : at + count], one))
+        for at, _ in zip(same, range(_RUNS), strict=False):
+            rows = call[at : at + count]
+            if len(np.unique(api.thread[rows])) == 1:
+                yield Capture(rows, tokens(int(api.start_ns[rows[0]])), ran=True)
+
+
+def _codes(trace: Trace, op: Int64, codes: dict[tuple[int, str], int]) -> Int64:
+    """Number operations by what they are and their names, in several recordings alike."""
+    kinds, names = trace.ops.kind[op].astype(np.int64), trace.ops.name[op].astype(np.int64)
+    pairs, place = np.unique(np.column_stack([kinds, names]), axis=0, return_inverse=True)
+    found = [
+        codes.setdefault((kind, trace.strings[name] if name >= 0 else ""), len(codes))
+        for kind, name in pairs.tolist()
+    ]
+    return np.array(found, np.int64)[place.reshape(-1)] if found else np.empty(0, np.int64)
 
 
 def _called(trace: Trace, names: Sequence[str], wanted: Sequence[str]) -> Int64:
@@ -93,7 +150,8 @@ def _called(trace: Trace, names: Sequence[str], wanted: Sequence[str]) -> Int64:
     return np.flatnonzero(chosen[trace.api.name]) if len(names) else np.empty(0, np.int64)
 
 
-def _tokens(label: str) -> int | None:
+def tokens_captured(label: str) -> int | None:
+    """Return the tokens that the label of a capture names; None if it names none."""
     found = (pattern.match(label) for pattern in _LABELS)
     return next((int(match["tokens"]) for match in found if match), None)
 
@@ -127,6 +185,7 @@ def with_replays(
     dtype: str | None = None,
     *,
     causal: bool = False,
+    tokens_of: TokensOf = tokens_captured,
 ) -> tuple[Calls, int, int]:
     """Give replayed kernels the operators of their capture.
 
@@ -142,6 +201,8 @@ def with_replays(
         Of every step, where they are known: of captures that fit, the smallest for as many.
     dtype, causal
         As `calls.find_calls`.
+    tokens_of : callable
+        Tokens that the ranges around runs without a graph name.
 
     Returns
     -------
@@ -159,12 +220,16 @@ def with_replays(
     if groups:
         nesting = _nested(source, np.concatenate([group.thread for group in groups]))
     else:
-        available = captures(source) if wanted else ()
-        if not available:
-            return calls, total, 0
-        nesting = _nested(source, np.concatenate([source.api.thread[c.call] for c in available]))
         needed = [tokens[int(ops.step[place[one.op[0]]])] for one in wanted]
+        available = captures(source) if wanted else ()
+        nesting = _nested(source, _threads(source, available))
         groups = _by_count(trace, wanted, source, available, nesting, names, needed)
+        if sum(len(one) for group in groups for one in group.ops) < total:
+            available += tuple(runs_without_graph(trace, wanted, source, tokens_of))
+            nesting = _nested(source, _threads(source, available))
+            groups = _by_count(trace, wanted, source, available, nesting, names, needed)
+        if not groups:
+            return calls, total, 0
     tree = Tree(
         source.ranges.name[nesting.row], nesting.parent, nesting.start_ns, nesting.thread,
         source.ranges.number[nesting.row], source.numbers,
@@ -253,6 +318,11 @@ def _by_count(
     return [*groups.values()]
 
 
+def _threads(source: Trace, available: Sequence[Capture]) -> Int32:
+    found = [source.api.thread[one.call] for one in available]
+    return np.concatenate(found) if found else np.empty(0, np.int32)
+
+
 def _nested(source: Trace, threads: Int32) -> Nesting:
     """Nest the ranges of the processes of some threads."""
     processes = np.unique(source.thread_process[threads])
@@ -287,6 +357,8 @@ def _chosen(
             missing = len(available[i].call) - len(one.op)
             if not 0 <= missing <= _LOST * len(one.op):
                 continue
+            if available[i].ran and not _padded(available[i].tokens, needed):
+                continue
             key = i, content
             if key not in fits:
                 node, alike = nodes[i][: len(one.op)], 1.0 if missing else _ALIKE
@@ -297,6 +369,11 @@ def _chosen(
         found.append(best)
         last = last if best is None else best
     return tuple(found)
+
+
+def _padded(ran: int | None, needed: int | None) -> bool:
+    """Whether a batch may be padded to another: engines capture all powers of 2."""
+    return ran is None or needed is None or needed <= ran < 2 * needed
 
 
 def _excess(captured: int | None, needed: int | None) -> int:

@@ -71,9 +71,9 @@ def attention(call: Call, row: dict[str, Any]) -> OperatorWork:
 
 
 def latent(call: Call, row: dict[str, Any]) -> OperatorWork:
-    """Multi-head latent attention in its absorbed form: all heads read one latent a token.
+    """Multi-head latent attention: all heads read one latent a token.
 
-    2 H (2 rank + positions) FLOPs a pair, rank + positions numbers a token of the cache.
+    FLOPs are `Decoder.latent_flops`; rank + positions numbers a token of the cache.
     Source: DeepSeek-V2 (arXiv:2405.04434), 2.1.
     """
     said = _inference(call)
@@ -85,7 +85,7 @@ def latent(call: Call, row: dict[str, Any]) -> OperatorWork:
     cache = batch.cached * (rank + turned) * ITEM_BYTES.get(call.dtype, 2)
     heads = query[-2]
     own = numel(query) * call.items[row["query"]]
-    flops = 2 * heads * (2 * rank + turned) * batch.pairs
+    flops = said.model.latent_flops(batch, heads)
     written = batch.tokens * heads * rank * call.item
     return OperatorWork(flops, own + cache, written, (heads, batch.tokens, rank), 0, cache)
 

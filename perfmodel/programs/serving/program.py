@@ -14,15 +14,29 @@ from perfmodel.readers.trace import Trace
 from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.step_report import StepReport
 
+_AHEAD: Final = (
+    "let the host prepare the next step while the GPU computes: vLLM --async-scheduling; SGLang "
+    "without --disable-overlap-schedule"
+)
 _ACTIONS: Final = Actions(texts={
     **ACTIONS.texts,
     "launch_less":
         "replay the step as a CUDA graph: vLLM without --enforce-eager, with cudagraph_mode FULL "
         "or FULL_AND_PIECEWISE; SGLang without --disable-cuda-graph, with --cuda-graph-max-bs of "
         "the batch",
-    "compute_less":
-        "let the host prepare the next step while the GPU computes: vLLM --async-scheduling; "
-        "SGLang without --disable-overlap-schedule",
+    "compute_less": _AHEAD,
+    "prepare_ahead": _AHEAD,
+    "raise_rate":
+        "kernels tuned for this batch and GPU: another --attention-backend; of experts vLLM's "
+        "benchmark_moe.py --tune, SGLang --moe-runner-backend; or a larger batch: vLLM "
+        "--max-num-seqs, --max-num-batched-tokens; SGLang --max-running-requests, "
+        "--chunked-prefill-size",
+    "move_less":
+        "fuse normalization, activation and quantization with their neighbours: vLLM without "
+        "--enforce-eager; SGLang --enable-torch-compile",
+    "hide_messages":
+        "compute one half of the batch while the other exchanges: vLLM --enable-dbo, SGLang "
+        "--enable-two-batch-overlap; or let fewer GPUs share a layer",
     "balance_experts":
         "balance the experts over the GPUs: vLLM --enable-eplb; SGLang --enable-eplb with "
         "--ep-num-redundant-experts; or share each expert's matrices (no expert parallelism)",
@@ -59,11 +73,11 @@ class ServingProgram(PyTorchProgram):
         return _ACTIONS
 
     def _operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
-        from perfmodel.programs.pytorch.replays import captures
+        from perfmodel.programs.pytorch.replays import replays
         from perfmodel.programs.serving.times import serving_times
 
         source = trace if options.shapes is None else read(options.shapes)
-        if options.shapes is not None and not captures(source):
+        if options.shapes is not None and not replays(trace, steps):
             return super()._operators(trace, steps, options)
         return serving_times(trace, steps, options, source)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -19,7 +19,12 @@ from perfmodel.timing.spans import Steps
 _FILE: Final = tomllib.loads(
     files("perfmodel.programs.serving").joinpath("engines.toml").read_text(encoding="utf-8")
 )
-_PATTERNS: Final = tuple((row["engine"], re.compile(row["pattern"])) for row in _FILE["range"])
+_PATTERNS: Final = tuple(
+    (row["engine"], re.compile(row["pattern"]), row.get("fields", {})) for row in _FILE["range"]
+)
+_WORD: Final = re.compile(r"(\w+)=(\d+)")
+_MOST: Final = 1 << 40
+"""Larger numbers no batch has; a name with one is damaged."""
 _MODES: Final = {word: mode for mode, words in _FILE["mode"].items() for word in words}
 _HOST: Final = "vllm"
 """The engine whose names others take over: of nested ranges another one's says the engine."""
@@ -29,55 +34,115 @@ _HOST: Final = "vllm"
 def engine_step(name: str) -> EngineStep | None:
     """Return what the name of a range says of an engine's step; None if it is of none.
 
-    The pairs of a prompt: each of the sq computed tokens sees the sk - sq before and itself with
-    the computed ones before it, in all sq sk - (sq^2 - sq) / 2.
+    None, too, where the step computes no token, as of a rank without requests, or where the name
+    does not say how many.
 
     >>> engine_step("step[DECODE bs=32]").generations
     32
     """
-    for engine, pattern in _PATTERNS:
+    for engine, pattern, fields in _PATTERNS:
         if match := pattern.match(name):
-            found = {key: int(v) for key, v in match.groupdict().items() if v and v.isdecimal()}
-            return _step(engine, match.groupdict().get("mode"), found)
+            groups = match.groupdict()
+            found = {key: int(v) for key, v in groups.items() if v and v.isdecimal()}
+            said = _WORD.findall(name) if fields else ()
+            found |= {fields[key]: int(v) for key, v in said if key in fields}
+            return _step(engine, groups.get("mode"), found)
     return None
 
 
 def _step(engine: str, mode: str | None, found: Mapping[str, int]) -> EngineStep | None:
-    if mode is not None:
-        stage, batch = _MODES.get(mode), found.get("batch", 0)
-        tokens = found.get("tokens", batch)
-        if stage is None:
-            return None
-        key = "generation" if stage == "decode" else "context"
-        found = {f"{key}s": batch, f"{key}_tokens": tokens}
-    contexts, tokens = found.get("contexts", 0), found.get("context_tokens", 0)
-    generations = found.get("generations", 0)
-    generated = found.get("generation_tokens", generations)
-    products, squares = found.get("context_products"), found.get("context_squares")
-    if contexts == 1 and squares is None:
-        squares = tokens * tokens
-    cached = found.get("context_cached")
-    if cached is None and contexts == 1 and products is not None and tokens:
-        cached = products // tokens
-    before = found.get("generation_cached")
-    known_context = not contexts or (products is not None and squares is not None)
-    known = known_context and (not contexts or cached is not None)
-    known &= not generations or before is not None
-    if products is not None and squares is not None:
-        pairs = products - (squares - tokens) // 2
-    else:  # least if all prompts are equally long and have nothing before them
-        pairs = (tokens * tokens // max(contexts, 1) + tokens) // 2
-    before = generated if before is None else before
-    seen = found.get("generation_products", before if generated == generations else generated)
+    """Divide sequences and tokens into those of prompts and of answers."""
+    contexts, generations = found.get("contexts"), found.get("generations")
+    stage = None if mode is None else _MODES.get(mode, "")
+    guesses = stage == "verify"
+    if max(found.values(), default=0) > _MOST:
+        return None
+    if stage == "prefill":
+        contexts, generations = found["batch"], 0
+    elif stage in ("decode", "verify"):
+        contexts = contexts or 0
+        generations = found["batch"] - contexts
+    if stage == "" or contexts is None or generations is None:
+        return None
+    tokens = found.get("tokens")
+    generated = found.get("generation_tokens")
+    if generated is None:
+        whole = tokens is not None and not contexts
+        generated = tokens if whole else generations * (1 + found.get("drafts", 0))
+    prompts = found.get("context_tokens")
+    if prompts is None and contexts:
+        prompts = None if tokens is None else tokens - (generated or 0)
+    if generated is None or (prompts is None and contexts):
+        return None
+    prompts = prompts if contexts and prompts else 0
+    generated = generated if generations else 0
+    if prompts < contexts or generated < generations or not prompts + generated:
+        return None
+    if "products" in found:
+        parts = [_sums(found, "", contexts + generations, prompts + generated)]
+    else:
+        parts = [
+            _sums(found, "context_", contexts, prompts),
+            _sums(found, "generation_", generations, generated),
+        ]
     return EngineStep(
-        engine, contexts, tokens, generations, generated,
-        (tokens if cached is None else cached) + before, pairs + seen, known,
+        engine, contexts, prompts, generations, generated,
+        sum(cached for cached, _, _ in parts), sum(pairs for _, pairs, _ in parts),
+        all(exact for _, _, exact in parts) and not guesses, guesses,
     )  # fmt: skip
+
+
+def _sums(found: Mapping[str, int], of: str, count: int, tokens: int) -> tuple[int, int, bool]:
+    """Return tokens whose keys are read, pairs of queries and keys, and whether both are exact.
+
+    Each of the sq computed tokens of a sequence sees the sk - sq before, itself and the computed
+    ones before it, in all sq sk - (sq^2 - sq) / 2. Where the name lacks a sum, the least is taken:
+    sequences of one length, with nothing before them.
+    """
+    if not count:
+        return 0, 0, True
+    cached, products, squares = (
+        found.get(f"{of}{what}") for what in ("cached", "products", "squares")
+    )
+    if cached is not None and cached < tokens:  # no cache lacks what is computed
+        cached = None
+    if products is not None and products < tokens:
+        products = None
+    one = count == 1
+    if squares is None and (one or tokens == count):
+        squares = tokens * tokens if one else tokens
+    if products is None and cached is not None and (one or tokens == count):
+        products = cached * tokens if one else cached
+    if cached is None and products is not None and one:
+        cached = products // tokens
+    if cached is None or products is None or squares is None:
+        least = (tokens * tokens // count + tokens) // 2
+        if products is not None and squares is not None:
+            least = products - (squares - tokens) // 2
+        return tokens if cached is None else cached, least, False
+    return cached, products - (squares - tokens) // 2, True
+
+
+def engine_of(name: str) -> str | None:
+    """Return the engine that names its steps so, whatever the name says of them."""
+    return next((engine for engine, pattern, _ in _PATTERNS if pattern.match(name)), None)
+
+
+def _untold(name: str) -> bool:
+    """Whether the name is of a step of sequences, but does not say how many tokens it computes."""
+    for _, pattern, _ in _PATTERNS:
+        if match := pattern.match(name):
+            said = match.groupdict()
+            counts = (said.get(key) or "0" for key in ("batch", "contexts", "generations"))
+            known = said.get("context_tokens") is not None or engine_step(name) is not None
+            model = said.get("mode") is None or said["mode"] in _MODES
+            return model and not known and any(count.strip("0") for count in counts)
+    return False
 
 
 def is_serving(trace: Trace) -> bool:
     """Whether a range of a trace is a step of an engine."""
-    return any(engine_step(label) is not None for label in trace.range_labels)
+    return any(engine_of(label) is not None for label in trace.range_labels)
 
 
 def engine_steps(trace: Trace, steps: Steps) -> tuple[EngineStep | None, ...]:
@@ -85,20 +150,34 @@ def engine_steps(trace: Trace, steps: Steps) -> tuple[EngineStep | None, ...]:
 
     Where several do, the one that says most, with the engine that wraps it.
     """
-    known = [engine_step(label) for label in trace.range_labels]
-    codes = np.array([i for i, one in enumerate(known) if one is not None], np.int64)
+    said = ([engine_step(label) for label in labels] for labels in _labels(trace, steps))
+    return tuple(_joined([one for one in found if one is not None]) for found in said)
+
+
+def untold_steps(trace: Trace, steps: Steps) -> list[str]:
+    """Return a label of each step of sequences whose names do not say how many tokens."""
+    found = []
+    for labels in _labels(trace, steps):
+        if not any(engine_step(label) is not None for label in labels):
+            found += [label for label in labels if _untold(label)][:1]
+    return found
+
+
+def _labels(trace: Trace, steps: Steps) -> Iterator[list[str]]:
+    """Yield the labels of an engine's ranges that begin in each step or hold it."""
+    codes = [i for i, label in enumerate(trace.range_labels) if engine_of(label) is not None]
     rows = np.flatnonzero(np.isin(trace.ranges.name, codes))
-    ends = closed_ends(trace.ranges)[rows]
     process = trace.thread_process[trace.ranges.thread[rows]]
-    start = trace.ranges.start_ns[rows]
-    found: list[EngineStep | None] = []
+    order = np.lexsort((trace.ranges.start_ns[rows], process))
+    rows, process = rows[order], process[order]
+    start, ends = trace.ranges.start_ns[rows], closed_ends(trace.ranges)[rows]
     for i in range(len(steps)):
-        mine = process == steps.process[i]
-        begins = (start >= steps.start_ns[i]) & (start < steps.end_ns[i])
-        holds = (start <= steps.start_ns[i]) & (ends >= steps.end_ns[i])
-        names = trace.ranges.name[rows[mine & (begins | holds)]].tolist()
-        found.append(_joined([one for code in names if (one := known[code]) is not None]))
-    return tuple(found)
+        first, last = np.searchsorted(process, [steps.process[i], steps.process[i] + 1])
+        mine = slice(first, last)
+        begin, end = np.searchsorted(start[mine], [steps.start_ns[i], steps.end_ns[i]])
+        before = first + np.flatnonzero(ends[first : first + begin] >= steps.end_ns[i])
+        inside = rows[[*before.tolist(), *range(first + begin, first + end)]]
+        yield [trace.range_labels[code] for code in trace.ranges.name[inside].tolist()]
 
 
 def _joined(said: Sequence[EngineStep]) -> EngineStep | None:
@@ -109,5 +188,5 @@ def _joined(said: Sequence[EngineStep]) -> EngineStep | None:
     engine = next((one.engine for one in said if one.engine != _HOST), best.engine)
     return EngineStep(
         engine, best.contexts, best.context_tokens, best.generations, best.generation_tokens,
-        best.cached, best.pairs, best.exact,
+        best.cached, best.pairs, best.exact, best.guesses,
     )  # fmt: skip

@@ -15,6 +15,7 @@ import perfmodel
 from perfmodel.analysis import sweeps
 from perfmodel.analysis.result import Analysis, RangeRow, RunAnalysis
 from perfmodel.analysis.rows import machine_roof
+from perfmodel.analysis.verdict import FIXES, Summary
 from perfmodel.analysis.warnings import lacking
 from perfmodel.analysis.whatif import WhatIf, what_if_of
 from perfmodel.base.errors import PerfmodelError
@@ -26,15 +27,29 @@ from perfmodel.models.predict import Prediction, predict
 from perfmodel.models.terms import Case
 from perfmodel.programs.own import OwnCase
 from perfmodel.programs.program import Options
-from perfmodel.render import operators, tables
+from perfmodel.render import first_screen, operators, tables
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.html import pictures, sections
-from perfmodel.render.html.blocks import CLOCKS, Block, Grid, Section, Words, cut, grid, percent
+from perfmodel.render.html.blocks import (
+    CLOCKS,
+    Block,
+    Find,
+    Grid,
+    Section,
+    Words,
+    cut,
+    grid,
+    percent,
+)
 from perfmodel.render.summary import what_ran
 
 _MOST_PARTS: Final = 7
+_BARS: Final = 16
+"""Ranks with a bar in the summary."""
 _REST: Final = 0.005
-"""Parts below this share of a batch are put together."""
+"""Parts below this share of a step are put together."""
+_LEAST: Final = 0.001
+"""Together they are left out below this share, which is less than a pixel."""
 
 _LINKS: Final = {"P_pci": "pcie", "P_peer": "nvlink"}
 _MEANS: Final = {
@@ -59,7 +74,8 @@ class Tile:
 class Part:
     """A part of a median batch; `begin` and `share` are of the whole.
 
-    `what` is 'range', 'small' for several ranges put together, 'rest' for what is in none.
+    `what` is 'range', 'small' for several ranges put together, 'rest' for what is in none; in a
+    rank's bar a part of `analysis.verdict`.
     """
 
     name: str
@@ -75,40 +91,83 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstStep:
-    """The first thing to change: what it would save, on what grounds, and how to do it."""
+class Step:
+    """A thing to change: what it would save, where, on what grounds, and how to do it.
+
+    `then` says what a step takes with it and those before it, and how certain that is.
+    """
 
     title: str
     saving: str
     grounds: str
     how: str
+    then: str = ""
+    place: str = ""
+    find: Find | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankParts:
+    """The bar of a rank: its parts add up to its step, as wide as that is to the longest."""
+
+    name: str
+    time: str
+    parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Everything that stands above the sections."""
+    """Everything that stands above the sections, and `parts`, which begin the first one.
 
+    `legend` has the class, the name and the share of every kind of part.
+    """
+
+    ran: str
     sentence: str
+    bars: tuple[RankParts, ...]
+    legend: tuple[tuple[str, str, str], ...]
+    caveats: tuple[str, ...]
+    fixes: tuple[Step, ...]
     tiles: tuple[Tile, ...]
     parts: tuple[Part, ...]
     parts_of: str
     rates: Grid | None
-    first: FirstStep | None
 
 
-def lead(run: RunAnalysis, said: WhatIf | None) -> Lead:
-    """Sum one run up; `said` is what `perfmodel.whatif` says of it, if it can."""
-    found = tuple(parts(run))
+def lead(run: RunAnalysis, asked: WhatIf | None) -> Lead:
+    """Sum one run up; `asked` is what `perfmodel.whatif` says of it, if it can."""
+    found, said = tuple(parts(run)), run.summary
     queued = run.batch.queued_s is not None
     fitted = [rate for rate in run.rates.values() if rate is not None]
     return Lead(
-        sentence=run.summary.verdict.text,
+        ran=" · ".join((*first_screen.where(run, said), first_screen.step_line(said))),
+        sentence=said.verdict.text,
+        bars=tuple(_bars(said)),
+        legend=tuple(
+            (part, name, first_screen.shares(said, part))
+            for part, name in first_screen.names_of(said).items()
+            if any(bar.part_s(part) >= _REST * bar.step_s for bar in said.bars)
+        ),
+        caveats=said.caveats,
+        fixes=tuple(_fixes(run, said, asked))[:FIXES],
         tiles=tuple(_tiles(run)),
         parts=found,
-        parts_of="GPU busy time by range" if queued else "host time by range",
+        parts_of="GPU busy time by range" if queued else "Host time by range",
         rates=_rates(run) if fitted else _phases(run),
-        first=_first(run, said),
     )
+
+
+def _bars(said: Summary) -> Iterator[RankParts]:
+    """The ranks' bars: of many ranks the slowest and the fastest ones."""
+    shown = first_screen.shown_bars(said, _BARS)
+    longest = max((bar.step_s for bar in shown), default=0.0)
+    for bar in shown:
+        begin, drawn = 0.0, []
+        for part, name in first_screen.names_of(said).items():
+            seconds = bar.part_s(part)
+            drawn.append(Part(name, seconds, begin / longest, seconds / longest, part))
+            begin += seconds
+        yield RankParts(f"rank {bar.rank}", si(bar.step_s, "s"), tuple(drawn))
 
 
 def head_of(run: RunAnalysis) -> RangeRow:
@@ -134,7 +193,7 @@ def parts(run: RunAnalysis) -> Iterator[Part]:
     small = sum(p[1] for p in found) - sum(p[1] for p in shown)
     rest = whole - sum(p[1] for p in found)
     scale = max(whole, whole - rest)
-    if small > 0:
+    if small >= _LEAST * whole and small > 0:
         left = len(found) - len(shown)
         shown.append((f"{left} smaller one{'s' * (left != 1)}", small, "small"))
     if rest > _REST * whole:
@@ -161,12 +220,15 @@ def _tiles(run: RunAnalysis) -> Iterator[Tile]:
         f"95 %, this run: {tables.interval_of_step(run)}; {batch.count} steps on {len(run.ranks)} "
         f"rank{'s' * (len(run.ranks) != 1)}; rerun: {tables.another(seconds)}",
     )
-    if head.gpu_busy_s is not None and seconds.value > 0:
-        share = min(head.gpu_busy_s / seconds.value, 1.0)
-        note, lost = f"{si(head.gpu_busy_s, 's')} of a step", lacking(run.unattributed)
+    said = run.summary
+    slowest = max(said.bars, key=lambda bar: bar.step_s, default=None)
+    if said.uses_gpu and slowest is not None and head.gpu_busy_s is not None:
+        share = slowest.compute_s / slowest.step_s
+        note, lost = f"GPU busy with that, copies and communication: {si(head.gpu_busy_s, 's')}", 0
+        lost = lacking(run.unattributed)
         if lost:
-            note = f"at least: {note}, without {lost:,} operations in no range"
-        yield Tile("GPU busy", percent(share), note, share)
+            note = f"at least, without {lost:,} operations in no range; {note}"
+        yield Tile("The GPU computes", percent(share), note, share)
     if head.flops and head.rate and head.rate_unit == "FLOP/s":
         note, reached = "the peak is not known", head.of_ceiling
         if reached is not None and run.machine is not None:
@@ -272,25 +334,32 @@ def _flags(said: WhatIf, after: Case) -> str:
     return " ".join(found)
 
 
-def _first(run: RunAnalysis, said: WhatIf | None) -> FirstStep | None:
-    """Choose what the model predicts to save most, else the largest loss that was measured."""
-    step = said.path[0] if said is not None and said.path else None
-    if said is not None and step is not None and step.source == "model":
-        change = next((c.change for c in said.changes if c.name == step.name), step.removes)
-        low, high = said.batch_s - step.high_s, said.batch_s - step.low_s
-        return FirstStep(
+def _fixes(run: RunAnalysis, said: Summary, asked: WhatIf | None) -> Iterator[Step]:
+    """What the model predicts to save most, then the first findings."""
+    step = asked.path[0] if asked is not None and asked.path else None
+    if asked is not None and step is not None and step.source == "model":
+        change = next((c.change for c in asked.changes if c.name == step.name), step.removes)
+        low, high = asked.batch_s - step.high_s, asked.batch_s - step.low_s
+        yield Step(
             change,
-            f"saves {si(step.saving_s, 's')} a step ({percent(step.saving_s / said.batch_s)}), "
+            f"saves {si(step.saving_s, 's')} a step ({percent(step.saving_s / asked.batch_s)}), "
             f"90 %: {si(low, 's')} to {si(high, 's')}",
             f"predicted by the calibrated model; {step.name} removes {step.removes}",
-            f"profile the trainer with {_flags(said, step.case)}",
+            f"profile the trainer with {_flags(asked, step.case)}",
         )
-    finding = next((f for f in run.findings if f.saving), None)
-    if finding is None:
-        return None
-    return FirstStep(
-        finding.title, f"saves at most {finding.saving} of a step", finding.evidence, finding.action
-    )
+    for at, (fix, finding) in enumerate(zip(said.fixes, run.findings, strict=False)):
+        then = ""
+        if fix.step_s is not None and (at == 0 or fix.after_previous_s is not None):
+            then = f"step then {si(fix.step_s, 's')}"
+        yield Step(
+            fix.title,
+            f"saves at most {finding.saving} of a step" if finding.saving else "saving unknown",
+            finding.evidence,
+            fix.action,
+            " ".join(filter(None, (then, fix.certainty and f"({fix.certainty})"))),
+            first_screen.place(fix, finding),
+            sections.place_of(run, finding),
+        )
 
 
 _NO_MODEL: Final = (
@@ -375,7 +444,7 @@ def page(analysis: Analysis, model: Model | None = None) -> str:
             facts=list(_facts(run)),
             lead=summary,
             warnings=sections.warnings(run),
-            sections=[s for s in _sections(analysis, asked, summary.first) if s.blocks],
+            sections=[s for s in _sections(analysis, asked, summary.fixes) if s.blocks],
             clocks=CLOCKS,
             version=perfmodel.__version__,
             style=style,
@@ -395,7 +464,7 @@ def _facts(run: RunAnalysis) -> Iterator[tuple[str, str]]:
         yield line[:_NAMES].strip(), line[_NAMES:].strip()
 
 
-def _sections(analysis: Analysis, asked: Asked, first: FirstStep | None) -> Iterator[Section]:
+def _sections(analysis: Analysis, asked: Asked, fixes: tuple[Step, ...]) -> Iterator[Section]:
     run = analysis.fitted
     measured = run.measured
 
@@ -405,6 +474,8 @@ def _sections(analysis: Analysis, asked: Asked, first: FirstStep | None) -> Iter
     if len(analysis.runs) > 1:
         yield section("runs", "All runs", f"Details below are of {run.label}.", _runs(analysis))
     yield section("time", "Where the time goes", _CLOCKS, sections.breakdown(run))
+    if run.serving:
+        yield section("serving", "Serving", _SERVING, sections.serving(run))
     yield section(
         "timeline", "Timeline of one step", "", pictures.timeline(measured, run.batch.warmup)
     )
@@ -419,7 +490,7 @@ def _sections(analysis: Analysis, asked: Asked, first: FirstStep | None) -> Iter
     yield section("model", "Model", _MODEL, sections.model(run, asked.prediction))
     yield section("whatif", "What if", _WHAT_IF, sections.what_if(run, asked.what_if))
     document = analysis_document(analysis)
-    found = sections.findings(run, document, first.title if first else "")
+    found = sections.findings(run, document, fixes[0].title if fixes else "")
     yield section("findings", "Findings and warnings", _FINDINGS, found)
     yield section("machine", "Configuration and machine", "", sections.machine(run))
     yield section("provenance", "Provenance", "", sections.provenance(analysis.runs))
@@ -429,6 +500,10 @@ _CLOCKS: Final = (
     "Medians over ranks and steps after the warm-up, on three clocks: host time; GPU projection, "
     "from the first operation's start to the last one's end; GPU busy, the time in which any "
     "operation ran."
+)
+_SERVING: Final = (
+    "Steps of the engine by phase: the time of a step beside its floor, the least time that "
+    "memory, peaks and links allow."
 )
 _RANKS: Final = (
     "Every rank's time of a step without its waiting for other ranks, medians over steps. A rank "
@@ -496,9 +571,16 @@ def _environment() -> Any:
     made.filters["flags"] = lambda text: Markup(
         _FLAG.sub(r'<span class="flag">\g<0></span>', str(escape(shown(text))))
     )
+    made.filters["sentence"] = _sentence
     made.filters["found_as"] = lambda name: cut(printable(name))  # as live.pack names it
     made.filters["percent"] = lambda share: f"{100 * share:.6g}"
     return made
+
+
+def _sentence(text: str) -> str:
+    """Begin with a capital letter, unless the first word is code."""
+    first = text.partition(" ")[0]
+    return f"{text[:1].upper()}{text[1:]}" if first.strip(",:;").isalpha() else text
 
 
 @cache

@@ -18,6 +18,7 @@ from perfmodel.base.units import si
 from perfmodel.render import outputs, tables
 from perfmodel.render.html.blocks import Block, Find, Notice, Picture, grid
 from perfmodel.render.html.live import pack
+from perfmodel.timing.host_timeline import CAUSE_NAMES
 from perfmodel.timing.range_times import ranks_of
 from perfmodel.timing.run import Run
 from perfmodel.timing.timeline import (
@@ -115,10 +116,10 @@ def idle(run: RunAnalysis) -> Iterator[Block]:
     drawn = inline(svg_text(axes), "idle", title, "the table below has the numbers")
     yield Picture(drawn, f"{title}; colours as in the timeline.", wide=False)
     causes, gaps = tables.idle(run), tables.gaps(run)
-    yield grid(causes, finds=[Find(c.cause, c.rank) for c in run.steps.idle])
+    yield grid(causes, finds=[Find(CAUSE_NAMES[c.cause], c.rank) for c in run.steps.idle])
     if gaps.rows:
         note = "a step is drawn by perfmodel timeline --batch STEP"
-        places = [Find(c.cause, c.rank) for c in run.steps.idle for _ in c.gaps]
+        places = [Find(CAUSE_NAMES[c.cause], c.rank) for c in run.steps.idle for _ in c.gaps]
         yield grid(replace(gaps, notes=(*gaps.notes, note)), closed=True, finds=places)
     path = tables.path_text(run.steps)
     if path.rows:

@@ -24,6 +24,7 @@ from perfmodel.programs.identify import MARK_KEY
 from perfmodel.readers.trace import Trace, distinct_calls
 from perfmodel.render import evidence, messages, operators, summary, tables, whatif
 from perfmodel.render import predict as predictions
+from perfmodel.render import serving as served
 from perfmodel.render.evidence import finding_keys
 from perfmodel.render.html.blocks import (
     MOST_ROWS,
@@ -40,7 +41,7 @@ from perfmodel.render.html.blocks import (
 from perfmodel.render.html.strip import strips
 from perfmodel.render.machines import TITLES
 from perfmodel.render.machines import rows as machine_rows
-from perfmodel.timing.host_timeline import CAUSES
+from perfmodel.timing.host_timeline import CAUSE_NAMES, CAUSES
 from perfmodel.timing.kernels import COMMUNICATION
 from perfmodel.timing.range_times import ranks_of
 from perfmodel.workloads.expression import Number
@@ -98,6 +99,11 @@ def breakdown(run: RunAnalysis) -> Iterator[Block]:
     yield from map(grid, messages.blocks(run))
     if len(run.ranks) > 1 and not many and not unknown:
         yield _of_ranks(tables.ranks(run))
+
+
+def serving(run: RunAnalysis) -> Iterator[Block]:
+    """Yield the engine's steps by phase, their times to tokens, and what their floors are of."""
+    yield from map(grid, served.tables(run.serving))
 
 
 def ranks(run: RunAnalysis) -> Iterator[Block]:
@@ -326,7 +332,9 @@ def what_if(run: RunAnalysis, said: WhatIf | str) -> Iterator[Block]:
         if run.steps is not None and run.steps.facts.step_s:
             found = changes_of(run)
             if found.changes:
-                finds = [Find(change.name) for change in found.changes]
+                finds = [
+                    Find(CAUSE_NAMES.get(change.name, change.name)) for change in found.changes
+                ]
                 yield grid(whatif.graph_tables(found)[0], finds=finds)
         return
     for warning in said.warnings:
@@ -384,7 +392,7 @@ def place_of(run: RunAnalysis, finding: Finding) -> Find | None:
     A kernel or range is one that its evidence names; of several the one that takes most time.
     """
     if finding.kind in CAUSES:
-        return Find(finding.kind)
+        return Find(CAUSE_NAMES[finding.kind])
     said = f"{finding.title} {finding.evidence}"
     kernels = run.steps.kernels if run.steps else ()
     sends = [k.name for k in kernels if k.category == COMMUNICATION]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
@@ -41,6 +41,7 @@ from perfmodel.render.plot.style import (
     text_width_pt,
     ticks,
 )
+from perfmodel.timing.host_timeline import CAUSE_NAMES
 from perfmodel.timing.step_facts import IdleCause
 
 Clock = tuple[str, str, str]
@@ -61,8 +62,12 @@ _PLATE: Final[dict[str, Any]] = {"boxstyle": "round,pad=0.15", "fc": "white", "e
 """The background of a number, so that hatching and lines do not cross it."""
 
 _PREDICTED: Final[dict[str, Any]] = {"facecolor": BLUE, "edgecolor": INK}
-_BY_MODEL: Final = "predicted by the model; line: 90 % of next launches"
-_AT_MOST: Final = "at most, by the report alone; line: 90 % by its steps"
+_SOURCES: Final[dict[str, tuple[dict[str, Any], str]]] = {
+    "bound": (BOUND, "at most, by the report alone; line: 90 % by its steps"),
+    "model": (_PREDICTED, "predicted by the model; line: 90 % of next launches"),
+    "replay": (_PREDICTED, "by a replay of the recorded steps; savings overlap"),
+}
+"""Look and name of savings in the legend."""
 _APART: Final = 0.17
 """From a row's middle to the values of two kinds that have intervals, in rows."""
 
@@ -189,22 +194,23 @@ def _tree(ax: Axes, ranges: Sequence[Row]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SavingBar:
-    """One change: seconds saved, predicted or at most, with their 90 % interval.
+    """One change: seconds saved, and a 90 % interval where one is known.
 
-    That of a prediction is for the next launch, that of a bound for the batches of the report.
+    `source` is 'model' for a prediction, whose interval is for the next launch, 'bound' for an
+    upper bound, whose interval is for the steps of the report, and 'replay'.
     """
 
     label: str
     saving_s: float
-    low_s: float
-    high_s: float
-    bound: bool
+    low_s: float | None
+    high_s: float | None
+    source: Literal["model", "bound", "replay"]
 
 
 def savings(
     found: Sequence[SavingBar], batch_s: float, *, ax: Axes | None = None, title: str | None = None
 ) -> Axes:
-    """Draw savings, in the order given, from the top; bounds are hollow.
+    """Draw savings, in the order given, from the top; upper bounds are hatched.
 
     Parameters
     ----------
@@ -226,23 +232,25 @@ def savings(
     rows(ax, [one.label for one in found])
     texts = []
     for i, one in enumerate(found):
-        ax.barh(i, one.saving_s, 0.62, lw=0.6, zorder=2, **(BOUND if one.bound else _PREDICTED))
-        _interval(ax, i, one.low_s, one.high_s, INK)
+        ax.barh(i, one.saving_s, 0.62, lw=0.6, zorder=2, **_SOURCES[one.source][0])
+        if one.low_s is not None and one.high_s is not None:
+            _interval(ax, i, one.low_s, one.high_s, INK)
         share = 100 * one.saving_s / batch_s
-        texts.append(f"{'≤ ' * one.bound}{amount(one.saving_s, 's')}  {share:.0f} %")
-        _write(ax, texts[-1], max(one.saving_s, one.high_s, 0.0), i)
+        most = "≤ " * (one.source == "bound")
+        texts.append(f"{most}{amount(one.saving_s, 's')}  {share:.0f} %")
+        _write(ax, texts[-1], max(one.saving_s, one.high_s or 0.0, 0.0), i)
     ax.axvline(0, color=INK, lw=0.6)
     finish(ax, f"Saved of {amount(batch_s, 's')} a step", "", "x")
-    ax.set_xlim(left=1.05 * min(0.0, *(one.low_s for one in found)))
-    longest = max(1e-9, *(max(one.saving_s, one.high_s) for one in found))
+    ax.set_xlim(left=1.05 * min(0.0, *(one.low_s or 0.0 for one in found)))
+    longest = max(1e-9, *(max(one.saving_s, one.high_s or 0.0) for one in found))
     width = size_pt(ax, foreign)[0]
     room_at_end(ax, longest, texts, width)
     ticks(ax.xaxis, "s")
     looks = {
-        _AT_MOST if one.bound else _BY_MODEL:
-            Patch(lw=0.6, **(BOUND if one.bound else _PREDICTED))
-        for one in found
-    }  # fmt: skip
+        name: Patch(lw=0.6, **look)
+        for source in dict.fromkeys(one.source for one in found)
+        for look, name in [_SOURCES[source]]
+    }
     legend_above(ax, list(looks.values()), list(looks), title=title, width_pt=width)
     return ax
 
@@ -374,13 +382,15 @@ def stacks(
 
 def idle(causes: Sequence[IdleCause], *, title: str | None = None) -> Axes:
     """Draw the idle time of every rank's GPU in a median step, a bar of causes for each."""
-    shown = [c for c in CAUSE_COLORS if any(one.cause == c for one in causes)]
+    shown = [CAUSE_NAMES[c] for c in CAUSE_COLORS if any(one.cause == c for one in causes)]
     ranks: dict[int, dict[str, float]] = {}
     for one in causes:
-        ranks.setdefault(one.rank, dict.fromkeys(shown, 0.0))[one.cause] += one.seconds
+        parts = ranks.setdefault(one.rank, dict.fromkeys(shown, 0.0))
+        parts[CAUSE_NAMES[one.cause]] += one.seconds
     bars = {f"rank {rank}": found for rank, found in sorted(ranks.items()) if any(found.values())}
     label = "Idle time of the GPU in a median step"
-    ax = stacks(bars, unit="s", label=label, colors=CAUSE_COLORS, title=title)
+    colors = {CAUSE_NAMES[cause]: color for cause, color in CAUSE_COLORS.items()}
+    ax = stacks(bars, unit="s", label=label, colors=colors, title=title)
     every = -(-len(bars) // _MOST_NAMES)
     ax.set_yticks(range(0, len(bars), every), list(bars)[::every])
     ax.tick_params(axis="y", labelsize=VALUE_PT)

@@ -34,6 +34,7 @@ from perfmodel.render.plot.style import (
     size_pt,
     text_width_pt,
 )
+from perfmodel.timing.host_timeline import CAUSE_NAMES
 from perfmodel.timing.timeline import COPIES, Bar, Lane
 
 COLORS: Final[Mapping[str, str]] = {
@@ -46,7 +47,7 @@ WORDS: Final = {
     "graph": "CUDA graph", "nccl": "NCCL kernel", "h2d": "copy host to device",
     "d2h": "copy device to host", "d2d": "copy on a device", "p2p": "copy between devices",
     "copy": "other copy", "memset": "memset",
-    **{cause: f"idle: {cause}" for cause in CAUSE_COLORS},
+    **{cause: f"idle: {CAUSE_NAMES[cause]}" for cause in CAUSE_COLORS},
 }  # fmt: skip
 _PARTLY: Final = "partly filled columns: share of the time"
 _PALE: Final = 0.3
