@@ -47,7 +47,7 @@ LaunchedThere = Literal[
 ]
 
 _NONE: Final[Any] = np.empty(0, np.int64)
-_NO_GAPS: Final = IdleGaps((), *[_NONE] * 10)
+_NO_GAPS: Final = IdleGaps((), *[_NONE] * 12)
 
 
 @dataclass(frozen=True, slots=True)

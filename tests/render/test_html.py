@@ -339,7 +339,7 @@ def test_the_summary_is_the_first_screen() -> None:
         sum(100 * bar.waiting_s / longest for bar in said.bars), abs=0.01
     )
     assert "rank 1 in 'forward'" in top
-    assert "step then 9.86 ms (estimate)" in top
+    assert "step then 9.72 ms (estimate)" in top
     boxes = [e for e in page.all("div") if e.attributes.get("class") in ("first", "next")]
     assert len(boxes) == len(said.fixes)
     assert "Nsight Systems" not in top
