@@ -407,6 +407,27 @@ def test_kernels_of_unseen_types_are_no_single_precision() -> None:
     assert not kernel("void cublasLt::splitKreduce_kernel<32, 16, int, float, float>()").multiplies
 
 
+def test_findings_of_operators_have_the_lines_of_their_capture(tmp_path: Path) -> None:
+    """The line that launches the graph is the same for all kernels, and says nothing."""
+    with opened_unpacked(PUBLIC / f"{VLLM[1]}.json.xz") as stream:
+        document = json.load(stream)
+    events = document["traceEvents"]
+    calls = {"vllm::moe_forward": "experts.py(7): run", "aten::addmm": "linear.py(8): apply"}
+    functions = [
+        {**e, "cat": "python_function", "name": calls[e["name"]], "ts": e["ts"] - 0.01,
+         "dur": e["dur"] + 0.02, "args": {"Python id": i}}
+        for i, e in enumerate(events) if e.get("name") in calls and "dur" in e
+    ]  # fmt: skip
+    file = tmp_path / "capture.json"
+    file.write_text(json.dumps({**document, "with_stack": 1, "traceEvents": events + functions}))
+    run = analyze([read(PUBLIC / f"{VLLM[0]}.json.xz")], Options(shapes=file)).fitted
+    lines = {
+        f.title.partition(" ")[0]: f.line for f in run.findings if f.kind == "kernel_below_ceiling"
+    }
+    assert lines["vllm::moe_forward"] == "experts.py:7 in run"
+    assert lines["aten::addmm"] == "linear.py:8 in apply"
+
+
 def eager(tmp_path: Path, tokens: int) -> Path:
     """Write the step of a graph as if its captured calls had launched the kernels one by one."""
     documents = []
