@@ -9,11 +9,14 @@ profiles/programs anew. `tuned` was looked at while the first model was made, an
 when the optimizer's host time was made to grow with its tensors, when `timed` of usual.toml was
 chosen, and when it was chosen what torch.compile leaves apart. Nothing else was fitted to them.
 
-Nearly all were timed on other hosts than the reports'. So every step is predicted once more with
-one anchor: the time of another step of the program on that host, the next one that informs (`one
-timed step`; `without` is the mean error of the same steps without it). A report's own step is
-predicted from others with a report of another program of its host (`one report`). The step that is
-predicted is never its own anchor.
+Nearly all were timed on other hosts than the reports', of which nothing is known: each is predicted
+by what the *other* hosts take for an operator (`paces`, printed by --hosts). Then every step is
+predicted once more with one anchor: the time of another step of the program on that host, the next
+one that informs (`one timed step`; `without` is the mean error of the same steps without it). The
+step that is predicted is never its own anchor.
+
+`the report's host` are steps that were timed within minutes of the report, on its host, of the same
+sizes and others. With `its own time` the report's step without the profiler is known.
 """
 
 from __future__ import annotations
@@ -21,16 +24,24 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from benchmarks.predict.one_runs import CASES
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.grids import grid_of
-from perfmodel.models.one_report import Changes, TimedStep, predict_report
+from perfmodel.models.one_report import (
+    Changes,
+    Hosts,
+    ReportPrediction,
+    TimedStep,
+    hosts,
+    predict_report,
+)
 from perfmodel.models.operator_times import Baseline
 from perfmodel.models.recorded import RecordedStep
 from perfmodel.models.roles import Roles
@@ -42,8 +53,27 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "profiles" / "programs"
 GPT = ROOT / "benchmarks" / "results" / "gpt"
 ONE = ROOT / "benchmarks" / "results" / "one"
-VISIT = ("gpt_shapes", "llama_shapes", "llama_heads_shapes", "bert_shapes")
-"""Reports of one host, within nine minutes; the first is predicted by the others."""
+SAME_HOST = (
+    ("gpt_shapes", "healthy_b32"), ("gpt_shapes", "gpt_unnamed"), ("gpt_shapes", "gpt_ddp"),
+    ("gpt_shapes", "healthy_p2_b32"), ("gpt_modules", "gpt_fp32_shapes"),
+    ("gpt_modules", "gpt_modules_timing"), ("gpt_both", "ddp_both"),
+    ("gpt_fp32_shapes", "gpt_modules"),
+)  # fmt: skip
+"""Reports, and programs of profiles/programs that were timed on their host within nine minutes."""
+OWN = (
+    "bert_shapes", "convnext_shapes", "gpt_modules", "gpt_fp32_shapes", "gpt_shapes",
+    "llama_heads_shapes", "llama_shapes", "lstm_shapes", "gan_shapes", "resnet34_shapes",
+    "gpt_both", "resnet34_both", "gpt_compiled_shapes",
+)  # fmt: skip
+"""Reports whose own step was timed without the profiler."""
+HOST_OF = {
+    "tuned": "tuned", "compiled, tuned": "tuned", "unseen": "third H200",
+    "unseen, 2 GPUs": "third H200",
+    "compiled, NVIDIA H200": "third H200", "unseen, H100": "third H100",
+    "compiled, NVIDIA H100 80GB HBM3": "third H100", "new, NVIDIA H200": "new H200",
+    "new, NVIDIA H100 80GB HBM3": "new H100", "the report's host": "report's", "its own time": "",
+}  # fmt: skip
+"""Hosts by group."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +86,9 @@ class Case:
     step_s: float | None
     gpu: str = "NVIDIA H200"
     peak_bytes: int | None = None
-    anchors: tuple[str | TimedStep, ...] = ()
+    anchors: tuple[TimedStep, ...] = ()
     compiled: bool = False
+    hosts: Hosts | None = None
 
 
 @cache
@@ -76,21 +107,25 @@ def baseline(gpu: str) -> Baseline:
     return Baseline.of(measured.machine, measured)
 
 
-def predicted(case: Case) -> dict[str, Any]:
-    """Predict a case."""
+def whole(case: Case) -> ReportPrediction:
+    """Predict a case, with all that is said of it."""
     step, roles = recorded(case.report)
     other = baseline(case.gpu) if case.gpu != step.gpu else None
-    anchors = [recorded(a)[0] if isinstance(a, str) else a for a in case.anchors]
-    whole = predict_report(
+    return predict_report(
         step,
         roles,
         case.changed,
         baseline(step.gpu),
         PyTorchOperators().call_at,
-        Changes(other, compiled=case.compiled),
-        anchors,
+        Changes(other, compiled=case.compiled, hosts=case.hosts),
+        case.anchors,
     )
-    peak, found = whole.peak, whole.step
+
+
+def predicted(case: Case) -> dict[str, Any]:
+    """Predict a case."""
+    everything = whole(case)
+    peak, found = everything.peak, everything.step
     return {
         "group": case.group, "report": case.report, "changed": dict(case.changed),
         "gpu": case.gpu, "step_s": found.step_s, "low_s": found.low_s, "high_s": found.high_s,
@@ -132,16 +167,58 @@ def new() -> Iterator[Case]:
                        row["gpu"], row["peak_bytes"])  # fmt: skip
 
 
-def visits() -> Iterator[Case]:
-    """A GPT on another host than the report's, known by a report of another program there."""
-    first, *others = VISIT
-    truth = json.loads((PROGRAMS / f"{first}.truth.json").read_text(encoding="utf-8"))
-    sizes = recorded(first)[1].values
-    for report in ("gpt_modules", "gpt_both"):
-        plain = Case("a report's host", report, sizes, truth["step_s_bare"])
-        yield plain
-        for anchor in others:
-            yield replace(plain, group="a report's host, one report", anchors=(anchor,))
+def same_host() -> Iterator[Case]:
+    """Steps that were timed on the report's host, without and with its own time."""
+    for report, other in (*SAME_HOST, *((each, each) for each in OWN)):
+        truth = json.loads((PROGRAMS / f"{other}.truth.json").read_text(encoding="utf-8"))
+        sizes: dict[str, int] = {}
+        if report != other:
+            words = {"batch": "batch", "seq": "length", "n_layer": "layers", "d_model": "width",
+                     "heads": "heads", "vocab": "vocabulary"}  # fmt: skip
+            sizes = {role: truth[word] for role, word in words.items()}
+            sizes |= {"p": truth["ranks"]} if truth["ranks"] > 1 else {}
+        yield Case("the report's host", report, sizes, truth["step_s_bare"], truth["gpu"])
+
+
+def own_time(cases: Iterable[Case]) -> Iterator[dict[str, Any]]:
+    """Predict other sizes on the report's host by the report's own time without the profiler."""
+    for case in cases:
+        truth = json.loads((PROGRAMS / f"{case.report}.truth.json").read_text(encoding="utf-8"))
+        timed = replace(case, group="its own time", anchors=(TimedStep({}, truth["step_s_bare"]),))
+        if not case.changed:
+            continue
+        try:
+            found = predicted(timed)
+        except ModelError:  # the GPU sets the report's step, which says nothing of the host
+            continue
+        yield found | {"without_s": predicted(case)["step_s"]}
+
+
+def paces(cases: Iterable[Case]) -> dict[str, list[float]]:
+    """Seconds per operator of every host, by its steps that the host sets, on one GPU."""
+    found: dict[str, list[float]] = {}
+    for case in cases:
+        host = HOST_OF[case.group]
+        if host == "report's":
+            said = json.loads((PROGRAMS / f"{case.report}.truth.json").read_text(encoding="utf-8"))
+            host = f"report's of {said['date'][:13]} h"
+        if case.compiled or case.step_s is None or case.changed.get("p", 1) > 1:
+            continue
+        step, _ = recorded(case.report)
+        own = replace(case, anchors=(TimedStep(case.changed, case.step_s),))
+        try:
+            factor = whole(own).host.factor
+        except ModelError:
+            continue
+        found.setdefault(host, []).append(factor * sum(step.host_s) / len(step.host_s))
+    return found
+
+
+def left_out(found: Mapping[str, Sequence[float]], host: str) -> Hosts:
+    """Hosts in general, without one."""
+    logs = [mean(map(math.log, each)) for name, each in found.items() if name != host]
+    spread = stdev(logs) * math.sqrt(1 + 1 / len(logs))
+    return replace(hosts(), call_s=math.exp(mean(logs)), spread=spread)
 
 
 def anchored(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
@@ -162,22 +239,32 @@ def anchored(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
 
 
 def text(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Lines of a table: errors by group and by what sets the step."""
+    """Lines of a table: errors by group and by what sets the step; first of all hosts together."""
     yield "group | set by | steps | mean error | without | most | bias | inside 90 % | half-width"
-    keys = sorted({(r["group"], bound) for r in rows for bound in ("all", r["bound"])})
-    for group, bound in keys:
-        mine = [r for r in rows if r["group"] == group and bound in ("all", r["bound"])]
-        errors = [r["step_s"] / r["measured_s"] - 1 for r in mine]
-        inside = sum(r["low_s"] <= r["measured_s"] <= r["high_s"] for r in mine) / len(mine)
-        wide = sum(math.sqrt(r["high_s"] / r["low_s"]) - 1 for r in mine) / len(mine)
-        sizes = [abs(e) for e in errors]
-        plain = [abs(r["without_s"] / r["measured_s"] - 1) for r in mine if "without_s" in r]
-        without = f"{sum(plain) / len(plain):.1%}" if plain else ""
-        yield (
-            f"{group} | {bound} | {len(mine)} | {sum(sizes) / len(mine):.1%} | {without} | "
-            f"{max(sizes):.1%} | "
-            f"{sum(errors) / len(mine):+.1%} | {inside:.0%} | {wide:.0%}"
-        )
+    together = (
+        ("all: nothing known of the host", lambda g: HOST_OF.get(g, "") not in ("", "report's")),
+        ("all: one timed step", lambda g: g.endswith("one timed step")),
+    )
+    for name, chosen in together:
+        mine = [r for r in rows if chosen(r["group"])]
+        for bound in ("GPU", "host"):
+            yield _line(name, bound, [r for r in mine if r["bound"] == bound])
+    for group, bound in sorted({(r["group"], r["bound"]) for r in rows}):
+        mine = [r for r in rows if r["group"] == group and r["bound"] == bound]
+        yield _line(group, bound, mine)
+
+
+def _line(group: str, bound: str, mine: Sequence[Mapping[str, Any]]) -> str:
+    errors = [r["step_s"] / r["measured_s"] - 1 for r in mine]
+    inside = sum(r["low_s"] <= r["measured_s"] <= r["high_s"] for r in mine) / len(mine)
+    wide = sum(math.sqrt(r["high_s"] / r["low_s"]) - 1 for r in mine) / len(mine)
+    sizes = [abs(e) for e in errors]
+    plain = [abs(r["without_s"] / r["measured_s"] - 1) for r in mine if "without_s" in r]
+    without = f"{sum(plain) / len(plain):.1%}" if plain else ""
+    return (
+        f"{group} | {bound} | {len(mine)} | {sum(sizes) / len(sizes):.1%} | {without} | "
+        f"{max(sizes):.1%} | {sum(errors) / len(errors):+.1%} | {inside:.0%} | {wide:.0%}"
+    )
 
 
 def memory(rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -200,15 +287,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--predict", type=Path, help="write predictions of what was not timed")
     parser.add_argument("--groups", nargs="*", help="of known steps; all by default")
+    parser.add_argument("--hosts", action="store_true", help="print what hosts take an operator")
     parser.add_argument("--all", action="store_true", help="print every step")
     given = parser.parse_args()
     if given.predict:
         rows = [predicted(Case("new", report, changed, None)) for report, changed in CASES]
         given.predict.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
         return
-    cases = [*known(), *compiled(), *new()]
-    cases = [c for c in cases if not given.groups or c.group in given.groups]
-    rows = [predicted(c) for c in (*cases, *visits())] + [*anchored(cases)]
+    same = [*same_host()]
+    cases = [
+        c for c in (*known(), *compiled(), *new()) if not given.groups or c.group in given.groups
+    ]
+    found = paces((*known(), *new(), *same))
+    if given.hosts:
+        for host, each in found.items():
+            print(f"{host}: {math.exp(mean(map(math.log, each))) * 1e6:.1f} µs an operator, "
+                  f"{len(each)} steps")  # fmt: skip
+        return
+    cases = [replace(c, hosts=left_out(found, HOST_OF[c.group])) for c in cases]
+    rows = [predicted(c) for c in (*cases, *same)] + [*anchored(cases), *own_time(same)]
     if given.all:
         for r in rows:
             error = r["step_s"] / r["measured_s"] - 1

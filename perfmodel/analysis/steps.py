@@ -14,7 +14,7 @@ from perfmodel.base.units import si
 from perfmodel.readers.trace import NULL
 from perfmodel.timing.exchanges import Exchanges
 from perfmodel.timing.host_timeline import CAUSES, DEPENDENCY
-from perfmodel.timing.idle_causes import LONGEST, IdleGaps
+from perfmodel.timing.idle_causes import LONGEST, Gap, IdleGaps
 from perfmodel.timing.kernels import COMMUNICATION
 from perfmodel.timing.levels import LayerTime, LevelRow, layer_times, level_rows
 from perfmodel.timing.recorder import Timed
@@ -23,7 +23,6 @@ from perfmodel.timing.run_exchanges import kernels_of, lane_ranks
 from perfmodel.timing.samples import PathTable
 from perfmodel.timing.spans import Candidate, FoundBy
 from perfmodel.timing.step_facts import (
-    Gap,
     IdleCause,
     IdleRange,
     KernelTime,
@@ -425,10 +424,25 @@ def _idle(
                     where = report.gaps.range[mine].astype(np.int64) + 1
                     ranges, parts = _shares(report, mine, window, where)
                     most = names[int(ranges[np.argmax(parts)]) - 1]
+                    doing = _doing(report.gaps, mine)
                     found.append(
-                        IdleCause(rank, CAUSES[code], share * idle_s, share, longest, most)
+                        IdleCause(rank, CAUSES[code], share * idle_s, share, longest, most, *doing)
                     )
     return tuple(sorted(found, key=lambda cause: cause.rank))
+
+
+def _doing(gaps: IdleGaps, rows: Int64) -> tuple[float | None, str]:
+    """Share of some gaps in which the host slept, and the system's call that it was in for most.
+
+    Of those that are kept one by one, None where that was not recorded.
+    """
+    rows = rows[gaps.start_ns[rows] != NULL]
+    known, idle = gaps.asleep_ns[rows] != NULL, gaps.idle_ns[rows]
+    slept = gaps.asleep_ns[rows][known].sum() / idle[known].sum() if known.any() else None
+    named = gaps.wait[rows] >= 0
+    spent = np.bincount(gaps.wait[rows][named], idle[named], 1)
+    call = gaps.names[int(spent.argmax())] if 2 * spent.max() >= idle.sum() > 0 else ""
+    return None if slept is None else float(slept), call
 
 
 def unequal_steps(steps: StepBreakdown | None) -> tuple[str, ...]:
@@ -545,9 +559,15 @@ def _longest(gaps: IdleGaps, rows: Int64) -> tuple[Gap, ...]:
             call=names[gaps.call[i]],
             range=names[gaps.range[i]],
             line=names[gaps.line[i]] or None,
+            asleep_s=_seconds_of(int(gaps.asleep_ns[i])),
+            wait=names[gaps.wait[i]],
         )
         for i in top.tolist()
     )
+
+
+def _seconds_of(ns: int) -> float | None:
+    return None if ns == NULL else ns * 1e-9
 
 
 def kernels_of_steps(
@@ -599,7 +619,8 @@ def places_of(
 ) -> dict[str, tuple[str | None, str | None]]:
     """Return the line and the module that launch each kernel or copy for most of its time.
 
-    Of the launches whose line, or module, is known; layers of one kind are one module.
+    Of the launches whose line, or module, is known; layers of one kind are one module. Of what a
+    graph replays it is the place of its capture.
     """
     spent: dict[tuple[str, int], dict[str, int]] = {}
     for report in reports:
@@ -612,7 +633,11 @@ def places_of(
                     mine[place] = mine.get(place, 0) + ns
     most = {key: max(places, key=places.__getitem__) for key, places in spent.items()}
     names = dict.fromkeys(name for name, _ in most)
-    return {name: (most.get((name, 0)), most.get((name, 1))) for name in names}
+    found = {name: (most.get((name, 0)), most.get((name, 1))) for name in names}
+    for report in reports:
+        for name, (line, module) in report.captured.items():
+            found[name] = line, module and layers_together(module)
+    return found
 
 
 def on_step_clock(everything: PathTable, run: Run, steps: StepBreakdown) -> PathTable:

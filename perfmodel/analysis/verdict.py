@@ -9,8 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+import numpy as np
+
 from perfmodel.base.units import percent, si
-from perfmodel.readers.trace import TORCH_PROFILER
+from perfmodel.readers.trace import GRAPH, KERNEL, TORCH_PROFILER
+from perfmodel.timing.host_timeline import plain_call
 from perfmodel.timing.trim import LAUNCHES
 
 if TYPE_CHECKING:
@@ -27,6 +30,8 @@ _LEADS: Final = 0.05
 differ by less from run to run (benchmarks/results/reruns.json)."""
 _MOST: Final = 0.5
 """Above this share a part is most of the whole."""
+_LOADING: Final = ("cuModuleLoad", "cuLibraryLoad", "cudaLibraryLoad", "hipModuleLoad")
+"""Prefixes of calls that load kernels."""
 _OUTSIDE: Final = 0.05
 """Share of the GPU's time outside steps that a reader must know of."""
 _FEW: Final = 3
@@ -45,19 +50,52 @@ _OF_FLOOR: Final[Mapping[str, str]] = {
 Certainty = Literal["replayed", "bound", "estimate", "few steps", ""]
 Part = Literal["compute", "communication", "waiting", "copies", "idle"]
 _LIMITS: Final[dict[Part, str]] = {
-    "compute": "The GPU limits the step: it computes {share} of the time",
-    "communication": "Communication that nothing hides takes {share} of the step",
-    "waiting": "Ranks wait for each other {share} of the step",
-    "copies": "Copies that nothing hides take {share} of the step",
-    "idle": "The GPU is idle {share} of the step",
+    "compute": "The GPU{of} computes {share} of each step",
+    "communication": "Communication that nothing hides takes {share} of each step",
+    "waiting": "Ranks wait for each other {share} of each step",
+    "copies": "Copies that nothing hides take {share} of each step",
+    "idle": "The GPU{of} is idle {share} of each step",
 }
+"""`of` names the rank, where there are several."""
 _WITHOUT_GPU: Final[dict[Part, str]] = {
-    "compute": "Work outside MPI takes {share} of the step",
-    "communication": "MPI takes {share} of the step",
-    "waiting": "Ranks wait for each other {share} of the step",
-    "copies": "Copies take {share} of the step",
-    "idle": "{share} of the step is unexplained",
+    "compute": "Work outside MPI takes {share} of each step",
+    "communication": "MPI takes {share} of each step",
+    "waiting": "Ranks wait for each other {share} of each step",
+    "copies": "Copies take {share} of each step",
+    "idle": "{share} of each step is unexplained",
 }
+_PART_OF: Final[dict[str, Part]] = {
+    "launch_bound": "idle", "many_small_kernels": "idle", "blocking_sync": "idle",
+    "host_compute": "idle", "allocation": "idle", "host_sampling": "idle",
+    "exposed_communication": "communication", "small_exchanges": "communication",
+    "pageable_copy": "copies", "offloading": "copies", "input_copy": "copies",
+    "page_migration": "copies", "low_precision_unused": "compute", "unfused_attention": "compute",
+    "memory_bound": "compute", "kernel_below_ceiling": "compute", "single_block": "compute",
+    "weights_not_quantized": "compute",
+}  # fmt: skip
+"""The part of a step that a finding makes shorter; others are about ranks."""
+_DO: Final = {
+    "launch_bound": "Launch less, as by CUDA graphs:",
+    "many_small_kernels": "Fuse them:",
+    "blocking_sync": "Wait for the GPU less often:",
+    "host_compute": "Do that work beside the GPU's:",
+    "allocation": "Reuse the memory:",
+    "exposed_communication": "Overlap it with computing:",
+    "pageable_copy": "Copy from pinned memory:",
+    "offloading": "Keep the data on the GPU:",
+    "low_precision_unused": "Use tensor cores:",
+    "unfused_attention": "Use one kernel for attention:",
+    "memory_bound": "Fuse them:",
+    "kernel_below_ceiling": "At its ceiling",
+    "page_migration": "Prefetch the pages:",
+    "single_block": "Launch more blocks:",
+    "weights_not_quantized": "Quantize the weights:",
+    "unequal_experts": "Balance the experts:",
+    "host_sampling": "Sample on the GPU:",
+    "host_reduction": "Reduce on the GPUs:",
+    "input_copy": "Keep the inputs on the GPU:",
+}
+"""The remedy of a finding in a few words; its advice says how."""
 _SERVED: Final[dict[Part, str]] = {
     "compute": "The GPU computes {share} of it",
     "communication": "Communication that nothing hides takes {share} of it",
@@ -173,7 +211,7 @@ class Summary:
     uses_gpu : bool
     bars : tuple of RankBar
     fixes : tuple of Fix
-        At most `FIXES`; `findings` counts all.
+        At most `FIXES`; `findings` counts all. None where the recording does not show the steps.
     findings : int
     bound_s : float or None
         A step of the work alone: without idle time and waiting, of the rank with most of it.
@@ -209,8 +247,9 @@ def summarize(run: RunAnalysis) -> Summary:
     uses_gpu = any(row.gpu is not None for row in run.ranks)
     work = [bar.step_s - bar.idle_s - bar.waiting_s for bar in bars]
     bound_s = min(max(work), step_s) if work and max(work) > 0 else None
+    unseen = _not_recorded(run)
     return Summary(
-        verdict=_verdict(run, bars, step_s, uses_gpu=uses_gpu),
+        verdict=unseen or _verdict(run, bars, step_s, uses_gpu=uses_gpu),
         recorded_s=recorded_s,
         step_s=step_s,
         low_s=longer.low_s if longer else None,
@@ -220,9 +259,9 @@ def summarize(run: RunAnalysis) -> Summary:
         ranks=len(run.ranks),
         uses_gpu=uses_gpu,
         bars=bars,
-        fixes=tuple(_fixes(run, step_s)),
+        fixes=() if unseen else tuple(_fixes(run, step_s)),
         findings=len(run.findings),
-        bound_s=bound_s,
+        bound_s=None if unseen else bound_s,
         mfu=_mfu(run),
         caveats=tuple(_caveats(run, uses_gpu=uses_gpu))[:CAVEATS],
     )
@@ -344,49 +383,91 @@ def _sending(run: RunAnalysis) -> str | None:
 def _verdict(
     run: RunAnalysis, bars: tuple[RankBar, ...], step_s: float, *, uses_gpu: bool
 ) -> Verdict:
-    """Say what limits a step, and the first thing to do; or why the recording does not show it."""
-    if (unseen := _not_recorded(run)) is not None:
-        return unseen
-    part, limit = _limit(run, bars, step_s, uses_gpu=uses_gpu)
-    if run.serving:
-        limit = f"{_of_engine(run, step_s)}. {limit}"
+    """Say what limits a step, the first thing to do, and what a step then takes."""
+    engine = f"{_of_engine(run, step_s)}. " if run.serving else ""
     first = next((one for one in run.findings if one.true_saving_s is not None), None)
     if first is None or (first.share or 0.0) < _LEADS:
+        part, limit = _limit(run, bars, step_s, uses_gpu=uses_gpu)
         hidden = bool(run.serving) and run.serving[0].hidden > _COUNTED
         nothing = f"Nothing {'that the recording shows ' * hidden}would save 1 % of it"
-        small = "No finding would save 5 % of a step" if first else nothing
-        return Verdict(f"{limit}. {small}.", part, first.true_saving_s if first else None)
-    what = "the mean step" if first.of_mean else "a step"
-    named = "::" in first.title.partition(" ")[0]  # an operator has its own letters
-    title = first.title if named else f"{first.title[0].upper()}{first.title[1:]}"
-    title += f". Without that {what} takes up to"
-    less = f"{si(first.true_saving_s, 's')} ({percent(first.share or 0.0)}) less."
-    if first.kind not in _OF_RANKS:
-        return Verdict(f"{limit}. {title} {less}", first.kind, first.true_saving_s)
-    return Verdict(f"{title} {less}", first.kind, first.true_saving_s, first.rank)
+        small = "No finding would save 5 % of it" if first else nothing
+        return Verdict(f"{engine}{limit}. {small}.", part, first.true_saving_s if first else None)
+    saved_s = first.true_saving_s or 0.0
+    whole_s = run.batch.mean_s if first.of_mean else step_s
+    if first.saving_without_recorder_s is None and not first.of_mean:
+        whole_s = run.batch.median.value
+    # an engine replays graphs, or its advice is by its own options
+    do = "Without that" if run.serving else _DO.get(first.kind, "Without that")
+    if first.rank is not None and first.kind in _OF_RANKS:
+        do = f"With rank {first.rank} like the others"
+    then_s = max(whole_s - saved_s, 0.0)
+    fixed = (
+        f"{do} a {'mean ' if first.of_mean else ''}step takes at best {si(then_s, 's')} in place "
+        f"of {si(whole_s, 's')} ({percent(first.share or 0.0)} less)."
+    )
+    return Verdict(
+        f"{engine}{_cause(run, first, bars, step_s, uses_gpu=uses_gpu)}. {fixed}",
+        first.kind,
+        first.true_saving_s,
+        first.rank if first.kind in _OF_RANKS else None,
+    )
 
 
+_EXCHANGING: Final[tuple[Part, ...]] = ("communication", "waiting")
 _OF_RANKS: Final = ("straggler", "waiting_mpi", "shared_gpu")
 
 
-def _limit(
-    run: RunAnalysis, bars: tuple[RankBar, ...], step_s: float, *, uses_gpu: bool
-) -> tuple[Part, str]:
-    """The largest part of the slowest rank's step, and a sentence that says so.
+def _cause(
+    run: RunAnalysis, first: Finding, bars: tuple[RankBar, ...], step_s: float, *, uses_gpu: bool
+) -> str:
+    """Say what limits a step by the first finding, with the share of the part that it is about."""
+    part = _PART_OF.get(first.kind)
+    title = f"{first.title[0].upper()}{first.title[1:]}"
+    if first.kind in _OF_RANKS:
+        waits_s = max((bar.waiting_s for bar in bars), default=0.0)
+        others = f"; the others wait up to {si(waits_s, 's')} per step for it"
+        return title + others * (first.kind == "straggler" and waits_s > 0)
+    if part is None or not bars or first.of_mean:
+        return title
+    if part == "communication" and uses_gpu:  # the title says the same
+        spent = {one: max(bar.part_s(one) for bar in bars) for one in _EXCHANGING}
+        most: Part = max(_EXCHANGING, key=lambda one: spent[one])
+        return _limit(run, bars, step_s, uses_gpu=uses_gpu, part=most)[1]
+    limit = _limit(run, bars, step_s, uses_gpu=uses_gpu, part=part)[1]
+    return f"{limit}: {first.title.replace('the GPU waits', 'it waits', 1)}"
 
-    Time that the profiler costs is idle time of the GPU, which a step without it does not have.
+
+def _limit(
+    run: RunAnalysis,
+    bars: tuple[RankBar, ...],
+    step_s: float,
+    *,
+    uses_gpu: bool,
+    part: Part | None = None,
+) -> tuple[Part, str]:
+    """A part of a step, by default the largest of the slowest rank's, and a sentence that says so.
+
+    Of a given part the rank that has most of it counts. Time that the profiler costs is idle time
+    of the GPU, which a step without it does not have.
     """
     if not bars:
         return "compute", f"A step takes {si(step_s, 's')}"
-    slowest = max(bars, key=lambda bar: bar.step_s)
-    less_s = slowest.step_s * (1.0 - step_s / run.batch.median.value)
-    parts: dict[Part, float] = {part: slowest.part_s(part) for part in _LIMITS}
-    parts["idle"] = max(parts["idle"] - less_s, 0.0)
-    part = max(parts, key=lambda name: parts[name])
-    share = parts[part] / (sum(parts.values()) or 1.0)
-    texts = _SERVED if run.serving else _LIMITS if uses_gpu else _WITHOUT_GPU
-    said = texts[part].format(share=percent(share))
-    return part, said + _mostly(run, part)
+    share = {bar.rank: _shares(bar, 1.0 - step_s / run.batch.median.value) for bar in bars}
+    rank = max(bars, key=lambda bar: bar.step_s if part is None else share[bar.rank][part]).rank
+    largest: Part = max(_LIMITS, key=lambda name: share[rank][name])
+    named = part or largest
+    of = f" of rank {rank}" if part is not None and len(bars) > 1 else ""
+    words = _SERVED if run.serving else _LIMITS if uses_gpu else _WITHOUT_GPU
+    said = words[named].format(share=percent(share[rank][named]), of=of)
+    return named, said if part is not None else said + _mostly(run, named)
+
+
+def _shares(bar: RankBar, of_profiler: float) -> dict[Part, float]:
+    """Shares of a rank's step without the share of it that the profiler costs."""
+    parts: dict[Part, float] = {part: bar.part_s(part) for part in _LIMITS}
+    parts["idle"] = max(parts["idle"] - bar.step_s * of_profiler, 0.0)
+    whole = sum(parts.values()) or 1.0
+    return {part: seconds / whole for part, seconds in parts.items()}
 
 
 def _mostly(run: RunAnalysis, part: Part) -> str:
@@ -409,7 +490,8 @@ def _mostly(run: RunAnalysis, part: Part) -> str:
         return ""
     total = sum(busy.values())
     most = max(busy, key=lambda name: busy[name], default="")
-    return words.format(most) if total and busy[most] > _MOST * total else ""
+    named = most != "unknown" and total and busy[most] > _MOST * total
+    return words.format(most) if named else ""
 
 
 def _not_recorded(run: RunAnalysis) -> Verdict | None:
@@ -417,10 +499,12 @@ def _not_recorded(run: RunAnalysis) -> Verdict | None:
     torch = any(trace.recorder == TORCH_PROFILER for trace in run.traces)
     flag = "activities=[CPU, CUDA]" if torch else "--trace=cuda,nvtx,mpi"
     launches = sum(_launches(run))
-    if launches and not any(len(trace.ops) for trace in run.traces):
+    if launches and not any(np.isin(t.ops.kind, (KERNEL, GRAPH)).any() for t in run.traces):
+        copies = sum(len(trace.ops) for trace in run.traces)
+        besides = f", beside {copies:,} copies" if copies else ""
         return Verdict(
-            f"The kernels were not recorded: {launches:,} kernel launches and no kernel. Record "
-            f"them with {flag}.",
+            f"The kernels were not recorded: {launches:,} kernel launches and no kernel{besides}. "
+            f"Record them with {flag}.",
             "kernels_not_recorded",
         )
     recorded = [len(trace.ops) + len(trace.mpi) for trace in run.traces]
@@ -431,24 +515,42 @@ def _not_recorded(run: RunAnalysis) -> Verdict | None:
             "kernels_not_recorded",
         )
     steps = run.steps if run.program.step_clock == "gpu" else None
-    if steps is not None and steps.unattributed > _MOST:
+    if steps is not None and steps.found_by != "asked" and steps.unattributed > _MOST:
         return Verdict(
             f"{percent(steps.unattributed)} of the GPU's time is outside the steps. Name the range "
             f"that is one step with --batch-range, or see --section levels.",
             "outside_steps",
         )
-    gaps = [gap for one in (steps.idle if steps else ()) for gap in one.gaps if gap.call]
-    longest = max(gaps, key=lambda gap: gap.seconds, default=None)
-    if longest is not None and run.batch.count == 1 and longest.seconds > _MOST * (
-        run.batch.median.value
-    ):  # fmt: skip
-        whole = si(run.batch.median.value, "s")
-        return Verdict(
-            f"One {longest.call} takes {si(longest.seconds, 's')} of {whole}: this is a cold "
-            f"start. Record later steps.",
-            "cold_start",
+    return _cold_start(run) if steps is not None and run.batch.count < _FEW else None
+
+
+def _cold_start(run: RunAnalysis) -> Verdict | None:
+    """A verdict on few steps beside which one call of CUDA takes longer than all of them."""
+    calls = [
+        (
+            float((api.end_ns - api.start_ns).max()) * 1e-9,
+            trace,
+            int((api.end_ns - api.start_ns).argmax()),
         )
-    return None
+        for trace in run.traces
+        if len(api := trace.api)
+    ]
+    longest_s, trace, row = max(calls, key=lambda one: one[0], default=(0.0, None, 0))
+    if trace is None or run.steps is None:
+        return None
+    name = plain_call(trace.strings[trace.api.name[row]]) if trace.api.name[row] >= 0 else "a call"
+    if not name.startswith((*LAUNCHES, *_LOADING)):
+        return None
+    if longest_s < _MOST * run.batch.count * run.batch.median.value:
+        return None
+    torch = trace.recorder == TORCH_PROFILER
+    later = "schedule(wait=5, warmup=5, active=8)" if torch else "nsys profile --delay=SECONDS"
+    return Verdict(
+        f"One {name} takes {si(longest_s, 's')}, the recorded "
+        f"step{'s' * (run.batch.count != 1)} {si(run.batch.count * run.batch.median.value, 's')}: "
+        f"this is a cold start. Record later steps, with {later}.",
+        "cold_start",
+    )
 
 
 def _launches(run: RunAnalysis) -> Iterator[int]:
@@ -468,12 +570,18 @@ def _without_floor(run: RunAnalysis) -> str:
     return "The floor is not known: record sizes (record_shapes), or give --decoder MODEL"
 
 
+def _hides(run: RunAnalysis) -> bool:
+    """Whether CUDA graphs replay kernels without operators, which have most of the time."""
+    hidden = any(one.hidden for one in run.measured.operators)
+    return hidden and run.work is not None and run.work.modelled < _COUNTED
+
+
 def _caveats(run: RunAnalysis, *, uses_gpu: bool) -> Iterator[str]:
     """What to know of the numbers, what matters most first."""
     steps, count = run.steps, run.batch.count
     if run.serving and run.serving[0].floor_s is None:
         yield _without_floor(run)
-    elif run.serving and run.serving[0].hidden > _COUNTED:
+    elif _hides(run):
         yield "CUDA graphs hide the operators: --shapes CAPTURE shows which lose most"
     if steps is not None and len(steps.candidates) > 1 and steps.candidates[0].score < _SURE:
         yield (

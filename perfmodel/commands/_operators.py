@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -87,45 +87,79 @@ def _only_of_operators(out: Path | None, options: Mapping[str, Any]) -> None:
         raise click.UsageError(f"{out.suffix} is of curves; predictions of operators have none")
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Options of `predict REPORT` alone, as `commands.predict` has them."""
+
+    names: tuple[str, ...] = ()
+    gpu: str | None = None
+    graphs: bool = False
+    compiled: bool = False
+    timed: tuple[str, ...] = ()
+    other_host: bool = False
+    fsdp: bool = False
+    accumulate: int = 1
+    tokens: float | None = None
+
+
 def predict_report(
-    path: Path,
-    fmt: str,
-    out: Path | None,
-    options: Mapping[str, Any],
-    names: Sequence[str],
-    gpu: str | None,
-    graphs: bool,
-    compiled: bool,
-    timed: Sequence[str],
+    path: Path, fmt: str, out: Path | None, options: Mapping[str, Any], asked: Asked
 ) -> None:
     """Predict a step of other sizes from one report, and what is known of the host."""
     from perfmodel.commands._output import Progress, distinct, read_reports
-    from perfmodel.models.one_report import Changes, predict_report
+    from perfmodel.models.one_report import Changes, hosts, predict_report
     from perfmodel.programs import program_of
     from perfmodel.render.operator_prediction import report_prediction
 
     _only_of_operators(out, options)
-    if options.get("machine") and gpu:
+    if options.get("machine") and asked.gpu:
         raise click.UsageError("expected --machine or --gpu; got both; leave one out")
+    if asked.fsdp and (options.get("ranks") or 1) < 2:
+        raise click.UsageError("--fsdp: expected ranks to share parameters, by -p; got one")
     chosen = _options.chosen({**options, "machine": None, "given": (), "dtype": None})
     reports = [path, *distinct(options["anchors"])]
     with Progress(len(reports)) as advance:
         trace, *others = read_reports(reports, advance)
     operators = _operators_of(program_of([trace], chosen))
     step, *anchors = (operators.recorded_step(t, chosen, {}) for t in (trace, *others))
-    roles = operators.roles(step, _roles_of(names))
+    roles = operators.roles(step, _roles_of(asked.names))
     given = {name: values[0] for name, values in values_of(options["given"], 1).items()}
     given |= {"p": options["ranks"]} if options.get("ranks") else {}
-    other = _baseline(gpu or options.get("machine"))
+    if asked.fsdp and step.ranks > 1:
+        raise click.UsageError("--fsdp: expected a REPORT of one rank; got several")
+    other = _baseline(asked.gpu or options.get("machine"))
     gpu_bytes = next((g.memory_bytes for g in trace.gpus), None)
     if other is not None:
         gpu_bytes = other.machine.capacity_bytes.get("hbm")
-    changes = Changes(other, options.get("dtype"), graphs, compiled,
-                      gpu_bytes and int(gpu_bytes))  # fmt: skip
+    changes = Changes(
+        other, options.get("dtype"), asked.graphs, asked.compiled, gpu_bytes and int(gpu_bytes),
+        hosts() if asked.other_host or other is not None else None, asked.accumulate, asked.fsdp,
+    )  # fmt: skip
     found = predict_report(step, roles, given, _baseline_of(step.gpu, trace.gpus),
                            operators.call_at, changes,
-                           (*anchors, *map(_timed_step, timed)))  # fmt: skip
-    emit(report_prediction(found), fmt, out)
+                           (*anchors, *map(_timed_step, asked.timed)))  # fmt: skip
+    emit(report_prediction(found, asked.tokens), fmt, out)
+
+
+def peak_of_report(path: Path) -> Any:
+    """Estimate the peak of a report's memory from its operators; None where they do not say it.
+
+    Raises
+    ------
+    ModelError
+        If the report has no operators with sizes.
+    """
+    from perfmodel.commands._output import read_reports
+    from perfmodel.models.one_report import Changes, predict_report
+    from perfmodel.programs import program_of
+    from perfmodel.programs.program import Options
+
+    (trace,) = read_reports([path], lambda *_: None)
+    operators = _operators_of(program_of([trace], Options()))
+    step = operators.recorded_step(trace, Options(), {})
+    found = predict_report(step, operators.roles(step, {}), {}, _baseline_of(step.gpu, trace.gpus),
+                           operators.call_at, Changes())  # fmt: skip
+    return found.peak
 
 
 def _baseline_of(name: str, gpus: Sequence[Any]) -> Any:

@@ -366,8 +366,21 @@ MODEL = click.option(
     help="A model of perfmodel calibrate; without it, savings are bounds by the report alone.",
 )  # fmt: skip
 _COUNT: Final = click.IntRange(1)
-DTYPES: Final = click.Choice(["float16", "bfloat16", "float32", "float64"])
-OPERATOR_DTYPES: Final = click.Choice(["float8", *DTYPES.choices, "tf32"])
+_SHORT: Final = {
+    "bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64",
+    "fp8": "float8",
+}  # fmt: skip
+
+
+class _Dtype(click.Choice[str]):
+    """A data type by its name, or as short as people call it."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        return super().convert(_SHORT.get(value, value), param, ctx)
+
+
+DTYPES: Final = _Dtype(["float16", "bfloat16", "float32", "float64"])
+OPERATOR_DTYPES: Final = _Dtype(["float8", *DTYPES.choices, "tf32"])
 
 
 class _Special(click.Option):

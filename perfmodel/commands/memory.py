@@ -1,4 +1,4 @@
-"""`perfmodel memory`: what the trainer should allocate, and what a report says it did."""
+"""`perfmodel memory`: what a program should allocate, and what a recording says it did."""
 
 from __future__ import annotations
 
@@ -25,26 +25,64 @@ from perfmodel.commands._output import emit
 )  # fmt: skip
 @_options.output(*_options.PICTURES)
 def memory(report: Path | None, fmt: str, out: Path | None, **options: Any) -> None:
-    """List what the trainer allocates, and the recorded peaks.
+    """List what is allocated, and the recorded peaks.
 
-    Tensor by tensor. Without a report, give the sizes. A report holds memory if it was collected
-    with nsys profile --cuda-memory-usage=true.
+    Of the trainer, tensor by tensor. Without a report, give the sizes. A report of Nsight Systems
+    holds memory if it was collected with nsys profile --cuda-memory-usage=true.
 
-    Of any PyTorch program: a .pickle of torch.cuda.memory._dump_snapshot() gives the peak of every
-    GPU, and what is alive at it by the line that allocated it. Nothing of the file is executed.
+    Of any PyTorch program: a trace of torch.profiler with profile_memory=True, or a .pickle of
+    torch.cuda.memory._dump_snapshot(), gives the peak of every GPU, and what is alive at it by
+    kind, operator, module and line. Nothing of the file is executed. Where no memory was recorded,
+    a report with operators' sizes gives an estimate.
     """
-    if report is not None and ".pickle" in report.suffixes:
-        from perfmodel.analysis.allocations import peaks
-        from perfmodel.readers.allocator_snapshot import read_snapshot
-        from perfmodel.render import allocations
-
-        emit(allocations.result(peaks(read_snapshot(report))), fmt, out)
+    if report is not None and _of_allocator(report, fmt, out):
         return
     from perfmodel.analysis.memory import answer
+    from perfmodel.base.errors import WorkloadError
     from perfmodel.render.memory import picture, result
 
-    found = answer(
-        report, _options.symbol_values(options), _options.trainer_settings(options),
-        images=options["images"], test_images=options["test_images"],
-    )  # fmt: skip
+    try:
+        found = answer(
+            report, _options.symbol_values(options), _options.trainer_settings(options),
+            images=options["images"], test_images=options["test_images"],
+        )  # fmt: skip
+    except WorkloadError:
+        if report is None or not _estimated(report, fmt, out):
+            raise
+        return
     emit(result(found), fmt, out, picture=lambda: picture(found))
+
+
+def _of_allocator(report: Path, fmt: str, out: Path | None) -> bool:
+    """Whether a file is a recording of PyTorch's allocator, and then its peaks are printed."""
+    from perfmodel.analysis.allocations import peaks
+    from perfmodel.readers.allocator_snapshot import read_snapshot
+    from perfmodel.readers.profiler_memory import read_profiler
+    from perfmodel.render import allocations
+
+    if ".pickle" in report.suffixes:
+        found = peaks(read_snapshot(report))
+    elif ".json" in report.suffixes:
+        found = peaks(read_profiler(report))
+    else:
+        return False
+    if not found:
+        return False
+    emit(allocations.result(found), fmt, out, picture=lambda: allocations.picture(found))
+    return True
+
+
+def _estimated(report: Path, fmt: str, out: Path | None) -> bool:
+    """Whether a report's operators say what memory they need, and then it is printed."""
+    from perfmodel.base.errors import ModelError
+    from perfmodel.commands._operators import peak_of_report
+    from perfmodel.render import allocations
+
+    try:
+        peak = peak_of_report(report)
+    except ModelError:
+        return False
+    if peak is None:
+        return False
+    emit(allocations.estimate(peak, report.name), fmt, out)
+    return True

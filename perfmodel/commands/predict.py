@@ -25,6 +25,14 @@ from perfmodel.programs import model_of_sizes, program_of_sizes
     "--graphs", is_flag=True, help="Replay the report's step as a CUDA graph: one launch."
 )
 @click.option(
+    "--fsdp", is_flag=True, help="The -p ranks share parameters by FullyShardedDataParallel."
+)
+@click.option(
+    "--accumulate", type=click.IntRange(1, 1 << 16), default=1, show_default=True,
+    help="Micro-batches of the batch's size, of which the gradients are accumulated.",
+)  # fmt: skip
+@click.option("--tokens", type=click.FloatRange(1), metavar="N", help="Say how long N tokens take.")
+@click.option(
     "--decoder", metavar="NAME|config.json",
     help="Predict a language model as it is served, such as qwen3-8b; with --machine.",
 )  # fmt: skip
@@ -40,6 +48,11 @@ from perfmodel.programs import model_of_sizes, program_of_sizes
     "--shapes", type=_options.REPORT, help="Recording of the graphs' capture of a served REPORT."
 )
 @click.option(
+    "--other-host", is_flag=True,
+    help="The host to predict is not the report's, and nothing is known of it; so it is with "
+    "--gpu and --machine.",
+)  # fmt: skip
+@click.option(
     "--compile", "compiled", is_flag=True, help="The report's program under torch.compile."
 )
 @click.option(
@@ -47,7 +60,7 @@ from perfmodel.programs import model_of_sizes, program_of_sizes
     help="A step's time without a profiler on the host to predict, at the report's sizes or "
     "others; repeatable.",
 )  # fmt: skip
-@_options.symbols
+@_options.symbols_of_operators
 @_options.trainer
 @_options.switches
 @_options.WORKLOAD
@@ -81,7 +94,7 @@ def predict(
     REPORT is of a PyTorch program whose operators' sizes were recorded. The roles of its numbers
     (batch, seq, d_model, n_layer, ...) are inferred and printed; --set changes them, --name
     corrects them, -p adds ranks by DistributedDataParallel. The host is the report's; --timed and
-    --anchor describe another.
+    --anchor describe another, --other-host says that it is another.
 
     With --decoder:
     The least time of a prefill and a decode of a language model, by its weights, KV cache, FLOPs
@@ -104,20 +117,23 @@ def predict(
     if options["decoder"] is not None:
         emit(_served(report, path, options), fmt, out)
         return
-    of_report = {key: options.pop(key) for key in ("names", "gpu", "graphs", "compiled", "timed")}
+    asked = _operators.Asked(**{key: options.pop(key) for key in _operators.Asked.__slots__})
     if (report is None) == (path is None):
         raise click.UsageError("expected a REPORT, or a model by --model; give one of them")
     if report is not None:
-        _operators.predict_report(report, fmt, out, options, **of_report)
+        _operators.predict_report(report, fmt, out, options, asked)
         return
     assert path is not None
-    if any(of_report.values()):
+    if asked != _operators.Asked():
         raise click.UsageError(
-            "--name, --gpu, --graphs, --compile and --timed: of a REPORT; got a model"
+            "--name, --gpu, --graphs, --compile, --timed, --other-host, --fsdp, --accumulate and "
+            "--tokens: of a REPORT; got a model"
         )
     if is_operators(path):
         _operators.predict(path, fmt, out, options)
         return
+    if options["dtype"] not in (None, *_options.DTYPES.choices):
+        raise click.UsageError(f"--dtype {options['dtype']}: of a PyTorch REPORT; got a model")
     model = load(path)
     case = _case(model, options)
     images, host = options["images"], _host(model, options)
@@ -150,7 +166,8 @@ def _served(report: Path | None, path: Path | None, options: dict[str, Any]) -> 
     machine, _ = _options.machine_of(options["machine"])
     model, reached = decoder(options["decoder"]), {}
     if report is not None:
-        run = analyze_reports([report], Options(shapes=options["shapes"])).fitted
+        asked = Options(shapes=options["shapes"], decoder=model)
+        run = analyze_reports([report], asked).fitted
         reached = recorded(run.serving)
         if not reached:
             raise click.UsageError(f"{report}: expected steps of an engine; got none")

@@ -137,8 +137,14 @@ def by_report(host: Host, model: Model, observation: Observation) -> Host:
     Raises
     ------
     ModelError
-        If the model has none of the report's host parts.
+        If the batch is replayed as a CUDA graph, or the model has none of the report's host parts.
     """
+    if observation.case.route == "replayed":
+        raise ModelError(
+            f"{observation.source}: expected a report of batches whose kernels the host launches "
+            f"one by one; got {observation.case.label}, a CUDA graph, in which the host does next "
+            f"to nothing, so that it says nothing of the host; give a report without --graph"
+        )
     y, noise = ratios(model, observation)
     if not np.isfinite(y).any():
         raise ModelError(

@@ -19,6 +19,7 @@ RESULT: Final = -1
 """As `Tensor.argument`: the result of a product of matrices."""
 HELD: Final = -1
 """As `Tensor.made`: before the step."""
+INPUT: Final = "(input of the step)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,23 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Alive:
+    """Tensors alive at the peak that calls of one operator wrote.
+
+    Attributes
+    ----------
+    name, phase : str
+        Of the operator; `INPUT` of what was there before the step.
+    count, bytes : int
+    """
+
+    name: str
+    phase: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Peak:
     """Most bytes that are allocated at once in a step.
 
@@ -62,10 +80,16 @@ class Peak:
     by_kind : mapping of str to int
         parameters, optimizer, gradients, activations (and what operators hold for a moment),
         workspace and, with DistributedDataParallel, buckets: what each has when the sum is largest.
+    alive : tuple of Alive
+        Activations and gradients of which the call is known, the largest first.
+    curve : tuple of int
+        Bytes of all kinds at every recorded call.
     """
 
     bytes: int
     by_kind: Mapping[str, int]
+    alive: tuple[Alive, ...] = ()
+    curve: tuple[int, ...] = ()
 
 
 def peak_of(
@@ -76,6 +100,9 @@ def peak_of(
     parameter_bytes: int,
     states: int,
     more: Mapping[str, int],
+    names: Sequence[tuple[str, str]] = (),
+    *,
+    accumulates: bool = False,
 ) -> Peak:
     """Follow a step's allocations.
 
@@ -93,6 +120,10 @@ def peak_of(
         Tensors that the optimizer keeps of every parameter.
     more : mapping
         Bytes that are always there besides, by kind.
+    names : sequence of (str, str)
+        Of every recorded call its operator and phase, where `alive` is asked for.
+    accumulates : bool
+        Whether gradients of another micro-batch are there from the beginning.
     """
     often = Counter(places)
     done, end = backward
@@ -103,10 +134,14 @@ def peak_of(
             held += size
             continue
         total = size * often[tensor.made]
+        if tensor.gradient and accumulates:
+            change[False][tensor.made] += total  # until it is added to those of the parameter
+            change[False][tensor.made + 1] -= total
+            continue
         counted += total if tensor.gradient else 0
         change[tensor.gradient][tensor.made] += total
         change[tensor.gradient][(end if tensor.gradient else tensor.last) + 1] -= total
-    change[True][done] += max(parameter_bytes - counted, 0)
+    change[True][0 if accumulates else done] += max(parameter_bytes - counted, 0)
     activations, gradients = (np.cumsum(change[k])[: end + 1] + (0 if k else held)
                               for k in (False, True))  # fmt: skip
     at = int(np.argmax(activations + gradients))
@@ -117,7 +152,21 @@ def peak_of(
         "activations": int(activations[at]),
         **more,
     }
-    return Peak(sum(by_kind.values()), by_kind)
+    fixed = sum(by_kind.values()) - int(activations[at] + gradients[at])
+    alive: dict[tuple[str, str], list[int]] = {}
+    for tensor, size in zip(tensors, each_bytes, strict=True) if names else ():
+        begin = max(tensor.made, 0)
+        count = 1 if tensor.made == HELD else often[tensor.made]
+        last = end if tensor.gradient or tensor.made == HELD else tensor.last
+        if begin <= at <= last and count:
+            key = (INPUT, "") if tensor.made == HELD else names[tensor.made]
+            alive[key] = [n + m for n, m in zip(alive.get(key, [0, 0]), (count, count * size),
+                                                strict=True)]  # fmt: skip
+    rows = [Alive(*key, *counted) for key, counted in alive.items()]
+    return Peak(
+        sum(by_kind.values()), by_kind, tuple(sorted(rows, key=lambda row: -row.bytes)),
+        tuple((activations + gradients + fixed).tolist()),
+    )  # fmt: skip
 
 
 def saved_by_fusion(

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from perfmodel.base.errors import ModelError
 from perfmodel.base.units import si
-from perfmodel.models.hosts import BETWEEN_HOSTS
 from perfmodel.models.lifetimes import Peak
 from perfmodel.models.operator_times import Baseline, Timer, factors_of
 from perfmodel.models.operators import (
@@ -45,6 +44,60 @@ with them, and are off by up to 2.1 times (six reports of one host in profiles/p
 
 
 @dataclass(frozen=True, slots=True)
+class Hosts:
+    """Hosts in general, as a distribution of the time per operator that launches GPU work.
+
+    Attributes
+    ----------
+    call_s : float
+        Geometric mean over hosts.
+    spread, program, other : float
+        Standard deviations of logarithms: between hosts; between usual programs on one host; of
+        programs that are not usual.
+    usual : float
+        Share of programs that are.
+    """
+
+    call_s: float
+    spread: float
+    program: float
+    other: float
+    usual: float
+
+    def ratio(self, call_s: float, noise: float) -> tuple[float, float]:
+        """How much longer another host takes than one that takes `call_s` for this program.
+
+        What a program takes on a host is the product of both. By Bayes' rule a short time of the
+        report is of a fast host or of a program with quick operators, as far as each varies; a
+        program beyond what usual ones take is of another kind, and tells all by itself.
+
+        Returns
+        -------
+        tuple of float
+            The logarithm of the ratio, and its standard deviation.
+
+        Examples
+        --------
+        >>> hosts = Hosts(30e-6, 0.2, 0.1, 1.0, 0.8)
+        >>> [round(x, 2) for x in hosts.ratio(25e-6, 0.1)]
+        [0.15, 0.22]
+        >>> [round(x, 2) for x in hosts.ratio(300e-6, 0.1)]
+        [-0.11, 0.3]
+        """
+        far = math.log(call_s / self.call_s)
+        found = []
+        for share, spread in ((self.usual, self.program), (1 - self.usual, self.other)):
+            variance = spread**2 + self.spread**2 + noise**2
+            kept = spread**2 / variance
+            weight = share * math.exp(-(far**2) / (2 * variance)) / math.sqrt(variance)
+            found.append((weight, far * kept, spread**2 * (1 - kept)))
+        whole = sum(weight for weight, _, _ in found)
+        mean = sum(weight * at for weight, at, _ in found) / whole
+        variance = sum(w * (v + (at - mean) ** 2) for w, at, v in found) / whole
+        return mean - far, math.sqrt(variance + self.spread**2)
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
     """Changes besides the sizes.
 
@@ -60,6 +113,12 @@ class Changes:
         Whether torch.compile makes one kernel of what lies between two products.
     memory_bytes : int or None
         Of the GPU to predict.
+    hosts : Hosts or None
+        Of which the host to predict is any; None for the report's host.
+    micro_batches : int
+        Of which the gradients are accumulated before the optimizer's step.
+    shards : bool
+        Whether ranks share parameters and states by FullyShardedDataParallel.
     """
 
     machine: Baseline | None = None
@@ -67,6 +126,9 @@ class Changes:
     graphs: bool = False
     compiled: bool = False
     memory_bytes: int | None = None
+    hosts: Hosts | None = None
+    micro_batches: int = 1
+    shards: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +183,9 @@ class ReportPrediction:
         of an optimizer that is not fused, or another data type or torch.compile was asked for.
     largest_batch : int or None
         That fits the GPU besides CUDA's context, without what the allocator loses by cutting.
+    mfu : float or None
+        FLOPs of the operators' formulas over the peak of the GPUs in the type of most of them.
+    micro_batches : int
     """
 
     step: OperatorPrediction
@@ -130,6 +195,8 @@ class ReportPrediction:
     host: HostRatio
     peak: Peak | None
     largest_batch: int | None
+    mfu: float | None = None
+    micro_batches: int = 1
 
 
 @cache
@@ -203,9 +270,9 @@ def predict_report(
         for a in anchors
     ]  # fmt: skip
     mine = _own_host(_made(model, structure, old.symbols, call_at, Changes(), own), own)
+    if changes.hosts is not None:
+        ratios.append(_any_of(changes.hosts, old, mine))
     host = _together(ratios) if ratios else mine
-    if changes.machine is not None and not ratios:  # another GPU is in another host
-        host = replace(host, noise=math.hypot(host.noise, BETWEEN_HOSTS[0]))
     recorded = _predicted(
         _made(model, structure, old.symbols, call_at, Changes(), mine), mine, Changes(), ()
     )
@@ -218,7 +285,22 @@ def predict_report(
         said = f"the GPU has {si(changes.memory_bytes, 'B')} of memory; the step needs "
         found = replace(found, warnings=(*found.warnings, said + si(peak.bytes, "B")))
     largest = _largest(made, values, changes.memory_bytes) if peak is not None else None
-    return ReportPrediction(found, recorded, roles.found, values, host, peak, largest)
+    return ReportPrediction(
+        found, recorded, roles.found, values, host, peak, largest,
+        _mfu(found, at.timer.baseline), changes.micro_batches,
+    )  # fmt: skip
+
+
+def _mfu(found: OperatorPrediction, baseline: Baseline) -> float | None:
+    """Share of the peak, in the data type of most FLOPs."""
+    flops: dict[str, float] = {}
+    for count, call in found.calls:
+        if call.flops and call.dtype:
+            flops[call.dtype] = flops.get(call.dtype, 0.0) + count * call.flops
+    if not flops:
+        return None
+    peak = baseline.peak_flops_per_s(max(flops, key=lambda dtype: flops[dtype]))
+    return sum(flops.values()) / found.step_s / peak if peak else None
 
 
 def _workspace() -> int:
@@ -257,6 +339,19 @@ def _own_host(recorded: PredictedStep, estimated: HostRatio) -> HostRatio:
         return estimated
     evidence = f"{si(step_s, 's')} before it was recorded"
     return HostRatio(factor, usual()["host"]["timed"], (evidence,))
+
+
+def hosts() -> Hosts:
+    """Hosts in general, as `usual.toml` has them."""
+    return Hosts(**usual()["hosts"])
+
+
+def _any_of(hosts: Hosts, step: RecordedStep, mine: HostRatio) -> HostRatio:
+    """Another host than the report's, of which nothing is known."""
+    call_s = mine.factor * sum(step.host_s) / len(step.host_s)
+    log, noise = hosts.ratio(call_s, math.hypot(mine.noise, usual()["host"]["noise"]))
+    evidence = f"another host: {si(hosts.call_s, 's')} an operator on hosts in general"
+    return HostRatio(math.exp(log), noise, (f"{evidence}, {si(call_s, 's')} on the report's",))
 
 
 def _ratio_of_time(
@@ -352,7 +447,15 @@ def _made(
         scale = host.factor * said["graphs"]["launch_s"] / max(sum(step.host_s), 1e-9)
     recorded = model.baseline if changes.machine is not None else None
     timer = Timer(changes.machine or model.baseline, model.factors, recorded)
-    return PredictedStep(model, structure, values, timer, call_at, scale, fuses=changes.compiled)
+    unit_s = None
+    if changes.shards and values["p"] > 1:
+        scale = host.factor
+        pace = sum(step.host_s) / len(step.host_s) / said["shards"]["call_s"]
+        unit_s = said["shards"]["unit_s"] * pace
+    return PredictedStep(
+        model, structure, values, timer, call_at, scale, fuses=changes.compiled,
+        micro_batches=changes.micro_batches, unit_s=unit_s,
+    )  # fmt: skip
 
 
 def _predicted(
@@ -360,6 +463,8 @@ def _predicted(
 ) -> OperatorPrediction:
     said, step = usual(), made.structure.step
     noise = said["ranks"]["noise"] * abs(math.log2(made.values["p"] / step.ranks))
+    if made.unit_s is not None:
+        noise = math.hypot(noise, said["shards"]["noise"])
     if changes.graphs:
         launches = sum(made.structure.step.calls[i].launches for i in step.order)
         notes += (f"a CUDA graph launches the step's {launches} operations at once",)

@@ -31,6 +31,10 @@ _FIRST_BUCKET_BYTES: Final = 1 << 20
 _BUCKET_BYTES: Final = 25 << 20
 """Gradients that DistributedDataParallel reduces at once (bucket_cap_mb=25, the first 1 MiB)."""
 _ELEMENT_BYTES: Final = (2, 4)
+_ADDED: Final = 3
+"""Gradients are read, those so far too, and the sum is written."""
+_WHOLE_LAYER: Final = 0.95
+"""Parameters of so much of a layer close it: its first ones are seen with the layer before."""
 _FUSED: Final = "(fused)"
 _WHOLE: Final = ("sum", "softmax")
 """Sums over rows read what they sum up in a kernel of their own, or twice."""
@@ -268,13 +272,16 @@ class PredictedStep:
         host_scale: float | None,
         *,
         fuses: bool = False,
+        micro_batches: int = 1,
+        unit_s: float | None = None,
     ) -> None:
-        self.fuses = fuses
+        self.fuses, self.micro_batches, self.unit_s = fuses, micro_batches, unit_s
         self.model, self.structure, self.values, self.timer = model, structure, values, timer
         self.call_at, self.host_scale = call_at, host_scale or 1.0
         self.gpu_error = 0.0
         self.beyond: dict[str, float] = {}
-        self.sharded = any(c.name.endswith("AllGather") for c in structure.step.calls)
+        recorded = any(c.name.endswith("AllGather") for c in structure.step.calls)
+        self.sharded = recorded or unit_s is not None
         self.calls = structure.calls_at(values)
         self.places = structure.places_at(values)
         self.host = model.host.get(values["p"] > 1) or model.host.get(values["p"] <= 1)
@@ -294,7 +301,7 @@ class PredictedStep:
         elif found.host_s > 0.97 * found.step_s:
             bound = "host"
         warnings = self._warnings(mine)
-        low, high = self._interval(found, bound, bool(warnings))
+        low, high = self._interval(found, bound)
         return OperatorPrediction(
             sizes=dict(self.values),
             step_s=found.step_s,
@@ -308,26 +315,44 @@ class PredictedStep:
             warnings=tuple(warnings),
         )
 
-    def _interval(self, found: Lanes, bound: str, far: bool) -> tuple[float, float]:
+    def _interval(self, found: Lanes, bound: str) -> tuple[float, float]:
         """90 % interval: of what the GPU takes and of what the host does, the longer each time."""
         gpu = found.gpu_s + found.exposed_s if bound == "host" else found.step_s
         host = found.step_s if bound == "host" else found.host_s
         unsure = self.host is not None and self.host.runs == 0
         host_noise = math.hypot(self.model.host_noise, self.host_error) * (2 if unsure else 1)
         gpu_noise = math.hypot(self.model.gpu_noise, self.gpu_error)
-        noises = [n * (1.5 if far else 1.0) for n in (gpu_noise, host_noise)]
         low, high = (
-            max(gpu * math.exp(sign * Z90 * noises[0]), host * math.exp(sign * Z90 * noises[1]))
+            max(gpu * math.exp(sign * Z90 * gpu_noise), host * math.exp(sign * Z90 * host_noise))
             for sign in (-1, 1)
         )
         return min(low, found.step_s), max(high, found.step_s)
 
     def _operations(self, table: _Table) -> list[Operation]:
-        """Operations in order; gradients' buckets are put where they are ready."""
+        """Operations in order, of all micro-batches."""
+        if self.micro_batches == 1:
+            return self._pass(table, exchanges=True)
+        again = self._pass({}, exchanges=self.unit_s is not None)
+        optimizer = next((k for k, o in enumerate(again) if o.joins), len(again))
+        added_s = self.timer.baseline.memory_s(_ADDED * 4 * self._parameters()[0])
+        again = [*again[:optimizer], Operation(0.0, added_s)]  # to the gradients so far
+        found = self._pass(table, exchanges=True)
+        for key, (count, call) in table.items():
+            if not updates(call):
+                table[key] = count * self.micro_batches, call
+        return again * (self.micro_batches - 1) + found
+
+    def _pass(self, table: _Table, *, exchanges: bool) -> list[Operation]:
+        """Operations of one micro-batch, and of the optimizer.
+
+        Gradients' buckets are put where they are ready, or the shards of FullyShardedDataParallel
+        are gathered before each unit and its gradients reduced after it.
+        """
         host_s, waits = self._host_s(), self._waits()
         sums = self._parameters()
         bucketed = self.values["p"] > 1 and not self.sharded
-        ready = self._buckets() if bucketed else {}
+        ready = self._buckets() if bucketed and exchanges else {}
+        before, after = self._shards() if self.unit_s is not None else ({}, {})
         done: list[Operation] = []
         joined = False
         group: list[tuple[RecordedCall, tuple[Size, ...], Operation]] = []
@@ -336,6 +361,7 @@ class PredictedStep:
                 if not bucketed:
                     done.append(self._inline(call, sums, host_s[i]))
                 continue
+            done += before.get(i, [])
             seconds = self._seconds(call, sizes, table)
             joins = updates(call) and not joined
             joined |= joins
@@ -348,6 +374,7 @@ class PredictedStep:
             for size in ready.get(i, ()):
                 done += self._copied(size)
                 done.append(self._collective("NCCL AllReduce", size, "reduce", 0.0))
+            done += after.get(i, [])
         if ready and self.structure.step.ranks == 1:
             first = next((k for k, o in enumerate(done) if o.joins), len(done))
             done[first:first] = self._copied(sum(map(sum, ready.values())))
@@ -466,12 +493,18 @@ class PredictedStep:
         if not step.tensors or len(fused) != 1 or "backward" not in phases or step.ranks > 1:
             return None
         weights = round(fused[0].said["items"][0] * self._parameters()[0])
-        buckets = {"buckets": weights} if self.values["p"] > 1 else {}
+        shards = self.values["p"] if self.unit_s is not None else 1
+        more = {"workspace": workspace_bytes}
+        if shards > 1:  # the layer that computes, and the one that is gathered beside it
+            more["gathered"] = round(2 * max((size for size, _, _ in self._units()), default=0))
+        elif self.values["p"] > 1:
+            more["buckets"] = weights
         done = len(phases) - 1 - phases[::-1].index("backward")
+        sizes = [self._tensor_bytes(t) // (shards if t.gradient else 1) for t in step.tensors]
         return peak_of(
-            step.tensors, [self._tensor_bytes(t) for t in step.tensors], self.places,
-            (done, len(phases) - 1), weights, fused[0].lists - 2,
-            {"workspace": workspace_bytes, **buckets},
+            step.tensors, sizes, self.places, (done, len(phases) - 1), weights // shards,
+            fused[0].lists - 2, more, [(c.name, c.phase) for c in calls],
+            accumulates=self.micro_batches > 1,
         )  # fmt: skip
 
     def _tensor_bytes(self, tensor: Tensor) -> int:
@@ -563,14 +596,13 @@ class PredictedStep:
             return 0.0
         return network.beta_s_per_byte
 
-    def _buckets(self) -> dict[int, list[float]]:
-        """Bytes of every bucket of gradients, by the call after which it is ready."""
+    def _owned(self) -> list[tuple[int, list[float]]]:
+        """Bytes of the gradients that each call of the backward pass completes, in its order."""
         left = max((new for new, _ in self._updated()), key=len, default=[])[::-1]
         backward = [i for i, (c, _) in enumerate(self.calls) if c.phase == "backward"]
+        found: list[tuple[int, list[float]]] = []
         if not left or not backward:
-            return {}
-        found: dict[int, list[float]] = {}
-        held, most = 0.0, float(_FIRST_BUCKET_BYTES)
+            return found
         for i in backward:
             call, sizes = self.calls[i]
             made = self.call_at(call, sizes).shape if call.layout == "tn" else None
@@ -579,16 +611,61 @@ class PredictedStep:
             place = next((k for k, s in enumerate(left) if s in (made[:2], made[1::-1])), None)
             if place is None:
                 continue
-            for shape in left[: place + 1]:
-                held += 4.0 * math.prod(shape)
+            found.append((i, [4.0 * math.prod(shape) for shape in left[: place + 1]]))
+            del left[: place + 1]
+        found.append((backward[-1], [4.0 * math.prod(shape) for shape in left]))
+        return found
+
+    def _buckets(self) -> dict[int, list[float]]:
+        """Bytes of every bucket of gradients, by the call after which it is ready."""
+        found: dict[int, list[float]] = {}
+        held, most, last = 0.0, float(_FIRST_BUCKET_BYTES), 0
+        for i, sizes in self._owned():
+            for size in sizes:
+                held, last = held + size, i
                 if held >= most:
                     found.setdefault(i, []).append(held)
                     held, most = 0.0, float(_BUCKET_BYTES)
-            del left[: place + 1]
-        held += sum(4.0 * math.prod(s) for s in left)
         if held:
-            found.setdefault(backward[-1], []).append(held)
+            found.setdefault(last, []).append(held)
         return found
+
+    def _units(self) -> list[tuple[float, int, int]]:
+        """Units that FullyShardedDataParallel shards, a layer each, in the backward pass's order.
+
+        Bytes of each, and its first and last place in the list of `_owned`.
+        """
+        layer = 4.0 * self._layer_elements[1]
+        found: list[tuple[float, int, int]] = []
+        held, first = 0.0, 0
+        owned = self._owned()
+        for k, (_, sizes) in enumerate(owned):
+            held += sum(sizes)
+            if k + 1 == len(owned) or held >= _WHOLE_LAYER * layer:
+                found.append((held, first, k))
+                held, first = 0.0, k + 1
+        return [unit for unit in found if unit[0]]
+
+    def _shards(self) -> tuple[dict[int, list[Operation]], dict[int, list[Operation]]]:
+        """Collectives before and after calls: gathers in both passes, then a reduction."""
+        assert self.unit_s is not None
+        before: dict[int, list[Operation]] = {}
+        after: dict[int, list[Operation]] = {}
+        owned = self._owned()
+        forward = [i for i, (c, _) in enumerate(self.calls)
+                   if c.phase == "forward" and c.kind == "gemm"]  # fmt: skip
+        begin = next((i for i, (c, _) in enumerate(self.calls) if c.phase == "backward"), 0)
+        host_s = self.unit_s * self.host_scale / 3
+        for size, _, last in self._units():
+            gather = self._collective("NCCL AllGather", size, "gather", host_s)
+            reduce = self._collective("NCCL ReduceScatter", size, "reduce", host_s)
+            place = forward[max(len(forward) - 1 - last, 0)] if forward else 0
+            before.setdefault(place, []).append(gather)
+            before.setdefault(begin, []).append(gather)
+            begin = owned[last][0]
+            after.setdefault(begin, []).append(reduce)
+            begin += 1
+        return before, after
 
     # --- what is shown
 
@@ -606,8 +683,8 @@ class PredictedStep:
             if not min(seen) / math.exp(_FAR) <= value <= max(seen) * math.exp(_FAR):
                 limit = f"{min(seen)} to {max(seen)}" if min(seen) < max(seen) else f"{min(seen)}"
                 found.append(
-                    f"{name} = {value} is an extrapolation: the reports have {limit}; calibrate "
-                    f"with one nearer to it"
+                    f"{name} = {value} is an extrapolation: the reports have {limit}; record "
+                    f"one nearer to it"
                 )
         network = self.model.network
         if network is not None and self._network_beta():

@@ -16,6 +16,15 @@ ADVICE: Final[Mapping[str, str]] = {
     "allocate_less": "allocate GPU memory once and reuse it",
     "compute_less": "do the host's work{where} beside the GPU's: in another thread, a step ahead",
     "prepare_ahead": "prepare the next step on the host while the GPU computes this one",
+    "sleep_less": "remove the sleep{where}: the thread is in {call}",
+    "wait_for_others": "find out which thread or process the host waits for{where}: it is in "
+    "{call}",
+    "wake_up": "find out what the thread waits for{where}: nsys profile --trace=cuda,nvtx,osrt "
+    "names the call",
+    "record_host": "record what the thread does{where}: nsys profile --trace=cuda,nvtx,osrt "
+    "--cpuctxsw=process-tree --python-sampling=true names the call that it waits in, or its line",
+    "record_stacks": "record what the thread does{where}: with_stack=True of torch.profiler names "
+    "its line",
     "step_less": "do the host's work{where} beside the GPU's, or for all parameters at once",
     "load_ahead": "load what the next step needs{where} in another thread, a step ahead",
     "write_less": "do the host's work{where} every n steps, or from a copy in another thread",
@@ -24,7 +33,15 @@ ADVICE: Final[Mapping[str, str]] = {
     "hide_messages": "start it while computing goes on, and join small messages",
     "gather_ahead": "gather the parameters of the next layers while this one computes",
     "share_less": "let fewer ranks share a layer, or sum its parts while other parts compute",
-    "help_rank": "find out what rank {rank} does beyond the others, and share its work out",
+    "help_rank": "give rank {rank} as much to do{where} as the other ranks, or let them do a part "
+    "of it",
+    "record_late": "name parts of the step by NVTX ranges and record again: nothing that was "
+    "recorded says what rank {rank} does longer",
+    "compare_clocks": "compare the GPUs while the program runs: nvidia-smi "
+    "--query-gpu=clocks.sm,power.draw,utilization.gpu; a lower clock of rank {rank}'s GPU is heat "
+    "or its power limit, an equal one another process on it",
+    "bind_rank": "compare the load of the hosts' cores while the program runs (top -H), and bind "
+    "rank {rank} to free cores next to its GPU (numactl --cpunodebind)",
     "help_stage": "give the ranks as long to compute between their messages",
     "fill_stages": "send smaller messages earlier, so that the ranks compute at the same time",
     "lower_precision": "use tensor cores: TF32, or 16-bit types",

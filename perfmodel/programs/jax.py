@@ -345,8 +345,6 @@ ACTIONS: Final = Actions(texts={
     "wait_less": "call block_until_ready, float() and print on device arrays every n steps only",
     "allocate_less": "jit(step, donate_argnums=...), and leave XLA_PYTHON_CLIENT_PREALLOCATE on",
     "load_ahead": "prefetch batches{where} by a thread and jax.device_put, a step ahead",
-    "compute_less":
-        "do the host's work{where} ahead: prefetch batches by a thread and jax.device_put",
     **dict.fromkeys(
         ("pin in", "pin out"),
         "jax.device_put the next batch while this one computes; keep data on the GPU",

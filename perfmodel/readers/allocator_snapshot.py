@@ -7,11 +7,15 @@ texts and numbers alone, so that only these are read, and a file with anything e
 from __future__ import annotations
 
 import pickletools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
+import numpy as np
+
+from perfmodel.base.arrays import Int64
 from perfmodel.base.errors import ReportError
 from perfmodel.base.escape import printable
 from perfmodel.base.files import read_whole
@@ -33,7 +37,11 @@ class Event:
     line : str
         `file.py:12 function` that allocated it, the innermost outside of PyTorch; '' if unknown.
     module : str
-        File of PyTorch's modules on the way, such as `normalization.forward`; '' for none.
+        Module of PyTorch on the way, such as `normalization.forward`; '' for none.
+    operator : str
+        Such as `aten::addmm`; `WORKSPACE` of what cuBLAS keeps; '' if unknown.
+    phase : {'forward', 'backward', 'optimizer'}
+        In which it happened; what is neither backward nor the optimizer's is forward.
     """
 
     address: int
@@ -41,29 +49,42 @@ class Event:
     time_us: int
     line: str
     module: str
+    operator: str = ""
+    phase: str = "forward"
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The caching allocator of one GPU.
+    """The allocator of one device over time.
 
     Attributes
     ----------
     device : int
+        Number of the GPU; `CPU` for the host's allocator.
     events : tuple of Event
         In order; the oldest may be missing.
+    in_use_bytes, reserved_bytes : int64, shape (events + 1,)
+        In blocks, and had from CUDA, before the first event and after each.
     held : mapping of int to int
-        Bytes of the blocks in use at the end, by address.
-    reserved_bytes : int
-        What the allocator has from CUDA at the end.
+        Bytes of the blocks in use at the end, by address; empty where the recording has none.
     """
 
     device: int
     events: tuple[Event, ...]
+    in_use_bytes: Int64
+    reserved_bytes: Int64
     held: Mapping[int, int]
-    reserved_bytes: int
 
 
+CPU: Final = -1
+WORKSPACE: Final = "cuBLAS workspace"
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+_OPERATOR: Final = re.compile(r"at::_ops::(\w+)::(?:call|redispatch)")
+_OF_CUBLAS: Final = ("CUDABlasHandle", "CUDABlasLtWorkspace", "Workspace")
+"""Functions of PyTorch that allocate for cuBLAS (aten/src/ATen/cuda/CublasHandlePool.cpp)."""
+_OF_AUTOGRAD: Final = "torch::autograd::Engine"
+_OF_OPTIMIZERS: Final = "/torch/optim/"
+_SEGMENTS: Final = {"segment_alloc": 1, "segment_free": -1, "segment_map": 1, "segment_unmap": -1}
 _PUSHED: Final = {
     "NONE": None, "NEWTRUE": True, "NEWFALSE": False,
 }  # fmt: skip
@@ -164,27 +185,59 @@ def _snapshots(data: Any) -> Iterator[Snapshot]:
                     held[int(block.get("address", at))] = int(block["size"])
                 at += int(block["size"])
         reserved = sum(int(s["total_size"]) for s in mine)
-        yield Snapshot(device, tuple(_events(trace)), held, reserved)
+        events = list[Event]()
+        changes = [0]
+        for event in trace:
+            size = int(event.get("size", 0))
+            changes[-1] += _SEGMENTS.get(event["action"], 0) * size
+            sign = {"alloc": 1, "free_completed": -1}.get(event["action"], 0)
+            if sign:
+                before = events[-1].phase if events else FORWARD
+                events.append(_event(event, sign * size, before))
+                changes.append(0)
+        yield Snapshot(
+            device, tuple(events), _back_from(sum(held.values()), [e.size_bytes for e in events]),
+            _back_from(reserved, changes[1:]), held,
+        )  # fmt: skip
 
 
-def _events(trace: Sequence[Mapping[str, Any]]) -> Iterator[Event]:
-    for event in trace:
-        sign = {"alloc": 1, "free_completed": -1}.get(event["action"], 0)
-        if sign:
-            line, module = _place(event.get("frames") or ()) if sign > 0 else ("", "")
-            size, time = int(event["size"]), int(event.get("time_us", 0))
-            yield Event(int(event["addr"]), sign * size, time, line, module)
+def _back_from(end: int, changes: Sequence[int]) -> Int64:
+    """A curve of which the end and the changes are known."""
+    so_far = np.append(0, np.cumsum(np.array(changes, np.int64)))
+    return np.asarray(so_far + (end - so_far[-1]), np.int64)
 
 
-def _place(frames: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Line of the program, and module of PyTorch, that allocated; frames are innermost first."""
-    module = ""
+def _event(event: Mapping[str, Any], size: int, before: str) -> Event:
+    """An event, with what its stack says; frames are innermost first.
+
+    A release without a stack is in the pass of the event before.
+    """
+    line = module = operator = ""
+    frames = event.get("frames") or ()
+    phase, python = FORWARD, False
     for frame in frames:
         file, name = str(frame["filename"]), str(frame["name"])
         if not file.endswith(".py") and not file.startswith("<"):
+            found = _OPERATOR.match(name)
+            if found is not None and not found[1].startswith("empty"):
+                operator = operator or f"aten::{found[1]}"
+            elif not operator and any(word in name for word in _OF_CUBLAS):
+                operator = WORKSPACE
+            if _OF_AUTOGRAD in name and phase == FORWARD and not python:
+                phase = BACKWARD
             continue
+        python = True
+        if _OF_OPTIMIZERS in file:
+            phase = OPTIMIZER
         if not any(part in file for part in _LIBRARIES):
-            return f"{Path(file).name}:{int(frame['line'])} {name}", module
+            line = f"{Path(file).name}:{int(frame['line'])} {name}"
+            break
         if not module and "/nn/modules/" in file and name == "forward":
             module = Path(file).stem
-    return "", module
+    if not python and size > 0:  # autograd's thread has no frames of Python
+        phase = BACKWARD
+    if size < 0:
+        line = module = operator = ""
+        phase = phase if frames else before
+    time = int(event.get("time_us", 0))
+    return Event(int(event["addr"]), size, time, line, module, operator, phase)

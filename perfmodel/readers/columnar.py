@@ -20,8 +20,8 @@ SUFFIXES: Final = (".arrow", ".parquet")
 _ROWS: Final = 1 << 16
 _CONSTANTS: Final = "ENUM_"
 _UNREAD_TABLES: Final = frozenset({
-    "ANALYSIS_FILE", "COMPOSITE_EVENTS", "OSRT_API", "OSRT_CALLCHAINS", "PROFILER_OVERHEAD",
-    "SAMPLING_CALLCHAINS", "SCHED_EVENTS",
+    "ANALYSIS_FILE", "COMPOSITE_EVENTS", "OSRT_CALLCHAINS", "PROFILER_OVERHEAD",
+    "SAMPLING_CALLCHAINS",
 })  # fmt: skip
 _UNREAD_COLUMNS: Final = frozenset({
     "eventClass", "returnValue", "callchainId", "contextId", "greenContextId", "shortName",

@@ -108,10 +108,14 @@ def native_frame(symbol: str, module: str) -> tuple[str, int]:
     ('solver: Solver::step(float)', 0)
     >>> native_frame("0x7f12", "/usr/lib/libcuda.so.1")[1]
     2
+    >>> native_frame("cuptiGetTimestamp", "/opt/nvidia/nsight-systems/libcupti.so.13.0")[1]
+    2
     """
     if module.endswith(".py"):
         return frame_text(module, None, symbol), owner_of(module, symbol)
     name = re.split(r"[/\\]", module)[-1]
     unnamed = not symbol or symbol.startswith(("0x", "["))
-    foreign = unnamed or not name or name.startswith(tuple(_owners()["native"]))
+    owners = _owners()
+    foreign = unnamed or not name or name.startswith(tuple(owners["native"]))
+    foreign = foreign or module.startswith(tuple(owners["system"]))
     return f"{name or '?'}: {symbol}", FRAMEWORK if foreign or _INSTALLED.match(module) else USER

@@ -48,6 +48,7 @@ from perfmodel.readers.trace import (
     GpuOps,
     MpiCalls,
     Ranges,
+    Spells,
     Trace,
     join,
     rows,
@@ -79,6 +80,10 @@ EVENT_TABLES: Final = {
 """The tables of events by part of a report."""
 CAPTURE: Final = "META_DATA_CAPTURE"
 """Facts of the recording, among them the environment in which the program was started."""
+_SCHEDULED: Final = "SCHED_EVENTS"
+"""When threads began and ceased to run on a processor (``--cpuctxsw``)."""
+_SYSTEM_CALLS: Final = "OSRT_API"
+"""Calls of the system's libraries (``--trace=osrt``)."""
 _FACTS: Final = (
     "MPI_RANKS", "MPI_COMMUNICATORS", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE",
     "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV", "DIAGNOSTIC_EVENT", CAPTURE,
@@ -438,12 +443,40 @@ def _assemble(
         launch_rank=launch_rank(db),
         numbers=nvtx.numbers,
         stacks=stacks,
+        asleep=_asleep(frames, known.thread),
+        system_calls=_system_calls(frames, ids, strings, known.thread),
         all_to_all=_all_to_all(nvtx),
         single=single,
         launch_threads=launch_threads,
         views=db.views & frozenset(_FACTS).union(*EVENT_TABLES.values()),
         graph_nodes=nodes.numbered(known.thread),
     )
+
+
+def _asleep(db: Database, threads: Callable[[Int64], Int32]) -> Spells | None:
+    """Times in which the threads of other events ran on no processor; None if not recorded."""
+    if not {"start", "isSchedIn", "globalTid"} <= {*db.columns(_SCHEDULED)}:
+        return None
+    found = db.read(_SCHEDULED, ["start", "isSchedIn", "globalTid"])
+    thread = threads(found["globalTid"])
+    order = np.lexsort((found["start"], thread))
+    order = order[thread[order] >= 0]
+    at, into, thread = found["start"][order], found["isSchedIn"][order] != 0, thread[order]
+    sleeps = np.flatnonzero(~into[:-1] & into[1:] & (thread[1:] == thread[:-1]))
+    return Spells.of(at[sleeps], at[sleeps + 1], thread[sleeps])
+
+
+def _system_calls(
+    db: Database, ids: Ids, strings: tuple[str, ...], threads: Callable[[Int64], Int32]
+) -> Spells | None:
+    """Calls of the system's libraries by the threads of other events; None if not recorded."""
+    if not {"start", "end", "nameId", "globalTid"} <= {*db.columns(_SYSTEM_CALLS)}:
+        return None
+    found = db.read_events(_SYSTEM_CALLS, ["nameId", "globalTid"], open_ends=False)
+    name, thread = ids.codes(found["nameId"]), threads(found["globalTid"])
+    outer = found["start"] < found["end"]
+    thread = np.where(outer & (name >= 0), thread, np.int32(-1))
+    return Spells.of(found["start"], found["end"], thread, name, strings)
 
 
 def _all_to_all(nvtx: Nvtx) -> Ranges | None:

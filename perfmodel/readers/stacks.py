@@ -112,7 +112,9 @@ class _Tree:
                 inside = modules.setdefault(path, len(modules))
                 if inside == len(paths):
                     paths.append(path)
-            elif mine < 0 or self._owner[code] <= self._owner[mine]:
+            elif self._owner[code] < FRAMEWORK and (
+                mine < 0 or self._owner[code] <= self._owner[mine]
+            ):
                 mine = code
             line.append(mine)
             module.append(inside)
@@ -163,7 +165,7 @@ def read_stacks(
             flat.extend(row)
         ids, start, end, node = np.frombuffer(flat, np.int64).reshape(-1, 4).T
         thread = threads(ids)
-        if (thread >= 0).any():
+        if (node[thread >= 0] >= 0).any():
             return tree.stacks(*_changes(thread, start, end, node))
     return _of_modules(ranges, labels)
 
@@ -301,11 +303,14 @@ def _call_chains(db: Database, tree: _Tree) -> Iterator[_Row]:
 
 
 def _samples(db: Database, tree: _Tree) -> Iterator[_Row]:
-    """Yield the call chains of sampled threads, each until the next of its thread."""
+    """Yield the call chains of sampled threads, each until the next of its thread.
+
+    A sample without a frame of the user has the stack -1.
+    """
     chains = _chains(db, _SAMPLE_CHAINS, tree)
     for sample, start, tid in db.rows(_SAMPLES, ["id", "start", "globalTid"]):
-        if sample in chains and type(start) is int and type(tid) is int:
-            yield tid, start, _UNTIL_NEXT, chains[sample]
+        if type(start) is int and type(tid) is int:
+            yield tid, start, _UNTIL_NEXT, chains.get(sample, -1)
 
 
 def _chains(db: Database, table: str, tree: _Tree) -> Mapping[int, int]:

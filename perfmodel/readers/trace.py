@@ -328,6 +328,80 @@ NO_STACKS: Final = Stacks(
 
 
 @dataclass(frozen=True, slots=True)
+class Spells:
+    """Times that threads spent in one state, such as off the processor.
+
+    Attributes
+    ----------
+    start_ns, end_ns : int64, shape (n,)
+        By thread, then by start; those of one thread do not overlap.
+    thread : int32, shape (n,)
+        Index into `Trace.threads`.
+    name : int32, shape (n,)
+        Index into `names`, -1 for none.
+    names : tuple of str
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int32
+    name: Int32
+    names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @classmethod
+    def of(
+        cls,
+        start_ns: Int64,
+        end_ns: Int64,
+        thread: Int32,
+        name: Int32 | None = None,
+        names: tuple[str, ...] = (),
+    ) -> Spells:
+        """Sort spells of known threads, and cut each where the next one of its thread begins."""
+        name = np.full(len(start_ns), -1, np.int32) if name is None else name
+        order = np.lexsort((start_ns, thread))
+        order = order[(thread[order] >= 0) & (end_ns[order] > start_ns[order])]
+        start, end, whose = start_ns[order], end_ns[order], thread[order]
+        same = whose[1:] == whose[:-1]
+        end[:-1] = np.where(same, np.minimum(end[:-1], start[1:]), end[:-1])
+        return cls(start, end, whose, name[order], names)
+
+    def inside(self, thread: Int32, start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int32]:
+        """Time of some threads' spells in intervals, and the name that has most of it.
+
+        Returns
+        -------
+        int64, shape (n,)
+            In ns.
+        int32, shape (n,)
+            -1 where there is none.
+        """
+        seconds, most = np.zeros(len(thread), np.int64), np.full(len(thread), -1, np.int32)
+        for number in np.unique(thread[thread >= 0]).tolist():
+            low, high = np.searchsorted(self.thread, [number, number + 1]).tolist()
+            mine = np.flatnonzero(thread == number)
+            first = low + np.searchsorted(self.end_ns[low:high], start_ns[mine], side="right")
+            last = low + np.searchsorted(self.start_ns[low:high], end_ns[mine], side="left")
+            count = np.maximum(last - first, 0)
+            which = np.repeat(np.arange(len(mine)), count)
+            row = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+            row += np.repeat(first, count)
+            held = np.minimum(self.end_ns[row], end_ns[mine][which])
+            held -= np.maximum(self.start_ns[row], start_ns[mine][which])
+            seconds[mine] = np.bincount(which, held, len(mine)).astype(np.int64)
+            names = max(len(self.names), 1)
+            cell, at = np.unique(which * names + np.maximum(self.name[row], 0), return_inverse=True)
+            total = np.bincount(at, held, len(cell))
+            order = np.argsort(total, kind="stable")  # of one interval the longest is assigned last
+            named = (cell % names).astype(np.int32)[order] if self.names else np.int32(-1)
+            most[mine[cell[order] // names]] = named
+        return seconds, most
+
+
+@dataclass(frozen=True, slots=True)
 class GraphNodes(Events):
     """Nodes of CUDA graphs, where they were captured.
 
@@ -426,6 +500,12 @@ class Trace:
     launch_threads : mapping of str to float
         Threads of a launch by the kernel's name, the mean over its launches.
     graph_nodes : GraphNodes
+    asleep : Spells or None
+        Times in which threads ran on no processor, by the system's scheduler; None where its
+        decisions were not recorded.
+    system_calls : Spells or None
+        Calls of the system's libraries that take long, such as `read` and `poll`; None where they
+        were not recorded.
     """
 
     source: Path
@@ -465,6 +545,8 @@ class Trace:
     single: Mapping[str, int] = field(default_factory=dict)
     launch_threads: Mapping[str, float] = field(default_factory=dict)
     graph_nodes: GraphNodes = NO_GRAPH_NODES
+    asleep: Spells | None = None
+    system_calls: Spells | None = None
 
     def __repr__(self) -> str:  # texts of a report may be private
         return (

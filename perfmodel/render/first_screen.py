@@ -171,7 +171,7 @@ def _lines(
         yield from gap
         yield from _bars(said)
     if run.serving:
-        from perfmodel.analysis.serving import usual_rows  # the help of commands needs none of it
+        from perfmodel.analysis.serving import usual_rows  # which takes long to import
 
         yield from (("", _served(row)) for row in usual_rows(run.serving)[:_PHASES])
     if room.top and (top := _top(run)):
@@ -308,8 +308,9 @@ def _titled(title: str) -> list[str]:
 
 
 def place(fix: Fix, one: Finding, width: int | None = None) -> str:
-    """Rank, range and line of a finding, as far as they are known, in so many letters."""
-    rank = f"rank {one.rank}" if one.rank is not None and fix.range else ""
+    """Rank, range and line of a finding, in so many letters, but for what its title names."""
+    rank = f"rank {one.rank}" if one.rank is not None else ""
+    rank = rank if fix.range and rank not in fix.title else ""
     named = fix.range is None or f"{fix.range!r}" in fix.title
     inside = "" if named else f"in {fix.range!r}"
     found, line = " ".join(filter(None, (rank, inside))), fix.line or ""

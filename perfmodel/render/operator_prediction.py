@@ -6,13 +6,14 @@ from typing import Any, Final
 
 from perfmodel.base.document import pick
 from perfmodel.base.table import Column, Table
-from perfmodel.base.units import si, sizes_text
+from perfmodel.base.units import percent, si, sizes_text
 from perfmodel.models.one_report import ReportPrediction
 from perfmodel.models.operators import OperatorModel, OperatorPrediction
 from perfmodel.models.operators_file import symbols_of
 from perfmodel.render.result import Result
 
 _MOST_ROWS: Final = 20
+_DAY_S: Final = 86400
 
 
 def calibration(model: OperatorModel) -> Result:
@@ -114,8 +115,11 @@ def prediction(p: OperatorPrediction) -> Result:
     )
 
 
-def report_prediction(found: ReportPrediction) -> Result:
-    """Return a predicted step of a report, and what the report's numbers were taken for."""
+def report_prediction(found: ReportPrediction, tokens: float | None = None) -> Result:
+    """Return a predicted step of a report, and what the report's numbers were taken for.
+
+    With `tokens` also how long so many take.
+    """
     shown = prediction(found.step)
     columns = (
         Column("name", "Role", of=lambda r: r.name),
@@ -139,8 +143,8 @@ def report_prediction(found: ReportPrediction) -> Result:
     first, *others = shown.text
     assert isinstance(first, list)
     return Result(
-        [[line, known], [*first, *_speed(found), *_memory(found)], roles, *others],
-        lambda: report_document(found),
+        [[line, known], [*first, *_speed(found, tokens), *_memory(found)], roles, *others],
+        lambda: report_document(found, tokens),
         tables=(roles, *(shown.tables or ())),
         warnings=found.step.warnings,
     )
@@ -149,25 +153,32 @@ def report_prediction(found: ReportPrediction) -> Result:
 def _throughput(found: ReportPrediction) -> dict[str, float | None]:
     """Samples, tokens and FLOPs of operators' formulas per second, of all ranks together."""
     sizes, step = found.sizes, found.step
-    each = sizes.get("batch", 0) * sizes["p"] / step.step_s
+    each = sizes.get("batch", 0) * found.micro_batches * sizes["p"] / step.step_s
     flops = sum(count * call.flops for count, call in step.calls) * sizes["p"] / step.step_s
     return {
         "samples_per_s": each or None,
         "tokens_per_s": each * sizes["seq"] if each and "vocab" in sizes else None,
         "flops_per_s": flops or None,
+        "mfu": found.mfu,
     }
 
 
-def _speed(found: ReportPrediction) -> list[str]:
-    """Say how much a second, and how long a billion tokens take."""
+def _speed(found: ReportPrediction, asked: float | None) -> list[str]:
+    """Say how much a second, and how long tokens take."""
     speed = _throughput(found)
-    samples, tokens, flops = speed.values()
+    samples, tokens, flops, mfu = speed.values()
     said = [f"{si(samples, '', 3)} samples/s"] if samples else []
     if tokens:
-        said.append(f"{si(tokens, '', 3)} tokens/s, 10⁹ tokens in {1e9 / tokens / 3600:.3g} h")
+        count, named = (asked, si(asked, "", 3)) if asked else (1e9, "10⁹")
+        said.append(f"{si(tokens, '', 3)} tokens/s, {named} tokens in {_long(count / tokens)}")
     if flops:
-        said.append(f"{si(flops, 'FLOP/s', 3)} on {found.sizes['p']} GPU")
+        share = f" (MFU {percent(mfu)})" if mfu else ""
+        said.append(f"{si(flops, 'FLOP/s', 3)} on {found.sizes['p']} GPU{share}")
     return ["; ".join(said)] if said else []
+
+
+def _long(seconds: float) -> str:
+    return f"{seconds / _DAY_S:.3g} days" if seconds > 2 * _DAY_S else f"{seconds / 3600:.3g} h"
 
 
 def _memory(found: ReportPrediction) -> list[str]:
@@ -181,8 +192,10 @@ def _memory(found: ReportPrediction) -> list[str]:
     return lines
 
 
-def report_document(found: ReportPrediction) -> dict[str, Any]:
-    """Return a predicted step of a report as plain data."""
+def report_document(found: ReportPrediction, tokens: float | None = None) -> dict[str, Any]:
+    """Return a predicted step of a report as plain data; `tokens_s` is the time of `tokens`."""
+    speed = _throughput(found)
+    rate = speed["tokens_per_s"]
     return {
         **document(found.step),
         "roles": [pick(role, "name value certainty why") for role in found.roles],
@@ -191,7 +204,8 @@ def report_document(found: ReportPrediction) -> dict[str, Any]:
         "peak_bytes": None if found.peak is None else found.peak.bytes,
         "peak_bytes_by_kind": None if found.peak is None else dict(found.peak.by_kind),
         "largest_batch": found.largest_batch,
-        **_throughput(found),
+        **speed,
+        "tokens_s": tokens / rate if tokens and rate else None,
     }
 
 

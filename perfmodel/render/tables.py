@@ -18,10 +18,11 @@ from perfmodel.models.launches import MEDIAN_BATCHES
 from perfmodel.timing.collectives import NCCL
 from perfmodel.timing.critical_path import PATH_NAMES
 from perfmodel.timing.host_timeline import CAUSE_NAMES
+from perfmodel.timing.idle_causes import Gap
 from perfmodel.timing.range_times import Path
 from perfmodel.timing.samples import Estimate
 from perfmodel.timing.skew import Skew
-from perfmodel.timing.step_facts import Gap, IdleCause, KernelTime
+from perfmodel.timing.step_facts import IdleCause, KernelTime
 
 if TYPE_CHECKING:
     from perfmodel.timing.timeline import Lane

@@ -39,6 +39,30 @@ _BLOCK: Final = 1 << 13
 LONGEST: Final = 3
 """Parts of gaps of one cause and step that stay where the others are added up."""
 
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A time in which a GPU idled: when in its report, how long, and what the host did.
+
+    `in_step_s` counts from the first operation of `step` on that GPU, where the step's time begins,
+    and is less than the step's time. `call` is the CUDA or MPI call that the cause was seen in, or
+    that ended the gap, and `range` the range that the host was in; '' where there is none. `line`
+    is that of its code, None where that is not known. Where the host is outside CUDA, `asleep_s` is
+    how long its thread ran on no processor, None where that was not recorded, and `wait` the
+    system's call that the thread was in for at least half of the gap.
+    """
+
+    start_s: float
+    seconds: float
+    step: int
+    in_step_s: float
+    call: str
+    range: str
+    line: str | None = None
+    asleep_s: float | None = None
+    wait: str = ""
+
+
 Columns = tuple[Int64 | Int32 | Int8, ...]
 
 
@@ -49,7 +73,7 @@ class IdleGaps:
     Attributes
     ----------
     names : tuple of str
-        What `call`, `range` and `line` index; -1 where there is none.
+        What `call`, `range`, `line` and `wait` index; -1 where there is none.
     lane : int32, shape (n,)
         Index into the lanes of `StepTimes`.
     step : int32, shape (n,)
@@ -72,6 +96,11 @@ class IdleGaps:
         Row of `GpuOps` that ends the gap; -1 where they were added up.
     line : int32, shape (n,)
         Line of code that the launching thread was in.
+    asleep_ns : int64, shape (n,)
+        Of a part in which the host was outside CUDA: how long its thread ran on no processor;
+        `NULL` where that was not recorded, and in other parts.
+    wait : int32, shape (n,)
+        Of such a part: the system's call that the thread was in for most of it.
     """
 
     names: tuple[str, ...]
@@ -85,6 +114,8 @@ class IdleGaps:
     range: Int32
     op: Int32
     line: Int32
+    asleep_ns: Int64
+    wait: Int32
 
     def __len__(self) -> int:
         return len(self.lane)
@@ -147,6 +178,7 @@ class IdleGaps:
             "lane": rows[:, 0], "step": rows[:, 1], "start_ns": np.full(len(rows), NULL),
             "into_ns": np.full(len(rows), NULL), "idle_ns": total, "cause": rows[:, 3],
             "call": none, "range": rows[:, 2], "op": none, "line": none,
+            "asleep_ns": np.full(len(rows), NULL), "wait": none,
         }  # fmt: skip
         lane = np.concatenate([self.lane[at], columns["lane"]])
         order = np.argsort(lane, kind="stable")
@@ -202,13 +234,14 @@ def idle_gaps(
         some = _Gaps(*(getattr(gaps, c)[first : first + _BLOCK] for c in _Gaps.__slots__))
         launch = _launch(trace, found, line, some, graphs)
         parts.append(_joined(trace, (nesting, keys), own, line, some, launch))
-    number, start, into, total, cause, call, label, op, line_of = (
+    number, start, into, total, cause, call, label, op, line_of, asleep, wait = (
         np.concatenate(c) for c in zip(*parts, strict=True)
     )
     return (
         np.full(len(op), lane, np.int32), number, start, into, total, cause,
         _named(names, trace.strings, call), _named(names, trace.range_labels, label), op,
-        _named(names, trace.stacks.frames, line_of),
+        _named(names, trace.stacks.frames, line_of), asleep,
+        _named(names, trace.system_calls.names if trace.system_calls else (), wait),
     )  # fmt: skip
 
 
@@ -433,7 +466,29 @@ def _joined(
         gaps.step[gap].astype(np.int32), start, gaps.into_ns[gap] + start - gaps.start_ns[gap],
         total, cause[first], call, label, gaps.op[gap].astype(np.int32),
         _lines(trace, own, launch, gap, thread, when),
+        *_waits(trace, own, thread, start, total, cause[first]),
     )  # fmt: skip
+
+
+def _waits(
+    trace: Trace, own: Int32, thread: Int32, start: Int64, total: Int64, cause: Int8
+) -> tuple[Int64, Int32]:
+    """How long threads slept in parts of gaps, and in which of the system's calls they were most.
+
+    As `IdleGaps.asleep_ns` and `wait`. A part without a thread has that of the step.
+    """
+    asleep, wait = np.full(len(total), NULL), np.full(len(total), -1, np.int32)
+    mine = np.flatnonzero(cause == HOST)
+    whose = np.where(thread[mine] >= 0, thread[mine], own[0] if len(own) else -1).astype(np.int32)
+    begin, end = start[mine], start[mine] + total[mine]
+    if trace.asleep is not None:
+        slept, _ = trace.asleep.inside(whose, begin, end)
+        seen = np.isin(whose, trace.asleep.thread)  # of others nothing was recorded
+        asleep[mine] = np.where(seen, slept, NULL)
+    if trace.system_calls is not None:
+        spent, name = trace.system_calls.inside(whose, begin, end)
+        wait[mine] = np.where(2 * spent >= total[mine], name, np.int32(-1))
+    return asleep, wait
 
 
 def _lines(

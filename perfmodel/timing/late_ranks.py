@@ -19,6 +19,8 @@ from perfmodel.base.units import si
 from perfmodel.readers.trace import NULL
 from perfmodel.timing.clock_sync import FAR
 from perfmodel.timing.exchanges import COLLECTIVE, Exchanges
+from perfmodel.timing.host_timeline import CAUSES, LAUNCH
+from perfmodel.timing.idle_causes import Gap
 
 SURE: Final = 0.95
 """Posterior probability from which a rank is said to be late by more than chance."""
@@ -34,6 +36,77 @@ _COUNTED: Final = 0.5
 late in all steps they are few, of one that is late now and then those between."""
 _START: Final = 10
 """A rank is late to start if others wait for it longer than so many usual batches."""
+
+
+COMPUTING: Final = "computing"
+"""The kind of an excess of kernels' time."""
+_AS_MANY: Final = 0.2
+"""Two ranks have as many kernels, or launches, if the numbers differ by less than this share."""
+_SLOWER: Final = 1.25
+"""Kernels are slower if as many of them take so many times as long."""
+_OTHER_PROCESS: Final = 1.5
+"""Launches are slower from here: the same program took 35, 24, 24 and 27 ms in four processes of
+one host that launching limits (docs/recorder.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """What a late rank spends more time in than the median of the other ranks.
+
+    Attributes
+    ----------
+    kind : str
+        One of `perfmodel.timing.host_timeline.CAUSES`, or 'computing'.
+    seconds : float
+        Per step beyond the others, without the profiler where that is known.
+    range : str
+        In which most of it lies; '' where that is unknown.
+    line : str or None
+        Line of code of the longest gap.
+    count, usual : float or None
+        Kernels, or launches, of the rank per step, and of the median of the others; None of other
+        kinds.
+    slower : float or None
+        How many times as long they take, all together.
+    gap : Gap or None
+        The longest pause of its GPU by this cause.
+    """
+
+    kind: str
+    seconds: float
+    range: str
+    line: str | None
+    count: float | None = None
+    usual: float | None = None
+    slower: float | None = None
+    gap: Gap | None = None
+
+    @property
+    def as_many(self) -> bool:
+        """Whether the rank has about as many kernels, or launches, as the others."""
+        return bool(self.count and self.usual) and abs(self.more - 1) <= _AS_MANY
+
+    @property
+    def more(self) -> float:
+        """How many times as many kernels, or launches, the rank has; 1 where that is not known."""
+        return self.count / self.usual if self.count and self.usual else 1.0
+
+    @property
+    def only_slower(self) -> bool:
+        """Whether it has about as many kernels, or launches, which take longer."""
+        least = _SLOWER if self.kind == COMPUTING else _OTHER_PROCESS
+        return self.as_many and (self.slower or 0.0) >= least * self.more
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether it only launches as much more slowly as two processes differ anyway."""
+        return self.kind == CAUSES[LAUNCH] and self.as_many and not self.only_slower
+
+    def __str__(self) -> str:
+        """Name the kind and the range."""
+        if self.kind == COMPUTING and self.only_slower:
+            return f"{self.kind}: about as many kernels take {self.slower:.2g} times as long"
+        return f"{self.kind} in {self.range}" if self.range else self.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +132,8 @@ class LateRank:
         Whether so many steps could show it.
     doing : str
         Work that takes it longer than the other ranks; '' if it is not late, or none does.
+    excess : Excess or None
+        The same with its time and its place.
     """
 
     JSON_KEYS: ClassVar[Mapping[str, str]] = {"persistent": "persistent"}
@@ -74,6 +149,7 @@ class LateRank:
     probability: float
     enough: bool
     doing: str = ""
+    excess: Excess | None = None
 
     @property
     def persistent(self) -> bool:

@@ -13,7 +13,16 @@ from perfmodel.readers.trace import NULL
 from perfmodel.timing.critical_path import COLLECTIVES, PATH_KINDS, Change, Replay
 from perfmodel.timing.exchanges import Exchanges
 from perfmodel.timing.host_timeline import ALLOCATION, CAUSES, HOST, LAUNCH, PAGEABLE, SYNC
-from perfmodel.timing.late_ranks import Arrivals, Chain, LateRank, late_rank, late_ranks
+from perfmodel.timing.idle_causes import Gap
+from perfmodel.timing.late_ranks import (
+    COMPUTING,
+    Arrivals,
+    Chain,
+    Excess,
+    LateRank,
+    late_rank,
+    late_ranks,
+)
 from perfmodel.timing.nccl import PASSES, NcclKernels
 from perfmodel.timing.recorder import (
     Recorder,
@@ -25,7 +34,7 @@ from perfmodel.timing.recorder import (
 )
 from perfmodel.timing.run_graph import replay_of
 from perfmodel.timing.small_kernels import MANY
-from perfmodel.timing.step_graph import KERNEL_OP, StepGraph
+from perfmodel.timing.step_graph import KERNEL_OP, STEP_OP, StepGraph
 from perfmodel.timing.step_report import StepReport
 from perfmodel.timing.unified import UnifiedFacts, unified_facts
 
@@ -40,10 +49,6 @@ it is not seen."""
 _BY_CHANCE: Final = 0.5
 """Interruptions come by chance: of the places in a step where kernels are ever interrupted, less
 than this share is in a step that has any, on average."""
-_AS_MANY: Final = 0.2
-_SLOWER: Final = 1.25
-"""Kernels are slower if the number differs by less than the first, and each takes longer so many
-times."""
 _BY_HOST: Final = (ALLOCATION, HOST, SYNC, PAGEABLE, LAUNCH)
 DISPATCH: Final = "dispatch"
 """Key of what the host does to launch: the calls, and all of its own work between them."""
@@ -69,31 +74,14 @@ class KernelTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """A time in which a GPU idled: when in its report, how long, and what the host did.
-
-    `in_step_s` counts from the first operation of `step` on that GPU, where the step's time begins,
-    and is less than the step's time. `call` is the CUDA or MPI call that the cause was seen in, or
-    that ended the gap, and `range` the range that the host was in; '' where there is none. `line`
-    is that of its code, None where that is not known.
-    """
-
-    start_s: float
-    seconds: float
-    step: int
-    in_step_s: float
-    call: str
-    range: str
-    line: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class IdleCause:
     """Idle time of one rank's GPU in a median step by cause, with the longest gaps of that cause.
 
     `cause` is one of `timing.host_timeline.CAUSES`. `share` is of the rank's idle time: the shares
     of a rank add up to 1, its seconds to `RankStep.idle_s`. `range` is the one in which the host is
-    for most of it, '' outside all.
+    for most of it, '' outside all. `asleep` is the share of the longest gaps in which the host's
+    thread ran on no processor, None where that was not recorded; `wait` is the system's call that
+    it was in for at least half of them. Both are known where the host is outside CUDA.
     """
 
     rank: int
@@ -102,6 +90,8 @@ class IdleCause:
     share: float
     gaps: tuple[Gap, ...]
     range: str = ""
+    asleep: float | None = None
+    wait: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,10 +289,15 @@ class StepFacts:
         gaps = [gap for c in self.idle if c.cause == cause for gap in c.gaps]
         return max(gaps, key=lambda gap: gap.seconds, default=None)
 
+    def most_idle(self, cause: str, rank: int | None = None) -> IdleCause | None:
+        """Idle time by a cause, of the rank with most of it or of a given one."""
+        mine = [c for c in self.idle if c.cause == cause and rank in (None, c.rank)]
+        return max(mine, key=lambda c: c.seconds, default=None)
+
     def mostly_in(self, cause: str) -> str:
         """Range in which the host is for most of the idle time by a cause; '' outside all."""
-        mine = [c for c in self.idle if c.cause == cause]
-        return max(mine, key=lambda c: c.seconds).range if mine else ""
+        most = self.most_idle(cause)
+        return most.range if most else ""
 
     def last_rank(self) -> LateRank | None:
         """Return the rank that the others wait for; None if there is no such one."""
@@ -355,18 +350,20 @@ def step_facts(
     spent = _spent(reports, window)
     stragglers, chains = late_ranks(found, window.start, window.stop)
     count = _collectives(reports, window)
+    recorder = without_recorder(replay, graphs, median_s, gpu_s, timed) if graphs else None
+    longer = recorder is not None and recorder.matters
+    base = fitted(replay, graphs, recorder) if longer and recorder else Change()
     worst, late = late_rank(stragglers), None
     if worst is not None and worst.rank in lanes:
-        lane = lanes.index(worst.rank)
-        late = _like_others(reports, lane)
-        doing = _doing(_host_seconds(reports), _kernels(reports), lane, idle, worst)
-        stragglers = (replace(worst, doing=doing), *stragglers[1:])
+        late = lanes.index(worst.rank)
+        excess = _excess(reports, late, base, idle, worst)
+        doing = "" if excess is None else str(excess)
+        stragglers = (replace(worst, doing=doing, excess=excess), *stragglers[1:])
     asked = _Asked(reports, window, spent, count, late)
     saved = _saved(replay, Change(), asked)
     step = saved.step_s
     path = replay.critical_path(Change()) if step else {}
     total = sum(path.values())
-    recorder = without_recorder(replay, graphs, median_s, gpu_s, timed) if graphs else None
     facts = StepFacts(
         step_s=step,
         path=tuple(
@@ -392,9 +389,8 @@ def step_facts(
         changes=saved.changes,
         recorder=recorder,
     )
-    if recorder is None or not recorder.matters or not step:
+    if recorder is None or not longer or not step:
         return facts
-    base = fitted(replay, graphs, recorder)
     less = _saved(replay, base, asked)
     kernels_s = _kernels_at_most(replay, graphs, recorder, less)
     return replace(
@@ -416,13 +412,13 @@ def step_facts(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Omissions of replayed steps: the time of kinds of work, and the late rank's excess."""
+    """Omissions of replayed steps: the time of kinds of work, and the excess of the late lane."""
 
     reports: Sequence[StepReport]
     window: slice
     spent: Mapping[str, float]
     collectives: float
-    late: Change | None
+    late: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,8 +456,10 @@ def _saved(replay: Replay, base: Change, asked: _Asked) -> _Saved:
     hidden = Change(free=frozenset(["exposed_communication"]), fused=many)
     if asked.collectives and step:
         changes["exposed_communication"] = hidden
-    if asked.late:
-        changes["straggler"] = asked.late
+    late, most_s = None, 0.0
+    if asked.late is not None:
+        late, most_s = _like_others(asked.reports, asked.late, base)
+        changes["straggler"] = late
     small = _small(asked.reports, asked.window, saved_s)
     for k, (_, fused) in enumerate(small):
         changes[f"many_small_kernels_{k + 1}" if k else "many_small_kernels"] = fused
@@ -469,7 +467,7 @@ def _saved(replay: Replay, base: Change, asked: _Asked) -> _Saved:
         step,
         free,
         tuple(one for one, _ in small),
-        saved_s(asked.late) if asked.late else 0.0,
+        min(saved_s(late), most_s) if late else 0.0,
         saved_s(hidden) if asked.collectives else 0.0,
         changes,
     )
@@ -648,12 +646,12 @@ def _interrupted(reports: Sequence[StepReport], ranks: Sequence[int]) -> Iterato
             yield Interrupted(rank, count, float(each) * 1e-9, seconds)
 
 
-def _host_seconds(reports: Sequence[StepReport]) -> Floats:
+def _host_seconds(reports: Sequence[StepReport], base: Change) -> Floats:
     """Median seconds of every lane by what its host does, and of its computing kernels last.
 
-    Launches that wait for room in the GPU's queue do not count.
+    Launches that wait for room in the GPU's queue do not count, nor what a change takes off.
     """
-    rows = []
+    rows: list[Floats] = []
     for report in reports:
         for lane in range(len(report.times.process)):
             ns = report.host.ns[lane].copy()
@@ -663,16 +661,27 @@ def _host_seconds(reports: Sequence[StepReport]) -> Floats:
             kernels = graph.op_kind == KERNEL_OP
             length = (graph.op_end_ns - graph.op_start_ns)[kernels].sum() * 1e-9
             steps = max(len(np.unique(graph.op_step)), 1)
+            less_ns = base.shorter_ns.get(len(rows))
+            if less_ns is not None:
+                less = np.bincount(graph.host_kind, less_ns, len(CAUSES))[: len(CAUSES)]
+                host = np.maximum(host - less * 1e-9 / steps, 0.0)
             rows.append(np.append(host, length / steps))
     return np.array(rows)
 
 
-def _like_others(reports: Sequence[StepReport], late: int) -> Change:
+def _like_others(reports: Sequence[StepReport], late: int, base: Change) -> tuple[Change, float]:
     """A late lane that does no more of anything than the others, and kernels as fast everywhere.
 
-    Kernels are slower beside a collective that waits for the late rank.
+    Kernels are slower beside a collective that waits for the late rank. The profiler may slow one
+    rank more than the others: lanes are compared after the change `base`, which takes that off.
+
+    Returns
+    -------
+    Change
+    float
+        Seconds that the late lane then does less per step: a step is shorter by no more.
     """
-    spent = _host_seconds(reports)
+    spent = _host_seconds(reports, base)
     others = np.median(np.delete(spent, late, axis=0), axis=0)
     scale = {
         (late, CAUSES[k]): float(min(1.0, others[k] / spent[late, k]))
@@ -683,7 +692,8 @@ def _like_others(reports: Sequence[StepReport], late: int) -> Change:
     for lane in range(len(spent)):
         if spent[lane, -1] > 0:
             scale[lane, "kernel"] = fastest / float(spent[lane, -1])
-    return Change(scale=scale)
+    more = np.maximum(spent[late] - others, 0.0)[[*_BY_HOST]].sum()
+    return Change(scale=scale), float(more + spent[late, -1] - fastest)
 
 
 def _arrivals(found: Exchanges, window: slice) -> tuple[LastArrival, ...]:
@@ -704,49 +714,56 @@ def _arrivals(found: Exchanges, window: slice) -> tuple[LastArrival, ...]:
     )
 
 
-def _kernels(reports: Sequence[StepReport]) -> Floats:
-    """Computing kernels of every lane per step."""
+def _counts(reports: Sequence[StepReport]) -> Floats:
+    """Operations and computing kernels of every lane per step."""
     graphs = [graph for report in reports for graph in report.graphs]
     steps = [max(len(np.unique(graph.op_step)), 1) for graph in graphs]
-    counts = [np.count_nonzero(graph.op_kind == KERNEL_OP) for graph in graphs]
-    return np.array(counts, np.float64) / np.array(steps, np.float64)
+    counts = [
+        (np.count_nonzero(graph.op_kind < STEP_OP), np.count_nonzero(graph.op_kind == KERNEL_OP))
+        for graph in graphs
+    ]
+    return np.array(counts, np.float64) / np.array(steps, np.float64)[:, None]
 
 
-def _doing(
-    spent: Floats,
-    kernels: Floats,
+def _excess(
+    reports: Sequence[StepReport],
     lane: int,
+    base: Change,
     idle: tuple[IdleCause, ...],
     late: LateRank,
-) -> str:
-    """What a lane does more of than the others, and where its longest gap of that cause is.
+) -> Excess | None:
+    """What a lane spends most time in beyond the others, where, and how much of it there is.
 
     Where its host does no more of anything: what its GPU idles longer by than the others'.
     """
-    others = np.median(np.delete(spent, lane, axis=0), axis=0)
-    more = spent[lane] - others
+    spent = _host_seconds(reports, base)
+    more = spent[lane] - np.median(np.delete(spent, lane, axis=0), axis=0)
     most = max([*_BY_HOST, len(CAUSES)], key=lambda k: more[k])
     if more[most] < _WORTH * late.late_s:
         more = _more_idle(late.rank, idle)
         most = int(more.argmax())
         if more[most] < _WORTH * late.late_s:
-            return ""
-    if most == len(CAUSES):
-        return _computing(spent[:, -1], kernels, lane)
-    gaps = [g for c in idle if c.rank == late.rank and c.cause == CAUSES[most] for g in c.gaps]
-    where = gaps[0].range if gaps else ""
-    return f"{CAUSES[most]} in {where}" if where else CAUSES[most]
-
-
-def _computing(seconds: Floats, kernels: Floats, lane: int) -> str:
-    """Say whether a lane that computes longer has more kernels, or slower ones."""
-    longer, more = (
-        float(values[lane] / max(np.median(np.delete(values, lane)), 1e-9))
-        for values in (seconds, kernels)
+            return None
+    computes = most == len(CAUSES)
+    count = _counts(reports)[:, int(computes)]
+    own, usual = float(count[lane]), float(np.median(np.delete(count, lane)))
+    took = spent[:, -1 if computes else LAUNCH]
+    slower = float(took[lane] / max(np.median(np.delete(took, lane)), 1e-12))
+    mine = [c for c in idle if c.rank == late.rank and c.cause == CAUSES[most % len(CAUSES)]]
+    gap = mine[0].gaps[0] if mine and mine[0].gaps and not computes else None
+    whole = gap is not None and 2 * gap.seconds >= more[most]
+    where = gap.range if gap and whole else mine[0].range if mine and not computes else ""
+    counts = computes or most == LAUNCH
+    return Excess(
+        kind=COMPUTING if computes else CAUSES[most],
+        seconds=float(more[most]),
+        range=where,
+        line=gap.line if gap else None,
+        count=own if counts else None,
+        usual=usual if counts else None,
+        slower=slower if counts else None,
+        gap=gap,
     )
-    if abs(more - 1) > _AS_MANY or longer < _SLOWER * more:
-        return "computing"
-    return f"computing: about as many kernels take {longer:.2g} times as long"
 
 
 def _more_idle(rank: int, idle: tuple[IdleCause, ...]) -> Floats:

@@ -14,6 +14,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int32, Int64, distinct_positions, distinct_rows
 from perfmodel.readers.trace import (
+    GRAPH,
     KERNEL,
     MEMCPY,
     MPI_OTHER,
@@ -54,6 +55,8 @@ def trim(timed: TimedReport, *, replays: bool = False, most_ops: int | None = No
         whole=False,
         left_out=None,
         stacks=NO_STACKS,
+        asleep=None,
+        system_calls=None,
         all_to_all=None,
         single={},
         launch_threads={},
@@ -75,9 +78,13 @@ def needed(trace: Trace, found: Attribution, *, replays: bool) -> tuple[Bool, Bo
     What is needed of a report is among what is needed of its parts.
     """
     replays |= any(name.startswith(_GRAPH_LAUNCHES) for name in trace.strings)
-    asked = ["Synchronize"] if len(trace.ops) else ["Synchronize", *LAUNCHES]  # what launched them
+    kernels = np.isin(trace.ops.kind, (KERNEL, GRAPH)).any()
+    asked = ["Synchronize"] if kernels else ["Synchronize", *LAUNCHES]  # what launched them
     waits = np.array([any(a in s for a in asked) for s in trace.strings] + [False], np.bool_)
-    return _operations(trace, found, replays=replays), waits[trace.api.name]
+    calls = waits[trace.api.name]
+    if len(calls):
+        calls[(trace.api.end_ns - trace.api.start_ns).argmax()] = True  # a cold start
+    return _operations(trace, found, replays=replays), calls
 
 
 def _operations(trace: Trace, found: Attribution, *, replays: bool) -> Bool:

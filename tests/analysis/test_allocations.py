@@ -1,4 +1,4 @@
-"""Snapshots of PyTorch's allocator: the peak, what is alive at it, and files that do harm."""
+"""Recordings of PyTorch's allocator: the peak, what is alive at it, and files that do harm."""
 
 from __future__ import annotations
 
@@ -9,10 +9,20 @@ from typing import Any
 
 import pytest
 
-from perfmodel.analysis.allocations import BEFORE, Alive, peak_of
+from perfmodel.analysis.allocations import BEFORE, Alive, Peak, peak_of
 from perfmodel.base.errors import ReportError
 from perfmodel.readers.allocator_snapshot import read_snapshot
+from perfmodel.readers.profiler_memory import read_profiler
 from support.cli import perfmodel
+
+MEMORY = Path(__file__).parents[2] / "profiles" / "memory"
+PROGRAMS = MEMORY.parent / "programs"
+OF_TORCH = {
+    "PARAMETER": "parameters", "OPTIMIZER_STATE": "optimizer", "GRADIENT": "gradients",
+    "INPUT": "activations", "ACTIVATION": "activations", "AUTOGRAD_DETAIL": "activations",
+    "TEMPORARY": "activations",
+}  # fmt: skip
+"""Kinds by the categories of torch.profiler."""
 
 
 def event(action: str, address: int, size: int, *frames: tuple[str, str, int]) -> dict[str, Any]:
@@ -20,53 +30,145 @@ def event(action: str, address: int, size: int, *frames: tuple[str, str, int]) -
     return {"action": action, "addr": address, "size": size, "time_us": address, "frames": shown}
 
 
+def freed(address: int, size: int, *frames: tuple[str, str, int]) -> list[dict[str, Any]]:
+    return [event(f"free_{word}", address, size, *frames) for word in ("requested", "completed")]
+
+
 LAYER = (
-    ("??", "at::empty", 0),
+    ("??", "at::_ops::empty_memory_format::call(c10::ArrayRef<c10::SymInt>)", 0),
+    ("??", "at::_ops::addmm::call(at::Tensor const&)", 0),
     ("/x/torch/nn/modules/linear.py", "forward", 12),
     ("/home/me/model.py", "forward", 7),
 )
+BACKWARD = (
+    ("??", "at::_ops::mm::call(at::Tensor const&)", 0),
+    ("??", "torch::autograd::Engine::thread_init(int)", 0),
+)
+CUBLAS = (("??", "at::cuda::getCurrentCUDABlasHandle()", 0), *BACKWARD)
+ADAM = (("/x/torch/optim/adamw.py", "step", 9), ("/home/me/model.py", "train", 30))
+TRAIN = (("/home/me/model.py", "train", 31),)
 
 
-def snapshot(path: Path) -> Path:
-    """100 bytes before the recording; 30 by a layer, 50 by nothing known; the peak is 180."""
-    data = {
-        "segments": [{
-            "device": 0, "address": 1, "total_size": 512,
-            "blocks": [
-                {"address": 1, "size": 100, "state": "active_allocated"},
-                {"address": 101, "size": 412, "state": "inactive"},
-            ],
-        }],
-        "device_traces": [[
-            event("alloc", 200, 30, *LAYER),
-            event("alloc", 300, 50),
-            event("free_requested", 300, 50),
-            event("free_completed", 300, 50),
-            event("free_completed", 200, 30),
-        ]],
-    }  # fmt: skip
-    path.write_bytes(pickle.dumps(data))
+def snapshot(path: Path, *events: dict[str, Any], held: int = 100, reserved: int = 512) -> Path:
+    blocks = [
+        {"address": 1, "size": held, "state": "active_allocated"},
+        {"address": 1 + held, "size": reserved - held, "state": "inactive"},
+    ]
+    segment = {"device": 0, "address": 1, "total_size": reserved, "blocks": blocks}
+    path.write_bytes(pickle.dumps({"segments": [segment], "device_traces": [[*events]]}))
     return path
 
 
+def plain(path: Path) -> Path:
+    """100 bytes before the recording; 30 by a layer, 50 by nothing known; the peak is 180."""
+    return snapshot(
+        path, event("alloc", 200, 30, *LAYER), event("alloc", 300, 50), *freed(300, 50),
+        *freed(200, 30),
+    )  # fmt: skip
+
+
 def test_the_peak_and_what_is_alive(tmp_path: Path) -> None:
-    (found,) = read_snapshot(snapshot(tmp_path / "s.pickle"))
+    (found,) = read_snapshot(plain(tmp_path / "s.pickle"))
     peak = peak_of(found)
     assert (peak.peak_bytes, peak.end_bytes, peak.reserved_bytes) == (180, 100, 512)
+    assert (peak.peak_us, peak.phase, peak.peak_reserved_bytes) == (300, "backward", 512)
     assert peak.in_use_bytes.tolist() == [130, 180, 130, 100]
     assert peak.alive == (
-        Alive(BEFORE, "", 1, 100),
-        Alive("", "", 1, 50),
-        Alive("model.py:7 forward", "linear", 1, 30),
+        Alive("before the recording", BEFORE, "", "", 1, 100),
+        Alive("activations", "", "", "", 1, 50),
+        Alive("activations", "model.py:7 forward", "linear", "aten::addmm", 1, 30),
     )
     assert sum(row.bytes for row in peak.alive) == peak.peak_bytes
 
 
+def step(base: int) -> list[dict[str, Any]]:
+    """One step: 30 saved, 8 for a moment, a gradient of 20, 4 of the optimizer for a moment."""
+    return [
+        event("alloc", base, 30, *LAYER), event("alloc", base + 1, 8, *BACKWARD),
+        event("alloc", base + 2, 20, *BACKWARD), *freed(base + 1, 8, *BACKWARD),
+        *freed(base, 30, *BACKWARD), event("alloc", base + 3, 4, *ADAM),
+        *freed(base + 3, 4, *ADAM), *freed(base + 2, 20, *TRAIN),
+    ]  # fmt: skip
+
+
+def test_the_kind_follows_from_the_passes_that_allocate_and_free(tmp_path: Path) -> None:
+    path = snapshot(tmp_path / "s.pickle", *step(1000), *step(2000), *step(3000))
+    peak = peak_of(read_snapshot(path)[0])
+    # every parameter has a gradient of its size: 20 of the 100 bytes from before are parameters
+    assert peak.by_kind == {"parameters": 20, "optimizer": 80, "gradients": 20, "activations": 38}
+    assert peak.peak_bytes == 158
+    assert peak.curves_bytes["gradients"].max() == 20
+    assert peak.curves_bytes["workspace"].max() == 4
+    assert sum(peak.curves_bytes.values()).tolist() == peak.in_use_bytes.tolist()
+
+
+def test_states_and_workspaces_outlive_the_step_that_made_them(tmp_path: Path) -> None:
+    events = [
+        event("alloc", 5, 20, *TRAIN), event("alloc", 6, 7, *CUBLAS), *step(1000)[:-2],
+        event("alloc", 7, 40, *ADAM), *step(1000)[-2:], *step(2000), *step(3000),
+    ]  # fmt: skip
+    peak = peak_of(read_snapshot(snapshot(tmp_path / "s.pickle", *events, held=67))[0])
+    assert peak.by_kind == {
+        "parameters": 20, "optimizer": 40, "gradients": 20, "activations": 38, "workspace": 7,
+    }  # fmt: skip
+
+
+def test_reserved_memory_is_known_at_the_peak(tmp_path: Path) -> None:
+    segment = {"action": "segment_alloc", "addr": 0, "size": 400, "time_us": 150}
+    path = snapshot(
+        tmp_path / "s.pickle", segment, event("alloc", 200, 30, *LAYER), *freed(200, 30, *TRAIN),
+        {**segment, "action": "segment_free"}, {**segment, "action": "alloc", "size": 1},
+        *freed(0, 1),
+    )  # fmt: skip
+    peak = peak_of(read_snapshot(path)[0])
+    assert (peak.peak_reserved_bytes, peak.reserved_bytes) == (912, 512)
+
+
 def test_the_command_prints_it(tmp_path: Path) -> None:
-    said = perfmodel("memory", str(snapshot(tmp_path / "s.pickle")), "--json")
+    said = perfmodel("memory", str(plain(tmp_path / "s.pickle")), "--json")
     (gpu,) = json.loads(said.stdout)["gpus"]
     assert gpu["peak_bytes"] == 180
     assert [row["bytes"] for row in gpu["alive"]] == [100, 50, 30]
+
+
+def recorded() -> Peak:
+    (found,) = read_profiler(MEMORY / "torch_cpu.json.xz")
+    return peak_of(found)
+
+
+def test_kinds_in_a_trace_are_those_that_pytorch_says_of_its_tensors() -> None:
+    truth = json.loads((MEMORY / "torch_cpu.truth.json").read_text(encoding="utf-8"))
+    expected: dict[str, int] = {}
+    for category, size in truth["peak_bytes"].items():
+        expected[OF_TORCH[category]] = expected.get(OF_TORCH[category], 0) + size
+    peak = recorded()
+    assert peak.by_kind == expected
+    assert peak.peak_bytes == sum(expected.values())
+
+
+def test_memory_follows_by_arithmetic_from_the_program() -> None:
+    width, layers, words, tokens = 64, 3, 100, 8 * 32
+    a_layer = 2 * width + width * 4 * width + 4 * width + 4 * width * width + width
+    parameters = 4 * (words * width + layers * a_layer + width * words + words)
+    peak = recorded()
+    assert peak.by_kind["parameters"] == parameters
+    steps = 4 * len({"words", "head", "head's"} | {(i, j) for i in range(layers) for j in range(6)})
+    assert peak.by_kind["optimizer"] == 2 * parameters + steps
+    inner = [row for row in peak.alive if row.operator == "aten::clamp_min"]
+    assert [row.bytes for row in inner] == [4 * tokens * 4 * width] * layers
+    assert inner[0].module == "Net_0.Sequential_0.Block_0"
+    assert inner[0].line.startswith("torch_cpu.py:")
+    backward = next(row for row in peak.alive if row.operator == "aten::threshold_backward")
+    assert backward.module == "Net_0.Sequential_0.Block_2"  # of the forward operator
+
+
+def test_a_report_without_memory_gives_an_estimate() -> None:
+    said = perfmodel("memory", str(PROGRAMS / "gpt_both.sqlite.xz"), "--json")
+    found = json.loads(said.stdout)
+    assert found["estimated"]
+    assert max(found["curve_bytes"]) == found["peak_bytes"] == sum(found["by_kind"].values())
+    activations = found["by_kind"]["activations"] + found["by_kind"]["gradients"]
+    assert sum(row["bytes"] for row in found["alive"]) == pytest.approx(activations, rel=0.01)
 
 
 class Harm:

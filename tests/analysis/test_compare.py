@@ -536,6 +536,7 @@ def test_planted_faults_add_their_cause_of_idle_time(fault: str, rank: int, caus
     assert found.idle[0].difference_s > 0.01 * (found.batch.before_s or 0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not PLANTED.exists(), reason="PROGRAM_REPORTS names no folder of reports")
 @pytest.mark.parametrize("fault", ["fp32", "naive_attention"])
 def test_faults_of_a_busy_gpu_add_no_idle_time(fault: str) -> None:
@@ -546,6 +547,7 @@ def test_faults_of_a_busy_gpu_add_no_idle_time(fault: str) -> None:
 # --- reports of which not all is kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("large", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("before", "after"),

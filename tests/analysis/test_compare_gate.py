@@ -167,6 +167,7 @@ def test_equal_runs_of_hosts_of_any_speed_raise_few_alarms(runs: int) -> None:
     assert undecided < 0.45
 
 
+@pytest.mark.slow
 def test_a_slower_piece_is_told_from_a_slower_host() -> None:
     """Three runs a side of recorded hosts, which differ by 13 %."""
     slower, missed, _ = hosts.answers(3, 0.10, trials=300)
@@ -233,6 +234,7 @@ def side(name: str, count: int = 3) -> list[str]:
     return [str(LADDER / f"{name}_{i + 1}.sqlite.xz") for i in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "code", "words"),
     [

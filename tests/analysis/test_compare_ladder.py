@@ -177,6 +177,7 @@ def test_batches_that_the_gpu_paces_vary_as_kernels_do(launches: dict[str, list[
     assert {one.series[BATCH].noise for one in launches["nccl"]} == {"host"}
 
 
+@pytest.mark.slow
 def test_launches_of_one_rung_are_not_different(launches: dict[str, list[Launch]]) -> None:
     """One launch a side, and the halves of each: no verdict at all."""
     for of in launches.values():

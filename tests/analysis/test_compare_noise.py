@@ -167,6 +167,7 @@ def test_equal_sides_are_rarely_called_different(launches: int) -> None:
     assert wrong(150, launches) <= 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phi", [0.0, 0.5, 0.8])
 def test_noise_within_a_launch_alone(phi: float) -> None:
     """No launch noise, none assumed: 0.1, 0.7 and 4.0 % of 1000 seeds."""

@@ -254,6 +254,7 @@ def kill(path: Path, source: Path) -> int:
     return len(path.name)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_told(job: list[Path]) -> None:
     with pytest.raises(PerfmodelError, match=r"was killed.*try again with --jobs 1"):
         over_reports(kill, job, Engine(jobs=2))

@@ -48,6 +48,7 @@ def shown(run: RunAnalysis) -> list[object]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_report_split_by_process_is_one_run(name: str, tmp_path: Path) -> None:
     report = tmp_path / "whole.sqlite"

@@ -74,6 +74,7 @@ def test_a_straggler_of_many_is_an_outlier(job: list[Path]) -> None:
     assert mpi.skew.ranks[0].rank == 8
 
 
+@pytest.mark.slow
 def test_missing_and_damaged_reports_are_named_and_the_rest_is_analyzed(
     job: list[Path], tmp_path: Path
 ) -> None:

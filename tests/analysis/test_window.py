@@ -126,6 +126,7 @@ def test_a_report_that_changes_before_its_window_is_read(
         page(analysis)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_what_is_unpacked_stays_until_the_page_is_drawn(
     jobs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -108,6 +108,7 @@ def test_a_step_outside_its_interval_is_said(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_communication_of_a_report_is_that_of_the_last_rank(tmp_path: Path) -> None:
     """A recording of eight GPUs in the place of one by gpt_runs: rank 4 is late."""
     kept = json.loads(gpt_ranks.PREDICTED.read_text())

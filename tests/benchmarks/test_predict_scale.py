@@ -40,6 +40,7 @@ def test_the_page_says_what_was_found() -> None:
     assert section(PAGE, "benchmarks.predict.scale --document").strip() == scale.made(FOUND).strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt_ddp8", "gpt_fsdp8"])
 def test_eight_ranks_of_a_gpt_are_analyzed(name: str) -> None:
     report = PROGRAMS / f"{name}.sqlite.xz"

@@ -363,6 +363,7 @@ def test_the_page_of_results(tmp_path: Path) -> None:
     assert "**Wrong sums: host python K = 1.**" in vecadd_report.made(result)
 
 
+@pytest.mark.slow
 def test_the_charts(tmp_path: Path) -> None:
     vecadd_report.draw(made_up(tmp_path)["time"]["rows"], tmp_path)
     assert sorted(p.name for p in tmp_path.glob("*.png")) == [

@@ -81,6 +81,7 @@ def lines(folder: Path) -> dict[str, list[list[object]]]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_comes_from_outside_is_escaped(command: str, folder: Path) -> None:
     for arguments in lines(folder)[command]:

@@ -10,6 +10,8 @@ import pytest
 
 from support.cli import perfmodel
 
+ROOT = Path()
+DOCS = ROOT / "docs"
 PROGRAMS = Path("profiles/programs")
 REPORTS = [f"profiles/programs/{name}.sqlite.xz" for name in ("gpt_shapes", "gpt_modules")]
 SIZES = {"n_layer": (5, 4), "d_model": (640, 512), "heads": (10, 8), "batch": (12, 8),
@@ -158,6 +160,7 @@ def test_one_report_predicts_as_the_contract_says() -> None:
     assert roles["batch"]["certainty"] == "sure"
 
 
+@pytest.mark.slow
 def test_what_is_known_of_the_host_is_said() -> None:
     report = str(PROGRAMS / "gpt_shapes.sqlite.xz")
     timed = perfmodel("predict", report, "--timed", "0.0115", "--timed", "batch=6,n_layer=4:0.0092")
@@ -180,6 +183,8 @@ def test_what_is_known_of_the_host_is_said() -> None:
         (["--timed", "-1"], "expected SECONDS or NAME=N,...:SECONDS"),
         (["--timed", "batch=96:0.02"], "a step that the host sets"),
         (["--timed", "depth=2:0.02"], "expected one of batch, seq"),
+        (["--fsdp"], "expected ranks to share parameters"),
+        (["--accumulate", "0"], "0 is not in the range"),
         (["--model", "model.json"], "give one of them"),
     ],
 )
@@ -191,6 +196,18 @@ def test_one_report_refuses_what_it_cannot_say(flags: list[str], said: str, tmp_
     assert said in " ".join(found.stderr.split())
 
 
+def test_data_types_have_the_names_that_people_use() -> None:
+    report = str(PROGRAMS / "gpt_fp32_shapes.sqlite.xz")
+    short, whole = (perfmodel("predict", report, "--dtype", name, "--json").stdout
+                    for name in ("bf16", "bfloat16"))  # fmt: skip
+    assert short == whole
+    faster = json.loads(perfmodel("predict", report, "--dtype", "tf32", "--set", "batch=64",
+                                  "--json").stdout)  # fmt: skip
+    slower = json.loads(perfmodel("predict", report, "--set", "batch=64", "--json").stdout)
+    assert faster["step_s"] < slower["step_s"]
+
+
+@pytest.mark.slow
 def test_the_grid_of_a_named_gpu_is_taken() -> None:
     report = str(PROGRAMS / "gpt_shapes.sqlite.xz")
     by_gpu = perfmodel("predict", report, "--set", "batch=96", "--gpu", "h100", "--json")
@@ -198,3 +215,84 @@ def test_the_grid_of_a_named_gpu_is_taken() -> None:
     assert json.loads(by_gpu.stdout) == json.loads(by_machine.stdout)
     here = perfmodel("predict", report, "--set", "batch=96", "--json")
     assert json.loads(by_gpu.stdout)["step_s"] > json.loads(here.stdout)["step_s"]
+
+
+def _ms(text: str) -> float:
+    return float(text.strip().removesuffix(" ms"))
+
+
+def questions() -> list[tuple[str, list[str], list[float], float]]:
+    """Rows of the page's table of questions: the options, what it predicts, what was measured."""
+    page = (DOCS / "pytorch_predict.md").read_text(encoding="utf-8")
+    found, before = [], ""
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) != 4 or not cells[3].endswith(" ms"):
+            continue
+        words = cells[1].replace("the same with", before).replace("`", "")
+        before = words
+        step, span = cells[2].split(" ms, ")
+        low, high = span.split(" to ")
+        found.append((cells[0], words.split(), [*map(_ms, (step, low, high))], _ms(cells[3])))
+    return found
+
+
+@pytest.mark.parametrize("row", questions(), ids=lambda row: row[0])
+def test_questions_have_the_answers_of_the_page_and_of_recordings(
+    row: tuple[str, list[str], list[float], float],
+) -> None:
+    _, (report, *flags), said, measured = row
+    answer = perfmodel("predict", str(PROGRAMS / report), *flags, "--json")
+    assert answer.exit_code == 0, answer.stderr
+    found = json.loads(answer.stdout)
+    step, low, high = (1e3 * found[key] for key in ("step_s", "low_s", "high_s"))
+    assert [step, low, high] == pytest.approx(said, rel=5e-3)
+    assert low < measured < high
+
+
+def test_measured_answers_are_those_of_the_results() -> None:
+    assert len(questions()) >= 10
+    known: set[float] = set()
+    results = ROOT / "benchmarks" / "results"
+    for path in (*results.glob("*/measured_*.json"), *results.glob("gpt/calibration_*.json")):
+        for row in json.loads(path.read_text(encoding="utf-8")):
+            times = row["step_s"] if isinstance(row["step_s"], list) else [row["step_s"]]
+            known |= {round(1e3 * t, 1) for t in times}
+    for path in PROGRAMS.glob("*.truth.json"):
+        truth = json.loads(path.read_text(encoding="utf-8"))
+        known |= {round(1e3 * truth["step_s_bare"], 1)} if truth.get("step_s_bare") else set()
+    for name, _, _, measured in questions():
+        assert round(measured, 1) in known, name
+
+
+def test_accumulated_micro_batches_update_once() -> None:
+    report = str(PROGRAMS / "gpt_shapes.sqlite.xz")
+
+    def step(*flags: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(
+            perfmodel("predict", report, "--set", "batch=96", *flags, "--json").stdout
+        )
+        return found
+
+    once, four = step(), step("--accumulate", "4")
+    assert once["step_s"] * 3.5 < four["step_s"] < once["step_s"] * 4
+    assert four["samples_per_s"] == pytest.approx(4 * 96 / four["step_s"])
+    flops = [sum(row["flops"] for row in one["operators"]) for one in (once, four)]
+    assert flops[1] == pytest.approx(4 * flops[0])
+    kinds = four["peak_bytes_by_kind"]
+    assert kinds["gradients"] == kinds["parameters"]
+
+
+def test_shards_are_of_parameters_and_states() -> None:
+    report = str(PROGRAMS / "gpt_shapes.sqlite.xz")
+    whole, shared = (
+        json.loads(perfmodel("predict", report, "-p", "4", *flags, "--json").stdout)
+        for flags in ((), ("--fsdp", "--tokens", "1e9"))
+    )
+    for kind in ("parameters", "optimizer"):
+        bytes_ = [one["peak_bytes_by_kind"][kind] for one in (whole, shared)]
+        assert bytes_[1] == pytest.approx(bytes_[0] / 4, rel=1e-6)
+    assert shared["peak_bytes"] < whole["peak_bytes"]
+    assert shared["communication_s"] > whole["communication_s"] / 3
+    assert shared["tokens_s"] == pytest.approx(1e9 / shared["tokens_per_s"])
+    assert 0 < shared["mfu"] < 1

@@ -86,6 +86,7 @@ def test_no_output_has_private_texts(words: tuple[str, ...], private: Path) -> N
     assert private_words(done.output.replace(str(private), "")) == []
 
 
+@pytest.mark.slow
 def test_no_page_has_private_texts(private: Path, tmp_path: Path) -> None:
     succeeds("report", private, "-o", tmp_path / "page.html")
     assert private_words((tmp_path / "page.html").read_bytes()) == []

@@ -170,6 +170,7 @@ def test_changes_of_any_program_need_no_model() -> None:
         assert row["saving_s"] / (row["saving_s"] + row["step_s"]) == pytest.approx(row["share"])
 
 
+@pytest.mark.slow
 def test_a_finding_and_its_change_save_the_same_of_the_step_without_the_profiler() -> None:
     rows = {
         r["name"]: r for r in json.loads(succeeds("whatif", DDP, "--format", "json"))["changes"]

@@ -178,6 +178,7 @@ def test_mpi_on_gpu_memory_is_predicted_at_a_size_that_was_not_profiled() -> Non
     assert told["ring"] < told["resident"] < told["cuda-aware"]
 
 
+@pytest.mark.slow
 def test_the_library_s_sum_on_one_rank_is_refused_where_only_two_were_profiled() -> None:
     """One rank sums nothing: what two took is not its time."""
     folder = PROFILES / "cuda_aware"

@@ -165,6 +165,15 @@ def test_launches_of_two_hosts_are_separated(model: Model) -> None:
                 assert moved.parts[part.key] == pytest.approx(said, rel=0.02)
 
 
+def test_a_replayed_batch_is_no_anchor() -> None:
+    model = load(RESULTS / "predict_model.json")
+    said = {part.key: model.terms[part.key].seconds(part.amounts)
+            for part in REPLAYED.parts() if part.key in model.terms}  # fmt: skip
+    replayed = Observation("graph", REPLAYED, 1e-3, said, {}, 1)
+    with pytest.raises(ModelError, match="says nothing of the host; give a report without --graph"):
+        by_report(unknown(), model, replayed)
+
+
 def test_anchors_on_the_command_line() -> None:
     model = RESULTS / "predict_model.json"
     sizes = ("-H", 700, "-B", 3300, "-p", 2, "--transport", "host", "--json")

@@ -28,6 +28,7 @@ def test_it_does_not_depend_on_units_nor_on_means() -> None:
     assert second.p_permutation == pytest.approx(first.p_permutation)
 
 
+@pytest.mark.slow
 def test_equal_coefficients_are_seldom_refused_and_unlike_ones_mostly() -> None:
     made = np.random.default_rng(0)
     equal = [equal_cv(made.normal(10, 0.5, 6), made.normal(20, 1, 6)) for _ in range(100)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,8 @@ from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.actions import Actions
 from perfmodel.programs.facts import Facts, OperatorRow
 from perfmodel.programs.findings import find
-from perfmodel.programs.findings.idle import _host_work, _waits
+from perfmodel.programs.findings.host import advice_by_words
+from perfmodel.programs.findings.idle import _waits
 from perfmodel.programs.program import Options
 from perfmodel.timing.copies import CopyGroup
 from perfmodel.timing.samples import Estimate
@@ -56,6 +58,7 @@ def test_the_first_finding_is_the_planted_fault(name: str) -> None:
     run = analyzed(PLANTED / f"{name}.sqlite.xz")
     assert run.findings[0].kind == FIRST[name]
     said = " ".join(f.action + f.evidence for f in run.findings)
+    said = re.sub(r"nsys profile[^;]*", "", said)  # other flags would be the trainer's
     assert not any(word in said for word in ("CuPy", "cupyx", "MPI", "--"))
     if name == "item":
         assert 3.6e-3 < (run.findings[0].saving_s or 0) < 5.6e-3
@@ -67,6 +70,7 @@ def test_the_first_finding_is_the_planted_fault(name: str) -> None:
         assert run.findings[1].kind == "exposed_communication"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not PLANTED.exists(), reason="PROGRAM_REPORTS names no folder of reports")
 @pytest.mark.parametrize("name", FIRST)
 def test_it_is_found_without_ranges_of_the_program(name: str, tmp_path: Path) -> None:
@@ -102,10 +106,10 @@ def test_a_rank_that_waits_in_nccl_is_reported_though_the_step_would_be_as_long(
     waiting = max(r.waiting_s or 0.0 for r in run.steps.ranks) if run.steps else 0.0
     assert waiting == pytest.approx(12.7e-3, rel=0.01)
     (late,) = (f for f in run.findings if f.kind == "straggler")
-    assert late.title == "the other ranks wait for rank 1"
+    assert late.title == "rank 1 is late: its host works 373 µs longer in 'optimizer'"
     assert (late.saving_s or 0.0) < 0.03 * run.batch.median.value
     assert late.evidence.startswith(
-        "up to 12.7 ms per step inside NCCL's kernels; rank 1 comes last"
+        "NCCL's kernels of the other ranks wait up to 12.7 ms per step for rank 1"
     )
 
 
@@ -326,11 +330,12 @@ def test_findings_say_where_recording_sizes_slows_the_host() -> None:
     ],
 )
 def test_advice_on_the_host_goes_by_whole_words_of_a_range(what: str, names: str) -> None:
-    assert {name: _host_work(name) for name in names.split(", ")} == dict.fromkeys(
+    assert {name: advice_by_words(name) for name in names.split(", ")} == dict.fromkeys(
         names.split(", "), what
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not PLANTED.exists(), reason="PROGRAM_REPORTS names no folder of reports")
 def test_a_forward_pass_loads_no_data() -> None:
     run = analyzed(PLANTED.parent / "programs" / "resnet50_ddp.sqlite.xz")

@@ -138,6 +138,7 @@ def test_any_text_can_be_a_name(labels: list[str]) -> None:
     assert found.first[-1] == len(found.input_op) == len(found.input_output)
 
 
+@pytest.mark.slow
 def test_many_names_are_parsed_in_linear_time() -> None:
     """50,000 distinct names take 0.25 s on one core of a laptop."""
     labels = [

@@ -111,6 +111,7 @@ def analyze(path: Path, out: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="PROGRAM_REPORTS names no folder of reports")
 @pytest.mark.parametrize(("group", "name", "steps"), EVERY, ids=[n for _, n, _ in EVERY])
 def test_reports_of_other_programs_need_no_flag(

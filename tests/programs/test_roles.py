@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,8 +16,10 @@ from perfmodel.base.errors import ModelError
 from perfmodel.machines.grids import grid_of, grids
 from perfmodel.models.one_report import (
     Changes,
+    Hosts,
     ReportPrediction,
     TimedStep,
+    hosts,
     predict_report,
     usual,
 )
@@ -211,6 +214,34 @@ def test_a_report_of_the_host_moves_the_prediction_to_it() -> None:
     assert moved.step_s == pytest.approx(truth, rel=0.1)
     same = predicted("gpt_shapes", anchors=(recorded("gpt_shapes"),))
     assert same.host.factor == pytest.approx(1.0)
+
+
+def test_an_unknown_host_takes_what_hosts_take_an_operator() -> None:
+    """Two reports of one program and of different hosts tell the same of a third one."""
+    sizes = roles("gpt_shapes").values
+    own = [predicted(name, **sizes).step.step_s for name in ("gpt_shapes", "gpt_modules")]
+    found = [predicted(name, Changes(hosts=hosts()), **sizes) for name in
+             ("gpt_shapes", "gpt_modules")]  # fmt: skip
+    apart = abs(found[0].step.step_s / found[1].step.step_s - 1)
+    assert apart < 0.2 < abs(own[0] / own[1] - 1)
+    assert "another host" in found[0].host.evidence[0]
+    for one in found:
+        assert one.host.noise > hosts().spread
+
+
+def test_hosts_of_no_spread_are_the_report_s() -> None:
+    same = Hosts(hosts().call_s, 1e-9, 0.1, 1.0, 0.8)
+    ratio, noise = same.ratio(20e-6, 1e-9)
+    assert ratio == pytest.approx(0.0, abs=1e-6)
+    assert noise == pytest.approx(0.0, abs=1e-6)
+    alike = Hosts(hosts().call_s, 0.2, 1e-9, 1e-9, 0.8)  # programs that differ in nothing
+    assert alike.ratio(20e-6, 0.1)[0] == pytest.approx(math.log(hosts().call_s / 20e-6))
+
+
+def test_kernels_on_several_streams_count_once() -> None:
+    """Of an LSTM cuDNN runs several kernels at once."""
+    truth = json.loads((PROGRAMS / "lstm_shapes.truth.json").read_text(encoding="utf-8"))
+    assert predicted("lstm_shapes").step.step_s == pytest.approx(truth["step_s_bare"], rel=0.1)
 
 
 def test_a_report_of_other_operators_is_no_anchor() -> None:

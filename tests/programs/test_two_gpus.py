@@ -49,6 +49,7 @@ def test_jax_reduces_its_gradients_in_each_step() -> None:
     assert run.copies == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pipeline", "pipeline_shared"])
 def test_flops_of_a_stage_are_those_of_its_products(name: str) -> None:
     run, said = analyzed(name), truth(name)
@@ -112,6 +113,7 @@ def test_a_gpu_of_its_own_is_not_called_shared(name: str) -> None:
     assert run.steps.facts.interrupted == ()
 
 
+@pytest.mark.slow
 def test_two_steps_have_no_interval() -> None:
     (said,) = [s for s in what_ran(analyzed("gpt_ddp8")) if s.startswith("steps  ")]
     assert said.startswith("steps      2 per rank, median ")

@@ -56,6 +56,7 @@ def test_rows_of_2026_are_in_no_order(tmp_path: Path) -> None:
     assert read(report).api.start_ns.tolist() == sorted(stored)
 
 
+@pytest.mark.slow
 def test_the_order_of_rows_makes_no_difference(report: Path, tmp_path: Path) -> None:
     other = rewritten(report, tmp_path / "report_2.sqlite", rows=True, columns=True)
     assert said_of(other) == said_of(report)

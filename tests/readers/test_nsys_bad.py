@@ -118,6 +118,7 @@ def test_files_with_more_behind_them(
         assert numbers(read_sqlite(report, fast=fast)) == truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fast", [True, False])
 def test_zeroed_pages(fast: bool, report: Path, original: bytes, truth: list[Any]) -> None:
     """One page at a time: an error, or the page held nothing that is read."""

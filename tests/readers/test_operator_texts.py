@@ -45,6 +45,7 @@ def read(texts: list[str | None], kind: type[Texts]) -> tuple[list[str | None], 
     return [strings[c] if c >= 0 else None for c in codes.tolist()], numbers
 
 
+@pytest.mark.slow
 @given(st.lists(st.none() | OPERATOR | st.text(st.characters(codec="utf-8"), max_size=9)))
 @settings(max_examples=200, deadline=None)
 def test_names_say_the_same_without_their_numbers(texts: list[str | None]) -> None:

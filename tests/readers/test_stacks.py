@@ -173,6 +173,19 @@ def test_sampled_call_chains_of_nsys(tmp_path: Path) -> None:
     assert [place(trace, row)[0] for row in (0, 1)] == ["mine: f()", "mine: g()"]
 
 
+def test_a_frame_of_the_profiler_is_no_place(tmp_path: Path) -> None:
+    builder = ReportBuilder("2025.3.2")
+    launches(builder)
+    tid = builder.threads[0].global_tid
+    for number, start in ((1, 500), (2, 900_500)):
+        builder.insert("COMPOSITE_EVENTS", id=number, start=start, globalTid=tid)
+    chain(builder, "SAMPLING_CALLCHAINS", 1, ("f()", "/home/ada/mine"))
+    profiler = "/opt/nvidia/nsight-systems/2025.3.1/target-linux-x64/libcupti.so.13.0"
+    chain(builder, "SAMPLING_CALLCHAINS", 2, ("cuptiGetTimestamp", profiler), ("0x1", "[Unknown]"))
+    trace = read(builder.write(tmp_path / "r.sqlite"))
+    assert [place(trace, row)[0] for row in (0, 1)] == ["mine: f()", None]
+
+
 def test_python_backtraces_of_nsys(tmp_path: Path) -> None:
     builder = ReportBuilder("2025.3.2")
     launches(builder)

@@ -74,6 +74,7 @@ def test_evidence_and_changes_are_valid(name: str, validator: Any) -> None:
         assert changes["changes"]
 
 
+@pytest.mark.slow
 def test_a_brief_document_has_few_tokens_and_the_same_numbers() -> None:
     report = PROGRAMS / "gpt_straggler8.sqlite.xz"
     text = succeeds("analyze", report, "--json", "--brief")

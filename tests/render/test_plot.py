@@ -572,6 +572,7 @@ _PICTURE = (
 )
 
 
+@pytest.mark.slow
 def test_a_commands_pictures_are_those_of_a_notebook(tmp_path: Path) -> None:
     """What commands spare of matplotlib's import is in no picture."""
     for name, first in (("command", "import perfmodel.cli; "), ("notebook", "")):

@@ -194,6 +194,7 @@ def test_a_step_that_one_rank_has_more_changes_no_count(tmp_path: Path) -> None:
     assert {group.count for group in run.collectives} == {1.0}
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=25, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=3, max_size=5))
 def test_waiting_is_within_communication_and_for_others(delays: list[list[int]]) -> None:

@@ -35,6 +35,7 @@ value = st.integers(0, 20) | st.integers(-(2**40), 2**40)
 rows = st.lists(st.tuples(st.integers(0, GROUPS - 1), value, st.booleans()), max_size=40)
 
 
+@pytest.mark.slow
 @bounded
 @given(rows=rows)
 def test_summaries(rows: list[tuple[int, int, bool]]) -> None:
@@ -142,6 +143,7 @@ quotient = st.builds(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not OLD_SQLITE, reason="SQLite 3.43 and later round otherwise")
 @settings(bounded, max_examples=1000)
 @given(

@@ -16,6 +16,7 @@ from support.build_report import VERSIONS
 from support.document_report import document_report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_built_report(version: str, tmp_path: Path) -> None:
     report = document_report(tmp_path / "whole.sqlite", version)

@@ -85,6 +85,7 @@ def record(folder: Path, way: str, *, report_per_rank: bool) -> list[Path]:
     return paths
 
 
+@pytest.mark.slow
 @RECORDS
 @pytest.mark.usefixtures("one_profile")
 @pytest.mark.parametrize("way", ["waitall 5", "blocking 5"])
@@ -155,6 +156,7 @@ def test_a_halo_exchange_without_ranges(report_per_rank: bool, tmp_path: Path) -
     assert finding.saving_s == pytest.approx(10e-3, rel=0.5)
 
 
+@pytest.mark.slow
 @RECORDS
 @pytest.mark.usefixtures("one_profile")
 def test_non_blocking_reductions_of_pairs_without_ranges(tmp_path: Path) -> None:
@@ -171,6 +173,7 @@ def test_non_blocking_reductions_of_pairs_without_ranges(tmp_path: Path) -> None
     assert "rank 3" in run.findings[0].evidence
 
 
+@pytest.mark.slow
 @RECORDS
 @pytest.mark.usefixtures("one_profile")
 def test_reports_of_one_rank_each_whose_clocks_are_off(tmp_path: Path) -> None:

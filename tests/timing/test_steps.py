@@ -226,6 +226,7 @@ def test_time_steps_of_varying_iterations_are_steps() -> None:
     assert len(found[0]) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt_unnamed", "bert_shapes", "gpt_ddp8", "llama_shapes"])
 def test_layers_of_one_recorded_step_are_no_steps(name: str) -> None:
     trace = read(PROGRAMS / f"{name}.sqlite.xz")

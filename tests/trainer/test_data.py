@@ -122,6 +122,7 @@ def test_a_set_that_does_not_fit_is_refused(changes, words, directory):
         data.load(small(**{"data": str(directory), "train_size": 6, "test_size": 4, **changes}))
 
 
+@pytest.mark.slow
 def test_mnist_is_whole_and_an_altered_copy_is_refused(tmp_path):
     source = mnist_dir()
     whole = data.load(Config(data=str(source)))

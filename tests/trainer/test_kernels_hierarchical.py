@@ -114,6 +114,7 @@ def test_splits_give_the_same_bits_whoever_is_last(emulator: Emulator) -> None:
     assert all(np.array_equal(results[0], other) for other in results[1:])
 
 
+@pytest.mark.slow
 def test_memory_for_splits_grows_and_what_a_graph_knows_is_kept(emulator: Emulator) -> None:
     gemm = HierarchicalGemm(plan=Plan(IEEE[0][1], 2), device=emulator)
     check(gemm, Case(64, 64, 64), "float32", device_array)

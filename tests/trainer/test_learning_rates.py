@@ -197,6 +197,7 @@ def test_rules_that_are_none_are_refused(changes: dict[str, Any], words: str) ->
         small(**changes)
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_the_command_line_of_two_ranks_verifies() -> None:
     done = run_ranks(2, *flags(small(dtype="float64", **WARM)), "--verify")

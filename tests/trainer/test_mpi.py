@@ -23,6 +23,7 @@ def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [slow(1), 2, slow(4)])
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 3e-6), slow("float64", 1e-14)])
 @pytest.mark.parametrize("batch", [30, 31, 5])  # 100 images: even, uneven, a short last batch

@@ -68,6 +68,7 @@ register(Kind("pigeon", NoTransport, images_on="pinned", model_parallel_instead=
 """
 
 
+@pytest.mark.slow
 def test_a_transport_is_one_file(tmp_path: Path) -> None:
     shutil.copytree(TRAINER, tmp_path / "trainer", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "trainer" / "transports" / "pigeon.py").write_text(PIGEON)

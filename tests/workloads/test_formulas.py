@@ -81,6 +81,7 @@ def test_names_are_made_printable() -> None:
 # --- JSON -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", WORKLOADS, ids=lambda w: f"{w.name}, {w.counting}")
 def test_json_holds_every_formula_and_number(load: Workload) -> None:
     content = json.loads(formulas(load, "json", DOCUMENT))

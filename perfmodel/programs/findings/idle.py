@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -12,11 +11,19 @@ from perfmodel.base.units import percent, si
 from perfmodel.programs.actions import Actions
 from perfmodel.programs.facts import Facts, Spent
 from perfmodel.programs.findings import WORTH, Finding, finding, share_of_step
-from perfmodel.programs.findings.ranks import straggler
+from perfmodel.programs.findings.host import (
+    BESIDE,
+    advice_by_words,
+    against_host_work,
+    in_gaps,
+    sleeps,
+)
+from perfmodel.programs.findings.ranks import slow_launches, straggler
 from perfmodel.timing.step_facts import DISPATCH
 
 if TYPE_CHECKING:
     from perfmodel.timing.copies import CopyGroup
+    from perfmodel.timing.idle_causes import Gap
     from perfmodel.timing.point_to_point import RangeOfRank
     from perfmodel.timing.step_facts import StepFacts
 
@@ -31,29 +38,11 @@ _ONE_PIECE: Final = 0.1
 """A pause of the host from this share of a step is a piece of work of its own: doing it at another
 time saves so much. The longest pauses of healthy programs take 3 to 5 %, that of a data loader in
 the main process 75 % (docs/findings.md)."""
-_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_OF_NETWORK: Final = re.compile(r"\b(forward|backward|parallel|softmax|loss|aten|nn)\b")
-"""Words of ranges that a network's own work is in, whatever else they are called."""
-_HOST_WORK: Final = (
-    ("step_less", re.compile(r"\boptim(iz\w+)?\b")),
-    ("load_ahead", re.compile(
-        r"\b(data(sets?)?|\w*loaders?|load(s|ing)?(?! balanc)|(pre)?fetch(er|ing)?|inputs|"
-        r"input(?= pipeline|$)|augment(ations?|ing)?|next(?= (batch|item|sample)|$))\b"
-    )),
-    ("write_less", re.compile(
-        r"\b(check ?point(s|ing)?(?! (function|sequential|wrapper))|sav(es?|er|ing)|"
-        r"val(id(ate|ation)?)?|eval(uate|uation)?|logg(er|ing)|log(?= (metrics?|scalars?|stats)|$)|"
-        r"print(ing)?|metrics?)\b"
-    )),
-)  # fmt: skip
-"""Advice by the words of the range that the host is in."""
 _REPLAYED: Final = 0.5
 """Above this share of the kernels' time a step is a replay of CUDA graphs."""
 _MUCH: Final = 0.2
 """Input and output of all ranks with a smaller share of a step are what a program needs: 11 to 12 %
 in healthy MPI programs, 33 % and more where it was made a fault (benchmarks/diagnosis)."""
-_BESIDE: Final = ("load_ahead", "write_less")
-"""Advice on work that is no part of computing."""
 _WHILE: Final = {
     "launch_bound": "while the host launches",
     "blocking_sync": "while the host waits for the GPU, and after it",
@@ -180,29 +169,23 @@ def long_steps(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Fin
         f"the median step takes {si(long.median_s, 's')}, the mean one {si(long.mean_s, 's')}: "
         f"{later if paused else take}, in the mean; per "
         f"step of all the GPU idles {si(long.saving_s, 's')} more {_WHILE[long.cause]}{gap}",
-        _against(long.cause, where, long.gap.call if long.gap else "", actions),
+        _against(long.cause, where, long.gap, steps, actions),
         of_mean=True,
     )
 
 
-def _against(cause: str, where: str, call: str, actions: Actions) -> str:
+def _against(cause: str, where: str, gap: Gap | None, steps: StepFacts, actions: Actions) -> str:
     """What to do against a cause of idle time."""
     if cause == "launch_bound":
         return actions.launch_less(synchronizes=False)
     if cause == "pageable_copy":
         return actions.pin("Host-to-Device")
-    what = {"blocking_sync": "wait_less", "host_compute": _host_work(where)}
-    return actions.advise(
-        what.get(cause, "allocate_less"), where=where, call=call or "a blocking call"
-    )
-
-
-def _host_work(name: str) -> str:
-    """What to do against the host's work in a range, by its whole words: `DataLoader` has two."""
-    words = " ".join(_WORD.findall(name)).lower()
-    if _OF_NETWORK.search(words):
-        return "compute_less"
-    return next((what for what, named in _HOST_WORK if named.search(words)), "compute_less")
+    if cause == "host_compute":
+        recorder = steps.recorder.name if steps.recorder else ""
+        return against_host_work(steps.most_idle(cause), where, recorder, actions)
+    what = "wait_less" if cause == "blocking_sync" else "allocate_less"
+    call = gap.call if gap and gap.call else "a blocking call"
+    return actions.advise(what, where=where, call=call)
 
 
 def _slowed(facts: Facts) -> str:
@@ -219,7 +202,7 @@ def small_kernels(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[
         where = f" of '{small.range}'" if small.range else ""
         yield Finding(
             "many_small_kernels",
-            f"{small.count:.0f} small kernels{where}",
+            f"the host launches {small.count:.0f} small kernels{where.replace(' of ', ' in ')}",
             small.saving_s,
             f"kernels under {si(small.under_s, 's', 2)}, {si(small.gpu_s, 's')} of GPU time per "
             f"step, which the host takes {si(small.host_s, 's')} to launch{_slowed(facts)}",
@@ -239,13 +222,14 @@ def launches(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Findi
     again = max((one.replayed for one in facts.serving if one.of_time >= _REPLAYED), default=0.0)
     graphs = again >= _REPLAYED
     said = f"; CUDA graphs replay {percent(again)} of the kernels' time" if graphs else ""
+    each = f"{count} launch{'es' * (count != 1)} per step"
     yield Finding(
         "launch_bound",
-        f"the GPU waits for {'the host beside graph replays' if graphs else 'launches'}",
+        f"the GPU waits for {'the host beside graph replays' if graphs else each}",
         min(steps.saved_s(change), idle) - known,
         f"the GPU idles {si(idle, 's')} per step with an empty queue while the host launches "
         f"{count} operation{'s' * (count != 1)}, one every {si(facts.batch.value / count, 's')}"
-        f"{between}{said}{_slowed(facts)}",
+        f"{between}{said}{slow_launches(steps)}{_slowed(facts)}",
         actions.advise("prepare_ahead") if graphs else actions.launch_less(synchronizes=False),
         change=change,
     )
@@ -261,18 +245,18 @@ def is_dispatch(steps: StepFacts) -> bool:
     if DISPATCH not in steps.changes or longest is None:
         return False
     recorded_s = steps.recorder.step_s if steps.recorder else steps.step_s  # as the gap is
-    where = _host_work(steps.mostly_in("host_compute"))
-    return longest.seconds < _ONE_PIECE * recorded_s and where not in _BESIDE
+    where = advice_by_words(steps.mostly_in("host_compute"))
+    return longest.seconds < _ONE_PIECE * recorded_s and where not in BESIDE
 
 
 @finding("blocking_sync", "host_compute", "allocation", "pageable_copy", needs=("steps",))
 def host(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Finding]:
     """What the host does while the GPU idles, and copies that keep it busy."""
     titles = {
-        "blocking_sync": "the host waits for the GPU, which then waits for the host",
-        "host_compute": "the GPU waits for the host's own work",
+        "blocking_sync": _waits_title(facts),
+        "host_compute": _host_title(steps),
         "allocation": "the host allocates and frees GPU memory in every step",
-        "pageable_copy": "copies from pageable memory",
+        "pageable_copy": "the host copies from pageable memory",
     }
     late = straggler(steps)
     if is_dispatch(steps):
@@ -286,21 +270,37 @@ def host(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Finding]:
             most = min(most, idle)
         elif kind != "pageable_copy":
             most = min(most, steps.idle_s())
-        if late is not None and late.doing.startswith(kind):
+        if late is not None and late.excess is not None and late.excess.kind == kind:
             most -= steps.straggler_saving_s
         longest = f"; the longest gap is {si(gap.seconds, 's')}{where}" if gap else ""
         said = {
             "blocking_sync": f"{_waits(facts, call)} per step; "
             f"the GPU idles {si(idle, 's')} right after them{longest}",
             "host_compute": f"the GPU idles {si(idle, 's')} per step while the host is outside "
-            f"CUDA{longest}{_slowed(facts)}",
+            f"CUDA{longest}{in_gaps(steps.most_idle(kind))}{_slowed(facts)}",
             "allocation": f"the GPU idles {si(idle, 's')} per step in {call or 'cudaMalloc'}"
             f"{longest}",
             "pageable_copy": _copies(facts),
         }[kind]
         mostly = steps.mostly_in(kind)
         within = f" in '{mostly}'" if mostly else ""
-        yield Finding(kind, title, most, said, _against(kind, within, call, actions))
+        yield Finding(kind, title, most, said, _against(kind, within, gap, steps, actions))
+
+
+def _host_title(steps: StepFacts) -> str:
+    """Say that the host works or sleeps meanwhile, and in which range."""
+    idle = steps.most_idle("host_compute")
+    where = f" in '{idle.range}'" if idle and idle.range else ""
+    does = "sleeps" if sleeps(idle) else "works"
+    return f"the GPU waits while the host {does}{where}"
+
+
+def _waits_title(facts: Facts) -> str:
+    """Count what waits for the GPU per step, where that is more than once."""
+    copies = sum(g.count for g in facts.copies if g.direction == "Device-to-Host")
+    count = max(round(facts.synchronizations), round(copies))  # a call waits for each copy
+    often = f"{count} times per step" if count > 1 else "in every step"
+    return f"the host waits for the GPU {often}"
 
 
 def _waits(facts: Facts, call: str) -> str:
@@ -343,9 +343,9 @@ def alike(
     told: list[str] = []
     for path in sorted({one.path for one in ranges if "/" in one.path}, key=len):
         rows = [one for one in ranges if one.path == path]
-        what = _host_work(f" in '{rows[0].range}'")
+        what = advice_by_words(f" in '{rows[0].range}'")
         within = any(path.startswith(f"{outer}/") for outer in told)
-        if what not in _BESIDE or len(rows) < len(host_ranks) or within:
+        if what not in BESIDE or len(rows) < len(host_ranks) or within:
             continue
         usual_s, of_steps = (
             float(np.median(column))

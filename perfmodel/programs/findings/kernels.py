@@ -142,6 +142,7 @@ def memory(
         f"are read of what such an operator wrote just before: saved if these were fused, and the "
         f"rest took {percent(_OF_HBM)} of the bandwidth{limited}",
         actions.advise("move_less"),
+        line=facts.lines.get((slow[0].name, slow[0].phase)),
     )
 
 
@@ -162,6 +163,7 @@ def gemms(
             f"({si(flops / o.gpu_s, 'FLOP/s')}); peak and bandwidth allow {si(o.least_s, 's')}, of "
             f"which large GEMMs reach {percent(_reachable(o))}{limited}",
             actions.advise("raise_rate"),
+            line=facts.lines.get((o.name, o.phase)),
         )
 
 

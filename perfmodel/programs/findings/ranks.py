@@ -12,14 +12,18 @@ from perfmodel.base.units import percent, si
 from perfmodel.programs.actions import Actions
 from perfmodel.programs.facts import Facts
 from perfmodel.programs.findings import WORTH, Finding, finding, share_of_step
+from perfmodel.programs.findings.host import against_host_work, in_gaps, sleeps
 from perfmodel.programs.findings.messages import only_messages
-from perfmodel.timing.late_ranks import late_rank
+from perfmodel.timing.host_timeline import CAUSES, HOST
+from perfmodel.timing.late_ranks import COMPUTING, late_rank
 
 if TYPE_CHECKING:
     from perfmodel.timing.collectives import Waiting
     from perfmodel.timing.late_ranks import LateRank
     from perfmodel.timing.point_to_point import PointToPoint
     from perfmodel.timing.step_facts import StepFacts
+
+HOST_WORK: Final = CAUSES[HOST]
 
 _UNEQUAL: Final = 0.05
 """A rank that takes longer by this share of a step in a range is reported without any waiting."""
@@ -87,32 +91,127 @@ def interrupted(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Fi
 def late_to_kernels(
     facts: Facts, actions: Actions, steps: StepFacts, waiting: Waiting
 ) -> Iterator[Finding]:
-    """The rank for which the others wait in NCCL's kernels."""
+    """The rank for which the others wait in NCCL's kernels, with the work that makes it late.
+
+    Not of a rank that only launches as much more slowly as two processes differ anyway.
+    """
     late = steps.last_rank()
     if late is None or max(late.late_s, steps.straggler_saving_s) < _LATE * steps.step_s:
         return
-    more = f"; what it does more of than the others: {late.doing}" if late.doing else ""
-    if steps.straggler_saving_s < _LATE * steps.step_s:
-        more += "; it lags by a constant amount, so that removing the lag saves little"
+    more = late.excess
+    if more is not None and more.by_chance:
+        return
+    lags = (
+        "; it lags by a constant amount, so that removing the lag saves little"
+        if steps.straggler_saving_s < _LATE * steps.step_s
+        else ""
+    )
     waits = max(waiting.waiting_s or (0.0,))
     yield Finding(
         "straggler",
-        f"the other ranks wait for rank {late.rank}",
+        f"rank {late.rank} is late{_late_by(late, steps)}",
         steps.straggler_saving_s,
-        f"up to {si(waits, 's')} per step inside NCCL's kernels; rank {late.rank} comes last to "
-        f"{percent(late.share_last)} of the collectives, "
-        f"together {si(late.late_s, 's')} after the rank before it{_too_few(late)}{more}",
-        actions.advise("help_stage" if only_messages(steps) else "help_rank", rank=late.rank),
-        range=late.doing.partition(" in ")[2] or None,
+        f"NCCL's kernels of the other ranks wait up to {si(waits, 's')} per step for rank "
+        f"{late.rank}; it comes last to {percent(late.share_last)} of the collectives, "
+        f"{si(late.late_s, 's')} per step after the rank before it, by more than chance with a "
+        f"probability of {percent(late.probability, 0)}{_too_few(late)}"
+        f"{_excess_said(late, steps)}{lags}",
+        _help_late(late, steps, actions),
+        line=more.line if more else None,
+        range=(more.range or None) if more else None,
         rank=late.rank,
     )
+
+
+_LONGER: Final = {
+    "launch_bound": "it takes {} longer to launch kernels",
+    "blocking_sync": "it waits {} longer for its GPU",
+    "allocation": "it takes {} longer to allocate GPU memory",
+    HOST_WORK: "its host works {} longer",
+    "pageable_copy": "it copies {} longer from pageable memory",
+    COMPUTING: "it computes {} longer",
+}
+"""What a late rank does longer than the median of the others."""
+_COUNTED: Final = {COMPUTING: "kernels", "launch_bound": "launches"}
+
+
+def _late_by(late: LateRank, steps: StepFacts) -> str:
+    """What the rank does longer than the others; '' where that is not known."""
+    more = late.excess
+    if more is None:
+        return ""
+    if more.kind == COMPUTING and more.only_slower:
+        return f": about as many kernels take {more.slower:.2g} times as long"
+    said = _LONGER.get(more.kind, "its GPU idles {} longer")
+    if more.kind == HOST_WORK and sleeps(steps.most_idle(HOST_WORK, late.rank)):
+        said = "its host sleeps {} longer"
+    return f": {said.format(si(more.seconds, 's'))}{f' in {more.range!r}' if more.range else ''}"
+
+
+def _excess_said(late: LateRank, steps: StepFacts) -> str:
+    """How many events the rank has more of, where its longest gap begins, what the thread does."""
+    more = late.excess
+    if more is None:
+        return "; nothing that was recorded takes it longer than the others"
+    said = ""
+    if more.count and more.usual:
+        said = (
+            f"; it has {more.count:.0f} {_COUNTED[more.kind]} per step, which take "
+            f"{si(more.seconds, 's')} longer than {more.usual:.0f} of the median of the others"
+        )
+    gap = more.gap
+    if gap is None:
+        return said
+    where = f" in {gap.range!r}" if gap.range else ""
+    thread = in_gaps(steps.most_idle(more.kind, late.rank))
+    return (
+        f"{said}; its longest gap, {si(gap.seconds, 's')}{where}, begins "
+        f"{si(gap.in_step_s, 's')} into step {gap.step}{thread}"
+    )
+
+
+def _help_late(late: LateRank, steps: StepFacts, actions: Actions) -> str:
+    """What to do about a late rank: by the work that makes it late, or what to measure."""
+    more = late.excess
+    if more is None:
+        return actions.advise("record_late", rank=late.rank)
+    where = f" on rank {late.rank}{f' in {more.range!r}' if more.range else ''}"
+    if more.kind == HOST_WORK:
+        recorder = steps.recorder.name if steps.recorder else ""
+        idle = steps.most_idle(HOST_WORK, late.rank)
+        return against_host_work(idle, where, recorder, actions)
+    if more.kind == "pageable_copy":
+        return actions.pin("Host-to-Device")
+    if more.kind == COMPUTING and not more.only_slower and only_messages(steps):
+        return actions.advise("help_stage", rank=late.rank)
+    what = {
+        COMPUTING: "compare_clocks" if more.only_slower else "help_rank",
+        "launch_bound": "bind_rank" if more.as_many else "help_rank",
+        "blocking_sync": "wait_less",
+        "allocation": "allocate_less",
+    }.get(more.kind, "help_rank")
+    call = more.gap.call if more.gap and more.gap.call else "a blocking call"
+    return actions.advise(what, where=where, call=call, rank=late.rank)
 
 
 def straggler(steps: StepFacts) -> LateRank | None:
     """Return the rank that the others wait for, if a step would be shorter without."""
     if steps.straggler_saving_s < _LATE * steps.step_s:
         return None
-    return steps.last_rank()
+    late = steps.last_rank()
+    return None if late is None or (late.excess and late.excess.by_chance) else late
+
+
+def slow_launches(steps: StepFacts) -> str:
+    """Name the rank whose launches the others wait for, where only they make it late."""
+    late = steps.last_rank()
+    more = late.excess if late else None
+    if late is None or more is None or not more.by_chance:
+        return ""
+    return (
+        f"; the others wait up to {si(late.most_s, 's')} for rank {late.rank}, which takes "
+        f"{si(more.seconds, 's')} longer for its launches"
+    )
 
 
 @finding("waiting_mpi", needs=("waiting",))
@@ -134,7 +233,9 @@ def waiting_in_mpi(facts: Facts, actions: Actions, waiting: Waiting) -> Iterator
         return
     yield Finding(
         "waiting_mpi",
-        "ranks wait for each other",
+        "ranks wait for each other"
+        if last is None
+        else f"ranks wait for rank {last}{_which(more)}",
         saved,
         f"rank {rank} waits longest in collectives: {share_of_step(facts, seconds)}"
         f"{_trend(facts, waiting, worst)}{who}",
@@ -184,7 +285,9 @@ def _waiting_in_some_steps(facts: Facts, waiting: Waiting, actions: Actions) -> 
     who, _, last = _who_is_last(facts)
     return Finding(
         "waiting_mpi",
-        "ranks wait for each other in some steps",
+        "ranks wait for each other in some steps"
+        if last is None
+        else f"ranks wait for rank {last} in some steps",
         float(mean[worst]),
         f"rank {_number(facts, worst)} waits {si(float(mean[worst]), 's')} per step on average in "
         f"collectives: {si(float(np.median(by_batch[worst][long])), 's')} in {int(long.sum())} of "
@@ -219,6 +322,14 @@ class _Longer:
     alone: str
     more_s: float
     range: str | None = None
+
+
+def _which(more: _Longer | None) -> str:
+    """What the late rank does longer, behind its number."""
+    if more is None:
+        return ""
+    where = f" in {more.range!r}" if more.range else " outside MPI"
+    return f", which is {si(more.more_s, 's')} longer{where}"
 
 
 def _who_is_last(facts: Facts) -> tuple[str, _Longer | None, int | None]:
@@ -331,11 +442,15 @@ def late_messages(facts: Facts, actions: Actions, messages: PointToPoint) -> Ite
     )
     yield Finding(
         "waiting_mpi",
-        f"ranks wait for messages of rank {late.rank}",
+        f"ranks wait for messages of rank {late.rank}{_which(most)}",
         min(late.most_s, most.more_s) if most else late.most_s,
         f"{said}{si(late.caused_s, 's')} of all ranks' waiting per step leads back to rank "
         f"{late.rank}, up to {si(late.most_s, 's')} of one rank{passed}{_too_few(late)}",
-        actions.advise("help_rank", rank=late.rank),
+        actions.advise(
+            "help_rank" if most else "record_late",
+            rank=late.rank,
+            where=f" in {most.range!r}" if most and most.range else "",
+        ),
         range=most.range if most else None,
         rank=late.rank,
     )
@@ -380,7 +495,7 @@ def _unseen_waiting(facts: Facts, actions: Actions) -> Iterator[Finding]:
         f"it is {si(slow.seconds, 's')} in '{slow.range}', {si(slow.more_s, 's')} more than the "
         f"median rank, and the steps of all ranks are as long: the others pass the time "
         f"elsewhere, such as between calls of MPI_Test, which does not wait",
-        actions.advise("help_rank", rank=slow.rank),
+        actions.advise("help_rank", rank=slow.rank, where=f" in {slow.range!r}"),
         range=slow.range,
         rank=slow.rank,
     )

@@ -33,11 +33,9 @@ ACTIONS: Final = Actions(texts={
     "allocate_less":
         "drop torch.cuda.empty_cache() from the step; where memory is short or fragmented, set "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-    "compute_less":
-        "if the host's work{where} is data loading: DataLoader(num_workers=8, "
-        "pin_memory=True, persistent_workers=True, prefetch_factor=4); if it is Python: "
-        "torch.compile, fused=True of an optimizer; if it is logging, validation or a "
-        "checkpoint: do it every n steps, or write it from a copy in another thread",
+    "wait_for_others":
+        "find out which thread or process the host waits for{where}: it is in {call}; for workers "
+        "of a DataLoader, with more of them (num_workers) or a larger prefetch_factor",
     "step_less":
         "fused=True (or foreach=True) in torch.optim, in place of Python's work per parameter"
         "{where}; torch.compile of the optimizer's step",
@@ -71,12 +69,11 @@ ACTIONS: Final = Actions(texts={
         "SequenceParallel; torch._inductor.config._micro_pipeline_tp with torch.compile, which "
         "sums parts of a product while others compute",
     "help_rank":
-        "look at what rank {rank} does beyond the others (data loading, logging, checkpoints, "
-        "another GPU clock), and give every rank the same work, such as by DistributedSampler",
+        "give rank {rank} as much work as the others: equal batches of equal lengths, such as by "
+        "DistributedSampler, and as many layers or experts",
     "help_stage":
-        "look at what rank {rank} does beyond the others (its share of the layers of a pipeline, "
-        "or of the tokens of its experts; data loading, another GPU clock, another process on its "
-        "GPU), and give all ranks as long to compute between their messages",
+        "move layers of the pipeline, or experts, from rank {rank} to other ranks, so that all "
+        "compute as long between their messages",
     "fill_stages":
         "of a pipeline: more micro-batches per step, and a schedule with a smaller bubble "
         "(torch.distributed.pipelining: n_microbatches, Schedule1F1B, ScheduleInterleaved1F1B); "

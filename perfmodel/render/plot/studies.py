@@ -212,6 +212,7 @@ def memory(
     *,
     total_bytes: int | None = None,
     title: str | None = None,
+    label: str = "By the formulas: device memory by what it is for",
 ) -> Figure:
     """Draw the formulas' parts as a bar, and measured memory as steps beside the formulas' total.
 
@@ -222,6 +223,9 @@ def memory(
     curves : sequence of LiveBytes
     total_bytes : int, optional
         What the formulas expect of a process: a dashed line.
+    title : str, optional
+    label : str
+        Of the bar.
 
     Raises
     ------
@@ -237,8 +241,7 @@ def memory(
     axes = [figure.add_subplot(grid[i, 0]) for i in range(len(heights))]
     if shown:
         named = {f"{name} {si_tick(size, 'B')}": float(size) for name, size in shown}
-        stacks({"": named}, unit="B", label="By the formulas: device memory by what it is for",
-               ax=axes[0], title=title)  # fmt: skip
+        stacks({"": named}, unit="B", label=label, ax=axes[0], title=title)
         axes[0].spines["left"].set_visible(False)
     if curves:
         series = {

@@ -15,6 +15,10 @@ CREATE TABLE PROCESSES (globalPid INTEGER, pid INTEGER, name TEXT);
 CREATE TABLE ThreadNames (nameId INTEGER NOT NULL, priority INTEGER, globalTid INTEGER);
 
 -- NVTX.
+CREATE TABLE SCHED_EVENTS (
+    start INTEGER NOT NULL, cpu INTEGER NOT NULL, isSchedIn INTEGER NOT NULL, globalTid INTEGER,
+    threadState INTEGER, threadBlock INTEGER
+);
 CREATE TABLE NVTX_EVENTS (
     start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL, rangeId INTEGER,
     category INTEGER, color INTEGER, text TEXT, globalTid INTEGER, endGlobalTid INTEGER,
