@@ -284,6 +284,11 @@ def _gate(gate: Gate) -> Iterator[str]:
         yield (
             f"    at one speed of the host: ratio {gate.host[0]:.3f} to {gate.host[1]:.3f}; "
             f"after, the host took {100 * (gate.host_ratio - 1):+.1f} % in all ranges alike"
+            + (
+                ""
+                if gate.launch_ratio is None
+                else f", and {100 * (gate.launch_ratio - 1):+.1f} % in kernel launches"
+            )
         )
     if gate.slower is None:
         return
@@ -402,7 +407,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
             ],
         },
         "gate": c.gate and {
-            **pick(c.gate, "limit low high slower gpu host host_ratio per less"),
+            **pick(c.gate, "limit low high slower gpu host host_ratio launch_ratio per less"),
             **pick(c.gate, "without_recorder_s"),
             "rows": [_row(r) for r in c.gate.rows],
         },
