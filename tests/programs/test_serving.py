@@ -394,6 +394,13 @@ def test_a_quantized_model_has_the_peaks_of_its_types() -> None:
     assert work.exchange_bytes == 4096 * 7168 * 2 * 2 * 61
 
 
+def test_operators_say_the_model_whatever_is_given() -> None:
+    shapes = PUBLIC / f"{SGLANG[1]}.json.xz"
+    options = Options(shapes=shapes, decoder=published()["llama-3.1-8b"])
+    (row,) = analyze([read(PUBLIC / f"{SGLANG[0]}.json.xz")], options).fitted.serving
+    assert row.model == "qwen3-8b"
+
+
 def test_a_replayed_step_is_not_advised_to_be_replayed() -> None:
     (found,) = [f for f in analyzed(SGLANG[0]).findings if f.kind == "launch_bound"]
     assert "graph replays" in found.title
