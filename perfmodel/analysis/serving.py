@@ -30,6 +30,7 @@ class ServingRow:
     shards : int
         GPUs that share each layer.
     steps : int
+        Of the run, that any rank computes so.
     sequences, generations : float
         All, and those that get an output token after the prompt's.
     context_tokens, generation_tokens, cached_tokens : float
@@ -238,7 +239,7 @@ def _row(group: Sequence[_Step], machine: Machine | None) -> ServingRow:
         phase=first.stage,
         model=next((w.model for w in works if w.model), ""),
         shards=works[0].shards,
-        steps=len(group),
+        steps=len({one.number for one in group}),
         sequences=sequences,
         generations=median(w.step.generations for w in works),
         context_tokens=median(w.step.context_tokens for w in works),

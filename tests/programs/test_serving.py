@@ -67,6 +67,10 @@ def analyzed(report: str, capture: str | None = None) -> RunAnalysis:
          (2, 10, 3, 3, 13, 33, False)),
         ("[Executor] _forward_step 7: 0 ctx reqs, 32 gen reqs", "decode",
          (0, 0, 32, 32, 32, 32, False)),
+        # impossible sums: as if there were none
+        ("step[DECODE bs=32 g_sqsq=0 g_sqsk=0 g_sk=0]", "decode", (0, 0, 32, 32, 32, 32, False)),
+        ("execute_context_1(888_7844)_generation_0(0)", "prefill",
+         (1, 888, 0, 0, 888, 888 * 889 // 2, False)),
         # 3 guessed tokens a sequence: sum of sq sk - (sq^2 - sq) / 2
         ("execute_128_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq128sk65536sqsq512sqsk262144)",
          "decode", (0, 0, 32, 128, 65536, 262144 - (512 - 128) // 2, True)),
@@ -110,6 +114,7 @@ def test_names_of_ranges_say_sequences_and_tokens(
         "execute_0_context_0(sq0sk0sqsq0sqsk0)_generation_0(sq0sk0sqsq0sqsk0)",
         "step[MIXED bs=2]", "step[EXTEND bs=2]", "step[EXTEND bs=3 toks=2]",
         "[Executor] _forward_step 7: 2 ctx reqs, 3 gen reqs", "execute_new_2_cached_32",
+        "decode[bs=1 tok=384 p=2]", f"step[DECODE bs={10**26}]",
     ],
 )  # fmt: skip
 def test_other_ranges_are_no_engine_steps(name: str) -> None:
@@ -303,6 +308,7 @@ def test_ranks_with_unequal_experts(tmp_path: Path) -> None:
         files.append(file)
     run = analyze([*map(read, files)], Options(shapes=capture)).fitted
     (row,) = run.serving
+    assert row.steps == 1
     assert len(row.experts_s) == 2
     assert row.experts_s[1] == pytest.approx(spent)
     assert row.experts_s[0] < row.experts_s[1]
