@@ -30,7 +30,7 @@ from perfmodel.analysis.compare.series import Launch, Series, launch_of
 from perfmodel.analysis.runs import measure_report, runs_of
 from perfmodel.base.arrays import Floats
 from perfmodel.base.table import Column, Table, render
-from perfmodel.models.launches import host_speeds
+from perfmodel.models.launches import HOST_LIMITED, host_speeds
 from perfmodel.programs.program import Options
 
 LIMIT: Final = 0.05
@@ -74,13 +74,30 @@ def hosts() -> tuple[tuple[tuple[str, ...], Floats, Floats], ...]:
     return tuple((names, np.array(usual[names]), np.array(off[names])) for names in usual)
 
 
-def drawn(made: np.random.Generator, runs: int, slower: float, where: str) -> Floats:
+@cache
+def of_launches() -> Floats:
+    """Return what launches are longer or shorter than the speed of their run's host says.
+
+    Logarithms, made unbiased, of the runs of the ladder whose host limits the steps.
+    """
+    found = []
+    for one in trios().values():
+        speeds = host_speeds([x.pieces for x in one])
+        if speeds is not None and np.mean([x.idle_share for x in one]) >= HOST_LIMITED:
+            off = np.log([x.launch_s for x in one]) - speeds
+            found.append((off - off.mean()) * np.sqrt(len(one) / (len(one) - 1)))
+    return np.concatenate(found)
+
+
+def drawn(made: np.random.Generator, runs: int, slower: float, where: str) -> tuple[Floats, Floats]:
     """Draw the pieces of `runs` equal runs and of as many that are slower by a share of the batch.
 
     Returns
     -------
     array, shape (2, runs, pieces and the rest)
         Seconds.
+    array, shape (2, runs)
+        Seconds of a launch on the same hosts, which no slowdown changes.
     """
     kinds = hosts()
     weight = np.array([len(off) for *_, off in kinds], float)
@@ -92,14 +109,19 @@ def drawn(made: np.random.Generator, runs: int, slower: float, where: str) -> Fl
         seconds[1, :, made.choice(len(share), p=share)] += slower * base.sum()
     else:
         seconds[1, :, :-1] += slower * base.sum() * share
-    seconds[:, :, :-1] *= np.exp(off[made.integers(len(off), size=(2, runs))])
-    return seconds
+    hosts_of = np.exp(off[made.integers(len(off), size=(2, runs))])
+    seconds[:, :, :-1] *= hosts_of
+    plain = (base[:-1] * hosts_of).reshape(2 * runs, -1)
+    speeds = host_speeds([{str(k): float(s) for k, s in enumerate(run)} for run in plain])
+    assert speeds is not None  # of `FEWEST_PIECES` or more
+    noise = made.choice(of_launches(), (2, runs))
+    return seconds, 4e-6 * np.exp(speeds.reshape(2, runs) + noise)
 
 
-def gate(seconds: Floats) -> Gate:
-    """Judge two sides that have these pieces."""
+def gate(seconds: Floats, launch_s: Floats) -> Gate:
+    """Judge two sides that have these pieces and launches."""
     sides = []
-    for side in seconds:
+    for side, calls in zip(seconds, launch_s.tolist(), strict=True):
         launches = []
         for i, run in enumerate(side):
             batch = np.full(BATCHES, run.sum())  # what medians are off is in the recorded runs
@@ -109,6 +131,7 @@ def gate(seconds: Floats) -> Gate:
                     str(i), 0, 2, frozenset(), frozenset({"gpu"}),
                     {("range", ("step",)): Series(batch)},
                     pieces=pieces, idle_share=float(run[:-1].sum() / run.sum()),
+                    launch_s=calls[i],
                 )
             )  # fmt: skip
         sides.append(Side(tuple(launches), ({},) * len(launches)))
@@ -120,7 +143,7 @@ def gate(seconds: Floats) -> Gate:
 def answers(runs: int, slower: float, where: str = "one piece", trials: int = TRIALS) -> Floats:
     """Return the shares of slower, not slower and undecided."""
     made = np.random.default_rng(SEED)
-    said = Counter(gate(drawn(made, runs, slower, where)).slower for _ in range(trials))
+    said = Counter(gate(*drawn(made, runs, slower, where)).slower for _ in range(trials))
     return np.array([said[True], said[False], said[None]]) / trials
 
 
@@ -139,26 +162,38 @@ def recorded() -> Table:
     return Table(f"The host waits in every step: {TRIALS} comparisons each", columns, rows)
 
 
-def ladder() -> Table:
-    """Say how much the three launches of each step of the ladder differ."""
-    rows = []
+@cache
+def trios() -> dict[str, list[Launch]]:
+    """Return the launches of each step of the ladder."""
+    found = {}
     for first in sorted((PROFILES / "ladder").glob("*_1.sqlite.xz")):
         name = first.name.removesuffix("_1.sqlite.xz")
-        launches = [
+        found[name] = [
             launch_of(run, done=True)
             for path in sorted(first.parent.glob(f"{name}_?.sqlite.xz"))
             for run in runs_of([measure_report(path, path, Options())], lambda _: None)
         ]
-        logs = [float(np.log(np.nanmedian(next(iter(x.series.values())).seconds)))
-                for x in launches]  # fmt: skip
+    return found
+
+
+def ladder() -> Table:
+    """Say how much the three launches of each step of the ladder differ."""
+    rows = []
+    for name, launches in trios().items():
+        logs = np.log([
+            float(np.nanmedian(next(iter(x.series.values())).seconds)) for x in launches
+        ])  # fmt: skip
         share = float(np.mean([x.idle_share for x in launches]))
         speeds = host_speeds([x.pieces for x in launches])
         even = None if speeds is None else float(np.std(logs - share * speeds, ddof=1))
-        rows.append((name, share, float(np.std(logs, ddof=1)), even))
+        calls = np.log([x.launch_s for x in launches])
+        besides = None if speeds is None else float(np.std(logs - share * calls, ddof=1))
+        rows.append((name, share, float(np.std(logs, ddof=1)), even, besides))
     columns = (
         Column("step", "Step"), Column("idle", "GPU idle", "percent", digits=0),
         Column("raw", "Launches differ by", "percent", digits=1),
         Column("even", "At one speed of the host", "percent", digits=1),
+        Column("besides", "By its kernel launches", "percent", digits=1),
     )  # fmt: skip
     return Table("Launches of the ladder: standard deviations", columns, rows)
 

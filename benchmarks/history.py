@@ -138,7 +138,7 @@ def score(draw: Draw, runs: int, count: int) -> tuple[float, float, float, float
 
 def of_hosts(made: np.random.Generator, runs: int, at: int = COMMITS) -> list[Recorded]:
     """Draw runs whose host limits the steps, and is slower in one piece from a commit on."""
-    before, after = drawn(made, COMMITS * runs, SLOWER - 1, "one piece")
+    (before, after), _ = drawn(made, COMMITS * runs, SLOWER - 1, "one piece")
     found = []
     for i in range(COMMITS * runs):
         pieces = (before if i // runs < at else after)[i]

@@ -362,6 +362,11 @@ class Compared:
         return to_frame(comparisons.rows(self.comparison, "idle"))
 
     @property
+    def work(self) -> pd.DataFrame:
+        """What a step does more or less of: FLOPs, bytes, GPU operations, tokens."""
+        return to_frame(comparisons.work(self.comparison))
+
+    @property
     def differences(self) -> Sequence[str]:
         """Return the differences between the sides' configurations."""
         return tuple(map(str, self.comparison.differences))

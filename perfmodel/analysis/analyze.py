@@ -760,7 +760,8 @@ def _serving_facts(rows: Sequence[ServingRow]) -> Iterator[ServingFact]:
 def _names_sizes(analysis: RunAnalysis, options: Options) -> bool:
     """Whether the recording itself names sizes, not another one of the same program."""
     work = analysis.work
-    return work is not None and work.source == "shapes" and options.shapes is None
+    named = work is not None and work.source == "shapes" and work.modelled > 0
+    return named and options.shapes is None
 
 
 def _host_ranks(analysis: RunAnalysis) -> dict[int, tuple[float, float]]:

@@ -30,6 +30,7 @@ class ServingRow:
     shards : int
         GPUs that share each layer.
     steps : int
+        Of the run, that any rank computes so.
     sequences, generations : float
         All, and those that get an output token after the prompt's.
     context_tokens, generation_tokens, cached_tokens : float
@@ -47,7 +48,8 @@ class ServingRow:
     floor_by : str or None
     compute_bound_sequences : float or None
         Sequences from which decoding is bound by computing, with as many tokens each; None where
-        it is not a decode, or where the KV cache of each takes longer than its computing.
+        it is not a decode, where its cached tokens are not known, or where the KV cache of each
+        takes longer than its computing.
     gap_s : float or None
         From the last operation of a step to the first of the next; None without a next one.
     exchanges, exchange_kernels_s : float
@@ -237,7 +239,7 @@ def _row(group: Sequence[_Step], machine: Machine | None) -> ServingRow:
         phase=first.stage,
         model=next((w.model for w in works if w.model), ""),
         shards=works[0].shards,
-        steps=len(group),
+        steps=len({one.number for one in group}),
         sequences=sequences,
         generations=median(w.step.generations for w in works),
         context_tokens=median(w.step.context_tokens for w in works),
@@ -253,7 +255,9 @@ def _row(group: Sequence[_Step], machine: Machine | None) -> ServingRow:
         exchange_s=exchange_s,
         floor_s=floors[by] if by else None,
         floor_by=by,
-        compute_bound_sequences=_ridge(sequences, weights, memory_s, compute_s, cache, first.stage),
+        compute_bound_sequences=_ridge(sequences, weights, memory_s, compute_s, cache, first.stage)
+        if all(w.step.exact for w in works)
+        else None,
         gap_s=_median([one.gap_s for one in group]),
         exchanges=median(w.times.exchanges for w in works),
         exchange_kernels_s=median(w.times.exchange_ns for w in works) * 1e-9,

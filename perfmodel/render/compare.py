@@ -60,6 +60,11 @@ ROWS_TEXT: Final = (
 )
 
 
+WORK: Final = (
+    Column("name", "Work", of=lambda w: w[0]),
+    Column("before", "Before", "float", of=lambda w: w[1]),
+    Column("after", "After", "float", of=lambda w: w[2]),
+)
 _MOST_PAIRS: Final = 16
 _MOST_IDLE: Final = 12
 """Causes of idle time that the terminal lists, those that changed most."""
@@ -119,6 +124,11 @@ def rows(comparison: Comparison, group: Group | None = None) -> Table:
     chosen = [r for g in groups for r in comparison.group(g)]
     levels = [r.depth for r in chosen]
     return Table.of("Before and after", chosen, ROWS, notes(comparison), levels)
+
+
+def work(comparison: Comparison) -> Table:
+    """Return what a step does more or less of, a row each."""
+    return Table.of("Work", work_changed(comparison.before, comparison.after), WORK)
 
 
 def group_table(comparison: Comparison, group: Group, *, every: bool = False) -> Table | None:
@@ -274,6 +284,11 @@ def _gate(gate: Gate) -> Iterator[str]:
         yield (
             f"    at one speed of the host: ratio {gate.host[0]:.3f} to {gate.host[1]:.3f}; "
             f"after, the host took {100 * (gate.host_ratio - 1):+.1f} % in all ranges alike"
+            + (
+                ""
+                if gate.launch_ratio is None
+                else f", and {100 * (gate.launch_ratio - 1):+.1f} % in kernel launches"
+            )
         )
     if gate.slower is None:
         return
@@ -392,7 +407,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
             ],
         },
         "gate": c.gate and {
-            **pick(c.gate, "limit low high slower gpu host host_ratio per less"),
+            **pick(c.gate, "limit low high slower gpu host host_ratio launch_ratio per less"),
             **pick(c.gate, "without_recorder_s"),
             "rows": [_row(r) for r in c.gate.rows],
         },

@@ -136,6 +136,8 @@ class StepReport:
         Of unified memory.
     captured : mapping of str to (str or None, str or None)
         Line and module by kernel, of kernels that another recording shows in a graph's capture.
+    launch_ns : tuple of float
+        Median time of the calls that launch kernels in steps, of every process that has any.
     """
 
     steps: Steps
@@ -160,6 +162,7 @@ class StepReport:
     stacks: StackTimes
     migrations: Migrations
     captured: Mapping[str, tuple[str | None, str | None]]
+    launch_ns: tuple[float, ...]
 
 
 def report_steps(trace: Trace, steps: Steps, pushes: Pushes | None = None) -> StepReport:
@@ -316,7 +319,18 @@ def _measured(
         stacks=stack_times(trace, steps, found, times),
         migrations=migrations(trace, steps, times),
         captured={},
+        launch_ns=tuple(_launch_times(trace, found, step)),
     )
+
+
+def _launch_times(trace: Trace, found: Launched, step: Int64) -> Iterator[float]:
+    """Median time of the calls that launch kernels in steps, process by process."""
+    inside = (step >= 0) & (trace.ops.kind[found.op] == KERNEL)
+    call = distinct_positions(found.call[inside], len(trace.api))
+    process = trace.thread_process[trace.api.thread[call]]
+    length = (trace.api.end_ns - trace.api.start_ns)[call]
+    for one in np.unique(process).tolist():
+        yield float(np.median(length[process == one]))
 
 
 def _pauses(trace: Trace, steps: Steps, found: Launched, times: StepTimes) -> Iterator[Pause]:
@@ -434,6 +448,7 @@ def _joined(
         stacks=join_stack_times(column["stacks"]),
         migrations=Migrations.join(column["migrations"]),
         captured={},
+        launch_ns=tuple(ns for times in column["launch_ns"] for ns in times),
     )
 
 

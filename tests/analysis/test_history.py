@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.common.folders import PROFILES
 from perfmodel.analysis.history import STEADY, histories
+from perfmodel.models.launches import beside_host
 from perfmodel.readers.results import Recorded, read_results
 from support.build_training import Training, training_report
 from support.cli import fails, perfmodel, succeeds
@@ -218,3 +219,21 @@ def test_analyze_keeps_commits(tmp_path: Path) -> None:
     assert "runs that name their commits" in fails(
         4, "compare", "--history", tmp_path / "without.db"
     )
+
+
+def test_a_piece_beside_its_host_by_hand() -> None:
+    """Copies of pinned memory do not follow the host; a piece that doubles is seen as doubled."""
+    rng = np.random.default_rng(12)
+    factors = np.exp(0.13 * rng.standard_normal(60))
+    usual = {"load": 1.0, "forward": 1.2, "backward": 1.5, "log": 0.4, "step": 0.6}
+    runs = [
+        {n: f * s * (2 if n == "log" and i >= 30 else 1) for n, s in usual.items()} | {"copy": 0.5}
+        for i, f in enumerate(factors.tolist())
+    ]
+    found = beside_host(runs)
+    assert set(found) == {*usual, "copy"}
+    for name, seconds in found.items():
+        before, after = np.median(seconds[:30]), np.median(seconds[30:])
+        assert after / before == pytest.approx(2 if name == "log" else 1, rel=0.1)
+        assert np.std(np.log(seconds[:30])) < 0.02  # 0.13 as recorded
+    assert beside_host([{"load": 1.0, "forward": 1.0}] * 9) == {}

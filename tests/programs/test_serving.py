@@ -18,6 +18,7 @@ from perfmodel.analysis.result import RunAnalysis
 from perfmodel.analysis.serving import usual_rows
 from perfmodel.base.files import opened_unpacked
 from perfmodel.base.kernels import kernel, kernel_types
+from perfmodel.machines.devices import named
 from perfmodel.programs.facts import Facts, ServingFact
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.operators import Call, Inference, formula_of, work_of
@@ -29,6 +30,7 @@ from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.first_screen import screen
 from perfmodel.timing.engine_steps import EngineStep
 from perfmodel.workloads.decoder import Batch, published
+from support.build_report import ReportBuilder
 
 PUBLIC = Path(__file__).parents[1] / "reports" / "public"
 VLLM = "vllm_decode_rocm", "vllm_capture_rocm"
@@ -65,6 +67,10 @@ def analyzed(report: str, capture: str | None = None) -> RunAnalysis:
          (2, 10, 3, 3, 13, 33, False)),
         ("[Executor] _forward_step 7: 0 ctx reqs, 32 gen reqs", "decode",
          (0, 0, 32, 32, 32, 32, False)),
+        # impossible sums: as if there were none
+        ("step[DECODE bs=32 g_sqsq=0 g_sqsk=0 g_sk=0]", "decode", (0, 0, 32, 32, 32, 32, False)),
+        ("execute_context_1(888_7844)_generation_0(0)", "prefill",
+         (1, 888, 0, 0, 888, 888 * 889 // 2, False)),
         # 3 guessed tokens a sequence: sum of sq sk - (sq^2 - sq) / 2
         ("execute_128_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq128sk65536sqsq512sqsk262144)",
          "decode", (0, 0, 32, 128, 65536, 262144 - (512 - 128) // 2, True)),
@@ -108,6 +114,7 @@ def test_names_of_ranges_say_sequences_and_tokens(
         "execute_0_context_0(sq0sk0sqsq0sqsk0)_generation_0(sq0sk0sqsq0sqsk0)",
         "step[MIXED bs=2]", "step[EXTEND bs=2]", "step[EXTEND bs=3 toks=2]",
         "[Executor] _forward_step 7: 2 ctx reqs, 3 gen reqs", "execute_new_2_cached_32",
+        "decode[bs=1 tok=384 p=2]", f"step[DECODE bs={10**26}]",
     ],
 )  # fmt: skip
 def test_other_ranges_are_no_engine_steps(name: str) -> None:
@@ -301,6 +308,7 @@ def test_ranks_with_unequal_experts(tmp_path: Path) -> None:
         files.append(file)
     run = analyze([*map(read, files)], Options(shapes=capture)).fitted
     (row,) = run.serving
+    assert row.steps == 1
     assert len(row.experts_s) == 2
     assert row.experts_s[1] == pytest.approx(spent)
     assert row.experts_s[0] < row.experts_s[1]
@@ -390,6 +398,13 @@ def test_a_quantized_model_has_the_peaks_of_its_types() -> None:
     assert sum(units.values()) == pytest.approx(whole)
     assert units["float8_tensor"] > 0.8 * whole  # the rest attends, routes and is the head
     assert work.exchange_bytes == 4096 * 7168 * 2 * 2 * 61
+
+
+def test_operators_say_the_model_whatever_is_given() -> None:
+    shapes = PUBLIC / f"{SGLANG[1]}.json.xz"
+    options = Options(shapes=shapes, decoder=published()["llama-3.1-8b"])
+    (row,) = analyze([read(PUBLIC / f"{SGLANG[0]}.json.xz")], options).fitted.serving
+    assert row.model == "qwen3-8b"
 
 
 def test_a_replayed_step_is_not_advised_to_be_replayed() -> None:
@@ -551,6 +566,54 @@ def test_steps_without_requests_and_damaged_names_serve_nothing(label: str, tmp_
     assert run.program.name == "serving"
     assert run.serving == ()
     assert "sequences" not in run.summary.verdict.text
+
+
+@pytest.mark.parametrize("decoder", [None, "llama-3.1-8b"])
+def test_graphs_of_an_engine_in_a_report_of_nsight_systems(
+    decoder: str | None, tmp_path: Path
+) -> None:
+    """As TensorRT-LLM names its steps: 10 ms of replayed kernels, a step every 20 ms."""
+    report, ms = ReportBuilder("2025.3.2"), 1_000_000
+    report.gpu(0)
+    thread = report.thread()
+    for i in range(8):
+        at = 20 * ms * (i + 1)
+        name = f"[Executor] _forward_step {i}: 0 ctx reqs, 0 ctx tokens, 32 gen reqs"
+        thread.range(name, at, at + 2 * ms)
+        launch = thread.api("cudaGraphLaunch_v10000", at + 100, at + 1_000)
+        for k in range(10):
+            begin, end = at + k * ms + 2_000, at + (k + 1) * ms
+            thread.kernel(
+                "nvjet_sm90_tst_128x192_64x5_1x4_h_bz_coopB_NTN", None, (begin, end), device=0,
+                stream=7, correlation=launch, graphNodeId=(1 << 32) + k,
+            )  # fmt: skip
+    model = published()[decoder] if decoder else None
+    options = Options(decoder=model, machine=named("h200"))
+    run = analyze([read(report.write(tmp_path / "trt.sqlite"))], options).fitted
+    (row,) = run.serving
+    assert (row.engine, row.phase, row.sequences, row.exact) == (
+        "tensorrt_llm",
+        "decode",
+        32,
+        False,
+    )
+    assert row.tpot_s == pytest.approx(20e-3)
+    assert (row.replayed, row.hidden) == (1, 1)
+    assert row.compute_bound_sequences is None  # how long the sequences are is not known
+    assert not any("recording sizes" in f.evidence for f in run.findings)
+    lower = model and (model.read_bytes(Batch(32, 32, 32, 32)) + model.cache_bytes(
+        Batch(32, 32, 32, 32))) / 4.8e12  # fmt: skip
+    assert row.floor_s == (pytest.approx(lower) if lower else None)
+
+
+def test_a_decode_without_graphs_is_launch_bound(tmp_path: Path) -> None:
+    """The step of a graph, its kernels launched one by one: the CPU is too slow for them."""
+    run = analyze([read(eager(tmp_path, 32))], Options()).fitted
+    assert run.serving[0].replayed == 0
+    (found,) = [f for f in run.findings if f.kind == "launch_bound"]
+    assert "launches" in found.title
+    assert "--enforce-eager" in found.action
+    assert (found.share or 0.0) > 0.5
 
 
 # --- formulas, by hand

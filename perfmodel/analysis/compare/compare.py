@@ -176,6 +176,8 @@ class Gate:
         unknown, see `perfmodel.models.launches.host_speeds`.
     host_ratio : float or None
         By how much the host took longer after in all its pieces alike.
+    launch_ratio : float or None
+        The same of the calls that launch kernels, which no change of the program makes longer.
     per : str or None
         'sample' or 'token' where times are per one of these, for a step has not as many on the two
         sides.
@@ -197,6 +199,7 @@ class Gate:
     gpu: tuple[float, float, bool | None] | None = None
     host: tuple[float, float, bool | None] | None = None
     host_ratio: float | None = None
+    launch_ratio: float | None = None
     per: str | None = None
     less: float | None = None
     without_recorder_s: tuple[float, float] | None = None
@@ -226,8 +229,8 @@ def gate_of(
 
     Where the unit is unknown, less `work` (after over before) does not pass. The batch at one speed
     of the host decides what the batch as recorded leaves open. It passes only if it does so without
-    the largest piece of the host's time, too, and if no more than the limit is seen as recorded: a
-    change of a large piece, or of all alike, looks like a slower host.
+    the largest piece of the host's time, too, and if no more than the limit is seen on a host whose
+    launches take as long: a change of a large piece, or of all alike, looks like a slower host.
     """
     more = math.log(unit.ratio) if unit else 0.0
     less = work if unit is None and work < 1 - limit else None
@@ -240,7 +243,7 @@ def gate_of(
     host = None
     if steady is not None:
         host = judge(steady.effect)
-        seen = batch.value - more > math.log1p(limit)
+        seen = batch.value - more - steady.by_launches > math.log1p(limit)
         if slower is None and (host[2] or (not seen and judge(steady.besides)[2] is False)):
             slower = host[2]
     slower = True if gpu is not None and gpu[2] else slower
@@ -249,6 +252,7 @@ def gate_of(
     gained.sort(key=lambda row: -row.difference_s)
     return Gate(
         limit, low, high, slower, tuple(gained), gpu, host, steady.host_ratio if steady else None,
+        steady.launch_ratio if steady else None,
         unit.name if unit and more else None, less, without_recorder_s,
     )  # fmt: skip
 
@@ -257,12 +261,16 @@ def gate_of(
 class _Steady:
     """The change of the batch at one speed of the host, and of that speed (time after / before).
 
-    `besides` is the same change by the speed of all pieces but the largest.
+    `besides` is the same change by the speed of all pieces but the largest. `launch_ratio` is by
+    how much the calls that launch kernels take longer: a slower host makes them longer, and no
+    change of the program. `by_launches` is the logarithm of what the batch takes longer for it.
     """
 
     effect: Effect
     besides: Effect
     host_ratio: float
+    launch_ratio: float | None
+    by_launches: float
 
 
 def _steady(
@@ -294,7 +302,14 @@ def _steady(
     largest = max(pieces[0], key=lambda name: sum(one.get(name, 0.0) for one in pieces))
     others = host_speeds(pieces, without=largest)
     ratio = math.exp(float(np.mean(speeds[n:]) - np.mean(speeds[:n])))
-    return _Steady(at(speeds), at(speeds if others is None else others), ratio)
+    calls = [one.launch_s for one in launches]
+    longer = None
+    if min(calls) > 0:
+        longer = float(np.mean(np.log(calls[n:])) - np.mean(np.log(calls[:n])))
+    return _Steady(
+        at(speeds), at(speeds if others is None else others), ratio,
+        None if longer is None else math.exp(longer), share * (longer or 0.0),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

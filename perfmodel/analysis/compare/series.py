@@ -182,6 +182,8 @@ class Launch:
     has those of the GPUs that idle longest by range, and `idle_share` their share of a step. `work`
     has what a median batch of a rank does, whatever time it takes: GPU operations, bytes, FLOPs of
     operators with sizes, tokens of an engine's step. `threads` has those of a kernel's launch.
+    `launch_s` is the median time of a call that launches a kernel, of the process where it is the
+    longest; 0 where nothing is launched.
     `recorder` is the step with and without its profiler, where it was asked for and is known.
     """
 
@@ -198,6 +200,7 @@ class Launch:
     work: Mapping[str, float] = field(default_factory=dict)
     threads: Mapping[str, float] = field(default_factory=dict)
     recorder: Recorder | None = None
+    launch_s: float = 0.0
 
     @property
     def batches(self) -> int:
@@ -293,7 +296,7 @@ def launch_of(
         threads |= report.kernels.launch_threads
     return Launch(
         run.label, first, len(run.ranks), gpus, recorded, kept, queues, idle, pieces, share, work,
-        threads, recorder,
+        threads, recorder, 1e-9 * max((n for r in run.steps for n in r.launch_ns), default=0.0),
     )  # fmt: skip
 
 

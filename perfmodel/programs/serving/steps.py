@@ -82,7 +82,9 @@ def _step(engine: str, mode: str | None, found: Mapping[str, int]) -> EngineStep
         return None
     prompts = prompts if contexts and prompts else 0
     generated = generated if generations else 0
-    if prompts < contexts or generated < generations or not prompts + generated:
+    if prompts < contexts or generated < generations or min(contexts, generations) < 0:
+        return None
+    if not prompts + generated:
         return None
     if "products" in found:
         parts = [_sums(found, "", contexts + generations, prompts + generated)]
@@ -102,18 +104,14 @@ def _sums(found: Mapping[str, int], of: str, count: int, tokens: int) -> tuple[i
     """Return tokens whose keys are read, pairs of queries and keys, and whether both are exact.
 
     Each of the sq computed tokens of a sequence sees the sk - sq before, itself and the computed
-    ones before it, in all sq sk - (sq^2 - sq) / 2. Where the name lacks a sum, the least is taken:
-    sequences of one length, with nothing before them.
+    ones before it, in all sq sk - (sq^2 - sq) / 2. Where the name lacks a sum, or has impossible
+    ones, the least is taken: sequences of one length, with nothing before them.
     """
     if not count:
         return 0, 0, True
     cached, products, squares = (
         found.get(f"{of}{what}") for what in ("cached", "products", "squares")
     )
-    if cached is not None and cached < tokens:  # no cache lacks what is computed
-        cached = None
-    if products is not None and products < tokens:
-        products = None
     one = count == 1
     if squares is None and (one or tokens == count):
         squares = tokens * tokens if one else tokens
@@ -121,12 +119,13 @@ def _sums(found: Mapping[str, int], of: str, count: int, tokens: int) -> tuple[i
         products = cached * tokens if one else cached
     if cached is None and products is not None and one:
         cached = products // tokens
-    if cached is None or products is None or squares is None:
-        least = (tokens * tokens // count + tokens) // 2
-        if products is not None and squares is not None:
-            least = products - (squares - tokens) // 2
-        return tokens if cached is None else cached, least, False
-    return cached, products - (squares - tokens) // 2, True
+    if cached is not None and cached < tokens:  # no cache lacks what is computed
+        cached = None
+    least = tokens * tokens / count  # squares of parts that are equal
+    if squares is None or products is None or not least <= squares <= min(tokens**2, products):
+        return tokens if cached is None else cached, (int(least) + tokens) // 2, False
+    pairs = products - (squares - tokens) // 2
+    return tokens if cached is None else cached, pairs, cached is not None
 
 
 def engine_of(name: str) -> str | None:

@@ -209,7 +209,7 @@ def recognized(calls: Sequence[Call], served: Decoder | None = None, ranks: int 
     ----------
     calls : sequence of Call
     served : Decoder, optional
-        The model that is served; else one of the published ones.
+        The model that is said to be served; another one whose GEMMs run is the one that is.
     ranks : int
         GPUs that share each layer of `served` where its GEMMs are not seen.
     """
@@ -217,7 +217,7 @@ def recognized(calls: Sequence[Call], served: Decoder | None = None, ranks: int 
         call.work.shape[1:] for call in calls
         if call.work and call.work.shape and formula_of(call.name).product == "gemm"
     )  # fmt: skip
-    for model in published().values() if served is None else (served,):
+    for model in (*(() if served is None else (served,)), *published().values()):
         for shards in _SHARDS:
             if _has(model, shards, seen):
                 return Known(model, shards)

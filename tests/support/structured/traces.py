@@ -132,6 +132,7 @@ def to_trace(program: Program) -> Trace:
         utc_start_ns=1_700_000_000_000_000_000,
         mpi_from_nvtx=False,
         single=_single(operations),
+        launch_threads=_launch_threads(operations),
     )
 
 
@@ -143,6 +144,17 @@ def _single(operations: Operations) -> dict[str, int]:
     whole = np.bincount(code, spent, len(operations.names))
     alone = np.bincount(code, spent * (operations.grid[kernel] == 1), len(operations.names))
     return {operations.names[i]: ONE_BLOCK for i in np.flatnonzero(2 * alone > whole).tolist()}
+
+
+def _launch_threads(operations: Operations) -> dict[str, float]:
+    """Threads of a launch by the kernel's name, the mean of blocks of 128 threads."""
+    kernel = operations.kind == KERNEL
+    code = operations.code[kernel]
+    count = np.bincount(code, minlength=len(operations.names))
+    threads = np.bincount(code, 128.0 * operations.grid[kernel], len(operations.names))
+    return {
+        operations.names[i]: float(threads[i] / count[i]) for i in np.flatnonzero(count).tolist()
+    }
 
 
 def _thread_of(one: Range) -> int:
