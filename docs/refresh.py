@@ -31,7 +31,7 @@ COUNTERS = [
     "--range", "forward GEMM 1", "--range", "backward GEMM 3",
     "--machine", "benchmarks/results/machine_h200x4.toml",
 ]  # fmt: skip
-SCREENS = ("README.md", "docs/quickstart.md", "docs/symptoms.md", "docs/serving.md")
+SCREENS = ("README.md", "docs/quickstart.md", "docs/mpi.md", "docs/symptoms.md", "docs/serving.md")
 """Pages that show whole first screens: of every `perfmodel analyze REPORT` above a text block."""
 SCREEN = re.compile(
     r"(^perfmodel analyze (\S+(?: --(?:shapes|decoder) \S+)*)\n```\n\n```text\n).*?(?=^```)",
