@@ -157,4 +157,4 @@ def _said(error: Exception, *, as_json: bool) -> int | None:
 )
 @click.version_option(__version__, prog_name="perfmodel")
 def main() -> None:
-    """Analyze Nsight Systems reports: time, roofline, findings, predictions."""
+    """Find what limits a program, in recordings of Nsight Systems and torch.profiler."""

@@ -28,6 +28,10 @@ _GAP: Final = 2  # blanks between two columns
 _AT_ONCE: Final = 1 << 13  # rows
 _OWN: Final = frozenset({str, int, bool, type(None)})
 _NARROWEST: Final = 16  # a text column is never shrunk below this many cells
+_MOST_KEYS: Final = 2
+"""Columns that are repeated where a table continues: a number, such as a rank, and a name."""
+_LABEL: Final = re.compile(r"\s+|[\w ]{1,10}?\s{2,}")
+"""What the further lines of a long line of text are indented by."""
 _NARROW: Final = re.compile("[ -~\xa0-\u02ff\u0370-\u0482\u2010-\u2027\u2190-\u22ff\u2500-\u25fc]*")
 """Texts of characters that take one cell of a terminal each; of others rich knows the widths."""
 
@@ -237,7 +241,12 @@ def _reach(path: str, item: object) -> Any:
 
 
 def render(
-    table: Table, fmt: str = "table", *, width: int | None = None, color: bool = False
+    table: Table,
+    fmt: str = "table",
+    *,
+    width: int | None = None,
+    color: bool = False,
+    fold: bool = False,
 ) -> str:
     """Render `table` as text that ends in a newline.
 
@@ -252,21 +261,29 @@ def render(
         shrink to 16 columns, and the rest sticks out.
     color : bool
         Whether ``table`` may use ANSI styles.
+    fold : bool
+        Whether columns beyond `width` continue below, after the column of names.
 
     Raises
     ------
     ValueError
         If there is no such format.
     """
-    return "".join(parts(table, fmt, width=width, color=color))
+    return "".join(parts(table, fmt, width=width, color=color, fold=fold))
 
 
 def parts(
-    table: Table, fmt: str, *, width: int | None = None, color: bool = False
+    table: Table,
+    fmt: str,
+    *,
+    width: int | None = None,
+    color: bool = False,
+    fold: bool = False,
 ) -> Iterator[str]:
     """Yield what `render` returns, some rows at a time: of a million all lines take gigabytes."""
     if fmt == "table":
-        yield _draw(table, width, color)
+        for one in _folded(table, width) if fold and width else [table]:
+            yield _draw(one, width, color)
     elif fmt not in FORMATS:
         raise ValueError(f"expected a format among {', '.join(FORMATS)}; got {fmt!r}")
     elif fmt == "json":
@@ -465,6 +482,50 @@ def _latex(table: Table) -> Iterator[str]:
     yield "\n".join([*foot, r"\end{table}"]) + "\n"
 
 
+def wrapped(line: str, width: int) -> list[str]:
+    """Break a line of text into lines of `width` cells, all but the first one indented.
+
+    What follows a name and two blanks, or the line's own blanks, is aligned below itself.
+    """
+    if _cells(line) <= width:
+        return [line]
+    found = _LABEL.match(line)
+    indent = min(found.end() if found else 2, width // 3)
+    first, *others = _wrapped(line, width)
+    rest = line[len(first) :].strip()
+    if not others or not rest:
+        return [first, *others]
+    return [first, *(" " * indent + part for part in _wrapped(rest, width - indent))]
+
+
+def _folded(table: Table, width: int) -> list[Table]:
+    """Return tables of as many columns as have room, each with the columns up to the names."""
+    widths = _widths(table, width)
+    names = table.tree_column if table.tree_column is not None else 0
+    head = [*range(names + 1 if names < _MOST_KEYS else 1)]
+    taken = sum(widths[i] + _GAP for i in head)
+    groups: list[list[int]] = [[]]
+    used = taken - _GAP
+    for i in range(len(widths)):
+        if i in head:
+            continue
+        if groups[-1] and used + _GAP + widths[i] > width:
+            groups.append([])
+            used = taken - _GAP
+        groups[-1].append(i)
+        used += _GAP + widths[i]
+    if len(groups) == 1:
+        return [table]
+    found = []
+    for at, group in enumerate(groups):
+        kept = [*head, *group]
+        rows = [[row[i] for i in kept] for row in table.rows]
+        notes = table.notes if at == len(groups) - 1 else ()
+        columns = tuple(table.columns[i] for i in kept)
+        found.append(Table(table.title * (at == 0), columns, rows, notes, table.levels))
+    return found
+
+
 def _draw(table: Table, width: int | None, color: bool) -> str:
     """Draw `table` `width` columns wide at most; None never wraps."""
     widths = _widths(table, width)
@@ -472,6 +533,7 @@ def _draw(table: Table, width: int | None, color: bool) -> str:
     notes = [f"note: {printable(n)}" for n in table.notes]
     outside = [printable(table.title), *notes]
     room = max(total + _GAP, width or max(map(_cells, outside)))
+    room = width if width is not None and total <= width else room
     bold, dim = ("1", "2") if color else ("", "")
     headings = [_lines(c.heading, c, w) for c, w in zip(table.columns, widths, strict=True)]
     highest = max(map(len, headings))

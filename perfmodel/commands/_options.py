@@ -393,19 +393,46 @@ class _OfTrainer(_Special):
     title = "Settings of perfmodel's trainer"
 
 
+_PURPOSES: Final = {
+    "Output": (
+        "section", "brief", "evidence", "out", "fmt", "as_json", "stacks", "no_plots",
+    ),
+    "Steps": ("batch_range", "level", "warmup", "attribute"),
+    "Program and machine": (
+        "dtype", "workload", "machine", "shapes", "attention", "counters", "decoder", "fit",
+    ),
+    "Many reports": ("jobs", "scheduler", "cache", "host_names"),
+    "Results over commits": ("db", "commit", "benchmark"),
+}  # fmt: skip
+"""Options by purpose, as help lists them where there are many."""
+_MANY: Final = 16
+"""Fewer options have no groups."""
+
+
 class Grouped(click.Command):
-    """A command whose help lists what few need last."""
+    """A command whose help lists its options by purpose, and what few need last."""
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, those with a title of their own behind the others."""
-        rows: dict[str, list[tuple[str, str]]] = {"Options": []}
+        rows: list[tuple[str, str, tuple[str, str]]] = []
         for parameter in self.get_params(context):
-            title = parameter.title if isinstance(parameter, _Special) else "Options"
-            if (row := parameter.get_help_record(context)) is not None:
-                rows.setdefault(title, []).append(row)
-        for title, records in rows.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
+            row = parameter.get_help_record(context)
+            if row is not None and isinstance(parameter, click.Option):
+                title = parameter.title if isinstance(parameter, _Special) else ""
+                rows.append((parameter.name or "", title, row))
+        usual = sum(not title for _, title, _ in rows)
+        purposes = _PURPOSES if usual >= _MANY else {}
+        order = {name: title for title, names in purposes.items() for name in names}
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in purposes}
+        sections["Options"] = []
+        place = {name: at for at, name in enumerate(order)}
+        rows.sort(key=lambda row: place.get(row[0], len(place)))
+        for name, title, row in rows:
+            sections.setdefault(title or order.get(name, "Options"), []).append(row)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 def batch_size(
@@ -442,8 +469,8 @@ def _symbols(dtypes: click.Choice[str]) -> Callable[[_Command], _Command]:
         batch_size("B, batch of all ranks together.", kind=_Special),
         ranks("p, MPI ranks.", kind=_Special),
         click.option("--dtype", type=dtypes,
-                     help="b, the data type that is copied and reduced; for PyTorch, the type of "
-                          "operators whose type the report does not show."),
+                     help="b, the data type of copies and reductions; for PyTorch, of operators "
+                          "whose type the report does not show."),
         click.option("--set", "given", multiple=True, metavar="SYMBOL=N", cls=_Special,
                      help="Value of any symbol."),
     )  # fmt: skip
@@ -469,7 +496,7 @@ BATCH_RANGE = click.option(
 )  # fmt: skip
 LEVEL = click.option(
     "--level", type=click.Choice(["epoch", "micro_batch", "phase", "layer"]),
-    help="Level that is the unit, in place of the step; --section levels lists what there is.",
+    help="Unit of the analysis in place of the step; --section levels lists them.",
 )  # fmt: skip
 WARMUP = click.option("--warmup", type=click.IntRange(0), help="Leading steps to exclude.")
 ATTRIBUTE = click.option(

@@ -108,7 +108,7 @@ def _write_folder(
 def _parts(result: Result, fmt: str) -> Iterable[str]:
     """Return the result's parts; refuse several tables as one CSV."""
     if fmt != "csv":
-        return result.parts(fmt, *terminal())
+        return result.parts(fmt, *terminal(), fold=is_terminal())
     tables = [*result.files(fmt)]
     if len(tables) > 1:
         names = ", ".join(name for name, _ in tables)

@@ -68,17 +68,16 @@ def _print_schema(context: click.Context, _: click.Parameter, asked: bool) -> No
 )  # fmt: skip
 @click.option(
     "--stacks", type=_options.FILE,
-    help="File to write the stacks of the GPU's time to, folded, in µs, as flame graphs read them.",
+    help="Write the stacks of the GPU's time to this file, folded, in µs, for flame graphs.",
 )  # fmt: skip
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")
 @_options.output("", said="The folder also has analysis.json and the figures.")
 def analyze(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
-    """Explain where a step's time goes: rates, roofline, findings.
+    """Find what limits a step, and what each change would save.
 
     REPORTS are Nsight Systems exports (.sqlite, or .nsys-rep where nsys is installed) or traces of
     torch.profiler (.json, .json.gz, .json.xz, .json.zst). Reports of the ranks of one run become
-    one run; different runs become points on one roofline. Options are only needed for what the
-    report lacks.
+    one run; different runs become points on one roofline. Most programs need no option.
     """
     from perfmodel.render import summary
 

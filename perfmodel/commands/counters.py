@@ -37,7 +37,7 @@ from perfmodel.commands._output import echo, emit, warn
 def counters(files: tuple[str, ...], fmt: str, out: Path | None, **options: Any) -> None:
     """Read Nsight Compute's counters: FLOPs, bytes, rooflines.
 
-    FLOPs by type, bytes at L1, L2 and DRAM, and a hierarchical roofline.
+    Shows FLOPs by type, bytes at L1, L2 and DRAM, and a hierarchical roofline.
 
     FILES are CSV files of ncu, with or without --page raw, or .ncu-rep reports (these need ncu).
     Passes of one program with different metrics are joined. With --command, FILES are the program

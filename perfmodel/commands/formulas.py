@@ -23,8 +23,8 @@ def formulas(
 ) -> None:
     """Print a workload's FLOPs and bytes as formulas.
 
-    Per range, rank and batch. With values of all symbols, also which changes of them raise the
-    arithmetic intensity.
+    Formulas are per range, rank and step. With values of all symbols, changes that raise the
+    arithmetic intensity are listed, too.
     """
     from perfmodel.programs.identify import Identity
     from perfmodel.programs.program import Options

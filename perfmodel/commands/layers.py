@@ -51,14 +51,16 @@ _CONTEXT = 1024
 def layers(network: str, every: bool, fmt: str, out: Path | None, **options: Any) -> None:
     """Count a network layer by layer: FLOPs, bytes, time.
 
-    NETWORK is alexnet (torchvision's), alexnet-caffe (grouped, 227 pixels), vgg16, vgg19,
-    googlenet (the paper's, without auxiliary classifiers), resnet18 to resnet152; gpt2 to gpt2-xl,
-    bert-base, bert-large, vit_b_16 to vit_h_14, llama-2-7b to llama-3-70b, mistral-7b; or a
-    config.json of Hugging Face; llama-3.1-8b to -405b, qwen3-0.6b to -235b-a22b, mixtral-8x7b,
-    mixtral-8x22b, deepseek-v3, gpt-oss-20b and gpt-oss-120b as they are served, which --context
-    asks of a config.json; or MODULE:FUNCTION, a function that creates a torch model; or
-    FILE.onnx. With --machine, times are Paleo's (Qi et al., ICLR 2017): bytes and FLOPs of each
-    layer at a percentage of the machine's peaks.
+    NETWORK is a name, FILE.onnx, a config.json of Hugging Face, or MODULE:FUNCTION, a function that
+    creates a torch model. Names of CNNs: alexnet (torchvision's), alexnet-caffe (grouped, 227
+    pixels), vgg16, vgg19, googlenet (without auxiliary classifiers), resnet18 to resnet152. Of
+    transformers in training: gpt2 to gpt2-xl, bert-base, bert-large, vit_b_16 to vit_h_14,
+    llama-2-7b to llama-3-70b, mistral-7b. Of language models as they are served, as --context
+    counts a config.json: llama-3.1-8b to -405b, qwen3-0.6b to -235b-a22b, mixtral-8x7b,
+    mixtral-8x22b, deepseek-v3, gpt-oss-20b, gpt-oss-120b.
+
+    With --machine, times are Paleo's (Qi et al., ICLR 2017): bytes and FLOPs of each layer at a
+    percentage of the machine's peaks.
     """
     from perfmodel.render.layers import result
     from perfmodel.workloads.decoder import published

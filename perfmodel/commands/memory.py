@@ -27,13 +27,13 @@ from perfmodel.commands._output import emit
 def memory(report: Path | None, fmt: str, out: Path | None, **options: Any) -> None:
     """List what is allocated, and the recorded peaks.
 
-    Of the trainer, tensor by tensor. Without a report, give the sizes. A report of Nsight Systems
-    holds memory if it was collected with nsys profile --cuda-memory-usage=true.
-
-    Of any PyTorch program: a trace of torch.profiler with profile_memory=True, or a .pickle of
-    torch.cuda.memory._dump_snapshot(), gives the peak of every GPU, and what is alive at it by
+    For PyTorch, give a trace of torch.profiler with profile_memory=True or a .pickle of
+    torch.cuda.memory._dump_snapshot(): the peak of every GPU, and the live memory at the peak by
     kind, operator, module and line. Nothing of the file is executed. Where no memory was recorded,
     a report with operators' sizes gives an estimate.
+
+    For the trainer, give a report or the sizes: every tensor is listed. A report of Nsight Systems
+    holds memory if it was recorded with --cuda-memory-usage=true.
     """
     if report is not None and _of_allocator(report, fmt, out):
         return

@@ -31,9 +31,9 @@ _DRAWN = 16
 def report(reports: tuple[Path, ...], path: Path | None, out: Path | None, **options: Any) -> None:
     """Write everything about a run into one HTML file.
 
-    Summary, breakdown, timeline, roofline, model, what-if and findings. REPORTS and options are as
-    in perfmodel analyze. The file loads nothing from the network: mail it, print it, open it in any
-    browser.
+    The page has the verdict, a timeline that zooms and searches, all tables, rooflines and findings
+    with their evidence. It loads nothing from the network: mail it, print it, open it in any
+    browser. REPORTS and options are those of perfmodel analyze.
     """
     from perfmodel.models.model import load
     from perfmodel.readers import is_sqlite

@@ -38,11 +38,9 @@ _UNITS = {
 def splits(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
     """Rank all ways to split the MLP over p ranks.
 
-    By FLOPs, bytes, memory and time.
-
-    D, H, C, B, p and the rates are those of the first of REPORTS (without one, the CME 213
-    assignment's rates); options override them. The all-reduce of every report, data or model
-    parallel, by MPI or NCCL, is compared with the estimate.
+    Compares FLOPs, bytes, memory and time of data, model and mixed parallelism. Sizes and rates are
+    those of the first report, or without one the CME 213 assignment's; options override them. The
+    measured all-reduce of every report is shown beside the estimate.
     """
     from perfmodel.analysis.splits import compare, override, rank_splits, rates_of, sizes_of
     from perfmodel.base.errors import WorkloadError

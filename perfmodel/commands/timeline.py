@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
     """Draw one step of every rank, or write a trace.
 
-    Ranges, MPI calls, kernels and copies, as a picture, a trace for Perfetto and chrome://tracing,
-    or a table. REPORTS are those of one run. Without --batch, a picture and a table show the batch
-    of median time after the warm-up, a trace the whole report.
+    Writes ranges, MPI calls, kernels, copies and idle time as a picture, a table, or a trace for
+    Perfetto and chrome://tracing. REPORTS are those of one run. Without --batch, a picture and a
+    table show the median step, a trace the whole report.
     """
     from perfmodel.analysis.window import only_window
     from perfmodel.render import tables

@@ -31,12 +31,12 @@ def whatif(
 ) -> None:
     """Rank the changes that would make a run faster.
 
-    REPORTS are one run: one report, or one per rank. For the trainer, lists what each change saves
-    and removes: without --model an upper bound, with it the model's relative change applied to the
-    report's own batch (a bound, if the model cannot predict it); also what raises arithmetic
-    intensity and FLOP/s, and whether model parallelism is faster. For any other program, lists what
-    a replay of its steps saves with one change, such as launches that cost nothing, or with several
-    (--apply).
+    REPORTS are one run: one report, or one per rank. The recorded steps are replayed with one
+    change each, such as launches that cost nothing, or with several at once (--apply).
+
+    For the trainer, savings are upper bounds; with --model they are the model's predictions for the
+    report's own step. Changes that raise arithmetic intensity and FLOP/s are listed, too, and
+    whether model parallelism is faster.
     """
     from perfmodel.analysis.runs import measure_report
     from perfmodel.analysis.whatif import ask_of_measured, graph_changes

@@ -42,17 +42,27 @@ class Result:
     made: Mapping[str, Iterable[tuple[str, str | Iterable[str]]]] = field(default_factory=dict)
     warnings: Sequence[str] = ()
 
-    def render(self, fmt: str = "text", width: int | None = None, color: bool = False) -> str:
-        """Return the result as 'text', 'csv', 'json', 'jsonl', 'markdown' or 'latex'."""
-        return "".join(self.parts(fmt, width, color))
+    def render(
+        self, fmt: str = "text", width: int | None = None, color: bool = False, fold: bool = False
+    ) -> str:
+        """Return the result as 'text', 'csv', 'json', 'jsonl', 'markdown' or 'latex'.
 
-    def parts(self, fmt: str, width: int | None = None, color: bool = False) -> Iterator[str]:
+        With `fold` no line of the text is wider than `width`: lines are broken, and columns of
+        tables continue below.
+        """
+        return "".join(self.parts(fmt, width, color, fold))
+
+    def parts(
+        self, fmt: str, width: int | None = None, color: bool = False, fold: bool = False
+    ) -> Iterator[str]:
         """Yield the parts of `render` as they are made.
 
         What may come from a report is escaped here, or by the tables.
         """
         if fmt == "text" and fmt not in self.made:
-            contents: Iterable[Iterable[str]] = ([block] for block in self._text(width, color))
+            contents: Iterable[Iterable[str]] = (
+                [block] for block in self._text(width, color, fold)
+            )
         else:
             contents = (content for _, content in self.files(fmt))
         gap = ""
@@ -90,17 +100,22 @@ class Result:
             yield "\n]" if tables else "[]"
         yield "\n"
 
-    def _text(self, width: int | None, color: bool) -> Iterator[str]:
-        from perfmodel.base.table import render
+    def _text(self, width: int | None, color: bool, fold: bool) -> Iterator[str]:
+        from perfmodel.base.table import render, wrapped
 
         for block in self.text:
             if isinstance(block, Table):
-                yield render(block, "table", width=width, color=color)
+                yield render(block, "table", width=width, color=color, fold=fold)
             elif callable(block):
                 yield "".join(f"{line}\n" for line in block(color))
             else:
-                lines = [block] if isinstance(block, str) else block
-                yield "".join(f"{printable(line)}\n" for line in lines)
+                lines = map(printable, [block] if isinstance(block, str) else block)
+                broken = (
+                    part
+                    for line in lines
+                    for part in (wrapped(line, width) if fold and width else [line])
+                )
+                yield "".join(f"{line}\n" for line in broken)
 
     def _tables(self) -> Iterable[Table]:
         if self.tables is not None:

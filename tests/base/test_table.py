@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from benchmarks.common.folders import ROOT
 from perfmodel.base.escape import printable
-from perfmodel.base.table import FORMATS, Column, Table, render, to_frame
+from perfmodel.base.table import FORMATS, Column, Table, render, to_frame, wrapped
 
 COLUMNS = (
     Column("range", "Range"),
@@ -295,3 +296,34 @@ def test_latex_compiles(tmp_path: Path) -> None:
     command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "t.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace")
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_columns_continue_below_the_names_where_a_line_would_wrap() -> None:
+    columns = (Column("rank", "Rank", "int"), Column("name", "Name"), *(
+        Column(f"c{i}", f"Column {i}", "float", digits=2) for i in range(9)
+    ))  # fmt: skip
+    rows = [(r, f"range {r}", *(100.0 * r + i for i in range(9))) for r in range(3)]
+    table = Table("Title", columns, rows, ("a note of some words " * 6,))
+    wide, narrow = render(table, width=200, fold=True), render(table, width=60, fold=True)
+    assert wide == render(table, width=200)
+    lines = narrow.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert sum(line.startswith("Rank  Name") for line in lines) == 3
+    assert lines.count("Title") == 1
+    for value in ("0.00", "101.00", "208.00"):
+        assert narrow.count(f" {value}") == 1
+    assert "Rank  Name" in render(table, width=60).splitlines()[1]
+
+
+@given(st.text(max_size=300), st.integers(20, 120))
+def test_broken_lines_fit_and_lose_no_word(text: str, width: int) -> None:
+    line = printable(text)
+    parts = wrapped(line, width)
+    assert all(cell_len(part) <= width for part in parts)
+    assert "".join("".join(parts).split()) == "".join(line.split())
+
+
+def test_further_lines_are_below_what_follows_the_name() -> None:
+    assert wrapped("steps      two of them, and many more words that follow", 40) == [
+        "steps      two of them, and many more", "           words that follow",
+    ]  # fmt: skip
