@@ -300,7 +300,7 @@ def test_peaks_of_memory_are_those_of_the_allocator(file: str) -> None:
         assert peak is not None
         assert peak.bytes == sum(peak.by_kind.values())
         errors.append(abs(peak.bytes / row["peak_bytes"] - 1))
-    assert sum(errors) / len(errors) < 0.02
+    assert sum(errors) / len(errors) < 0.011
     assert max(errors) < 0.05
 
 
