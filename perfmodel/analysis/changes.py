@@ -170,7 +170,8 @@ def one_after_another(analysis: RunAnalysis, findings: Sequence[Finding]) -> tup
         elif name in known and replay is not None:
             change |= known[name][1]
             left_s = replay.step_s(change)
-            said[name] = min(max(step_s - left_s, 0.0), alone_s) if said else alone_s
+            most_s = max(alone_s, finding.gpu_s or 0.0)
+            said[name] = min(max(step_s - left_s, 0.0), most_s) if said else alone_s
             step_s = left_s
     return tuple(
         replace(finding, after_previous_s=said.get(name)) for name, finding in named.items()
@@ -223,7 +224,7 @@ def _of_findings(
         if finding.kind in _NAMED:
             said = f"{said}: {finding.title}"
         if finding.kind in _OF_KERNELS:
-            change = _shorter_kernels(run, saving_s)
+            change = _shorter_kernels(run, max(saving_s, finding.gpu_s or 0.0))
         if change is not None:
             yield name, (_row(name, said, saving_s, facts.step_s), change)
 
@@ -248,9 +249,8 @@ def _others(run: RunAnalysis) -> Iterator[tuple[str, Change, float | None]]:
     for name, change in facts.changes.items():
         yield name, change, facts.saved_s(name) if name in facts.free_s else None
     for name, less_s in _by_operators(run):
-        saved_s = min(less_s, facts.saved_s("kernel"))
-        if (change_of_all := _shorter_kernels(run, saved_s)) is not None:
-            yield name, change_of_all, saved_s
+        if (change_of_all := _shorter_kernels(run, less_s)) is not None:
+            yield name, change_of_all, min(less_s, facts.saved_s("kernel"))
     if facts.exposed_s:
         lanes = range(len(run.steps.ranks))
         half = {(lane, "exposed_communication"): 0.5 for lane in lanes}
