@@ -728,7 +728,16 @@ def _facts(
         operators=operators,
         sizes_recorded=_names_sizes(analysis, options),
         serving=tuple(_serving_facts(analysis.serving)),
+        lines=_lines(analysis),
     )
+
+
+def _lines(analysis: RunAnalysis) -> dict[tuple[str, str], str]:
+    """Source lines of operators: of the kernel with most of each one's time."""
+    kernels = analysis.steps.facts.kernels if analysis.steps else ()
+    line_of = {kernel.name: kernel.line for kernel in kernels if kernel.line}
+    largest = (pair for one in analysis.measured.operators for pair in one.largest.items())
+    return {of: line_of[name] for of, name in largest if name in line_of}
 
 
 def _serving_facts(rows: Sequence[ServingRow]) -> Iterator[ServingFact]:

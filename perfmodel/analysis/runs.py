@@ -58,7 +58,9 @@ def time_one(trace: Trace, options: Options) -> TimedReport:
 
         return replace(timed, operators=phase_times(shown, timed.steps, options.dtype))
     if timed.steps:
-        return replace(timed, operators=program.operators(trace, timed.steps, options))
+        found = program.operators(trace, timed.steps, options)
+        captured = found.places if found else {}
+        return replace(timed, steps=replace(timed.steps, captured=captured), operators=found)
     return timed
 
 

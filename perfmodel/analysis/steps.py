@@ -619,7 +619,8 @@ def places_of(
 ) -> dict[str, tuple[str | None, str | None]]:
     """Return the line and the module that launch each kernel or copy for most of its time.
 
-    Of the launches whose line, or module, is known; layers of one kind are one module.
+    Of the launches whose line, or module, is known; layers of one kind are one module. Of what a
+    graph replays it is the place of its capture.
     """
     spent: dict[tuple[str, int], dict[str, int]] = {}
     for report in reports:
@@ -632,7 +633,11 @@ def places_of(
                     mine[place] = mine.get(place, 0) + ns
     most = {key: max(places, key=places.__getitem__) for key, places in spent.items()}
     names = dict.fromkeys(name for name, _ in most)
-    return {name: (most.get((name, 0)), most.get((name, 1))) for name in names}
+    found = {name: (most.get((name, 0)), most.get((name, 1))) for name in names}
+    for report in reports:
+        for name, (line, module) in report.captured.items():
+            found[name] = line, module and layers_together(module)
+    return found
 
 
 def on_step_clock(everything: PathTable, run: Run, steps: StepBreakdown) -> PathTable:

@@ -575,12 +575,18 @@ def _without_floor(run: RunAnalysis) -> str:
     return "The floor is not known: record sizes (record_shapes), or give --decoder MODEL"
 
 
+def _hides(run: RunAnalysis) -> bool:
+    """Whether CUDA graphs replay kernels without operators, which have most of the time."""
+    hidden = any(one.hidden for one in run.measured.operators)
+    return hidden and run.work is not None and run.work.modelled < _COUNTED
+
+
 def _caveats(run: RunAnalysis, *, uses_gpu: bool) -> Iterator[str]:
     """What to know of the numbers, what matters most first."""
     steps, count = run.steps, run.batch.count
     if run.serving and run.serving[0].floor_s is None:
         yield _without_floor(run)
-    elif run.serving and run.serving[0].hidden > _COUNTED:
+    elif _hides(run):
         yield "CUDA graphs hide the operators: --shapes CAPTURE shows which lose most"
     if steps is not None and len(steps.candidates) > 1 and steps.candidates[0].score < _SURE:
         yield (

@@ -166,7 +166,8 @@ def _served(report: Path | None, path: Path | None, options: dict[str, Any]) -> 
     machine, _ = _options.machine_of(options["machine"])
     model, reached = decoder(options["decoder"]), {}
     if report is not None:
-        run = analyze_reports([report], Options(shapes=options["shapes"])).fitted
+        asked = Options(shapes=options["shapes"], decoder=model)
+        run = analyze_reports([report], asked).fitted
         reached = recorded(run.serving)
         if not reached:
             raise click.UsageError(f"{report}: expected steps of an engine; got none")

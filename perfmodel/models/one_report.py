@@ -30,11 +30,11 @@ from perfmodel.models.operators import (
     Wire,
     computes,
 )
-from perfmodel.models.recorded import RecordedStep
+from perfmodel.models.recorded import RecordedCall, RecordedStep
 from perfmodel.models.roles import Role, Roles
 from perfmodel.models.structure import Structure
 
-_DTYPES: Final = ("gemm", "attention")
+_DTYPES: Final = ("gemm", "attention", "convolution")
 """Kinds of calls whose time another data type changes."""
 _MOST_BATCH: Final = 1 << 24
 _SHARED: Final = 0.85
@@ -439,7 +439,8 @@ def _made(
     said, step = usual(), structure.step
     if changes.dtype is not None:
         calls = tuple(
-            replace(c, dtype=changes.dtype) if c.kind in _DTYPES else c for c in step.calls
+            _of_dtype(c, changes.dtype, model.baseline) if c.kind in _DTYPES else c
+            for c in step.calls
         )
         structure = replace(structure, step=replace(step, calls=calls))
     scale = host.factor * (said["ranks"]["host"] if values["p"] > 1 and step.ranks == 1 else 1.0)
@@ -456,6 +457,13 @@ def _made(
         model, structure, values, timer, call_at, scale, fuses=changes.compiled,
         micro_batches=changes.micro_batches, unit_s=unit_s,
     )  # fmt: skip
+
+
+def _of_dtype(call: RecordedCall, dtype: str, baseline: Baseline) -> RecordedCall:
+    """A call in another data type; a convolution's share of what the GPU can do stays."""
+    other = replace(call, dtype=dtype)
+    longer = baseline.seconds(other)[0] / baseline.seconds(call)[0]
+    return replace(other, gpu_s=call.gpu_s * longer)
 
 
 def _predicted(

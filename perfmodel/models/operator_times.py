@@ -175,8 +175,18 @@ class Baseline:
         return sheet.peak_flops_per_s.get(_UNITS.get(dtype, ""))
 
     def _peak(self, dtype: str) -> float:
-        peaks = self.machine.peak_flops_per_s
-        return peaks.get(_UNITS.get(dtype, ""), peaks.get("float32", 1e13))
+        """Return the peak in a data type.
+
+        Where it was not measured, it is the share of the data sheet's that others reach.
+        """
+        unit, peaks = _UNITS.get(dtype, ""), self.machine.peak_flops_per_s
+        if unit in peaks:
+            return peaks[unit]
+        sheet = {} if self.machine.sheet is None else self.machine.sheet.peak_flops_per_s
+        reached = [peaks[name] / sheet[name] for name in peaks if name in sheet]
+        if unit in sheet and reached:
+            return sheet[unit] * sum(reached) / len(reached)
+        return peaks.get("float32", 1e13)
 
     def moving_s(self, moved: float) -> float:
         """Bytes over the bandwidth of memory."""

@@ -19,7 +19,7 @@ class RecordedCall:
     ----------
     name, phase, dtype : str
         Of fused kernels the name without its number.
-    kind : {'gemm', 'attention', 'memory', 'communication', 'unknown'}
+    kind : {'gemm', 'attention', 'convolution', 'memory', 'communication', 'unknown'}
         'unknown' where no formula counts it.
     layout : {'nt', 'nn', 'tn', ''}
         Which factor of a GEMM is transposed; '' where nothing says it.

@@ -160,6 +160,36 @@ def forward_pass(model: Decoder, batch: Batch, machine: Machine, layout: Layout)
     )
 
 
+_LARGEST: Final = 1 << 24
+"""Sequences of a batch that no memory holds."""
+
+
+def compute_bound_from(model: Decoder, context: int, machine: Machine) -> int | None:
+    """Return the fewest sequences of which a decode takes longer to compute than to read.
+
+    Every sequence has `context` tokens. None where the KV cache of each takes longer to read than
+    its FLOPs take, so that no batch is large enough. FLOPs grow by as much with every sequence,
+    bytes by less and less, as more experts are read already: there is one such number.
+
+    Raises
+    ------
+    ModelError
+        As `forward_pass`.
+    """
+
+    def computes(sequences: int) -> bool:
+        found = forward_pass(model, Batch.decode(sequences, context), machine, Layout())
+        return found.compute_s >= found.memory_s
+
+    if not computes(_LARGEST):
+        return None
+    low, high = 0, _LARGEST
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if computes(middle) else (middle, high)
+    return high
+
+
 def exchanged_bytes(model: Decoder, batch: Batch, layout: Layout) -> float:
     """Return the bytes that each GPU sends in a pass, at least."""
     t, e = layout.tensor, layout.experts

@@ -231,6 +231,8 @@ class Facts:
         Time of each rank outside and inside MPI, of a program without a GPU.
     serving : tuple of ServingFact
         By phase, of an engine that serves a language model.
+    lines : mapping of (str, str) to str
+        Source line of an operator's largest kernel, by the operator's name and phase.
     polled_s, copying_s, host_reduction, input_copy
         Known where `Program.facts` knows the program's ranges: host time that completes reductions
         that began before, that is spent in copies, by direction, a reduction through the host, and
@@ -267,5 +269,6 @@ class Facts:
     host_ranks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     mean_s: float = 0.0
     serving: tuple[ServingFact, ...] = ()
+    lines: Mapping[tuple[str, str], str] = field(default_factory=dict)
     host_reduction: HostReduction | None = None
     input_copy: Spent | None = None

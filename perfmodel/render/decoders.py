@@ -10,7 +10,7 @@ from perfmodel.base.errors import ModelError
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.machines.machine import Machine
-from perfmodel.models.serving import Layout, Pass, Recorded, forward_pass
+from perfmodel.models.serving import Layout, Pass, Recorded, compute_bound_from, forward_pass
 from perfmodel.render.result import Result
 from perfmodel.workloads.decoder import Batch, Decoder
 
@@ -65,6 +65,13 @@ class Counted:
         except ModelError:  # the machine's rates are not known
             return None
         return found.floor_s, found.floor_by
+
+    @property
+    def compute_bound_from(self) -> int | None:
+        """Sequences from which a decode is bound by computing; None if it never is."""
+        if self.machine is None or self.floor_s("decode") is None:
+            return None
+        return compute_bound_from(self.model, self.context, self.machine)
 
 
 def result(said: Counted) -> Result:
@@ -122,6 +129,13 @@ def sentences(said: Counted) -> Iterator[str]:
         if (floor := said.floor_s(phase)) is not None and said.machine is not None:
             least, by = si(floor[0], "s"), floor[1]
             yield f"On {said.machine.name} a {phase} takes at least {least}, by {by}."
+    if said.machine is not None and said.floor_s("decode") is not None:
+        from_ = said.compute_bound_from
+        yield f"Decodes of {said.context:,} tokens a sequence are bound by " + (
+            f"computing from {from_:,} sequences on."
+            if from_
+            else "memory in batches of any size: the KV cache takes longer than the FLOPs."
+        )
 
 
 def document(said: Counted) -> dict[str, Any]:
@@ -139,6 +153,7 @@ def document(said: Counted) -> dict[str, Any]:
             else {"floor_s": floor[0], "floor_by": floor[1]}
             for phase in said.batches
         },
+        "compute_bound_from": said.compute_bound_from,
     }  # fmt: skip
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal
 
-from perfmodel.analysis.serving import usual_rows
 from perfmodel.base.escape import printable
 from perfmodel.base.table import cut_cells
 from perfmodel.base.units import percent, si
@@ -171,7 +170,10 @@ def _lines(
     if said.bars:
         yield from gap
         yield from _bars(said)
-    yield from (("", _served(row)) for row in usual_rows(run.serving)[:_PHASES])
+    if run.serving:
+        from perfmodel.analysis.serving import usual_rows  # which takes long to import
+
+        yield from (("", _served(row)) for row in usual_rows(run.serving)[:_PHASES])
     if room.top and (top := _top(run)):
         yield "", f" GPU time  {top}"
     if said.fixes:

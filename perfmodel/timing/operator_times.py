@@ -79,6 +79,10 @@ class OperatorTimes:
         By lane and step, where a step is one of an engine that serves a language model.
     hidden : int
         Operations that CUDA graphs replay and whose operators no recording of the capture names.
+    places : mapping of str to (str or None, str or None)
+        Line and module that captured each replayed kernel, for most of its time, by its name.
+    largest : mapping of (str, str) to str
+        The kernel with most of the time of an operator, by the operator's name and phase.
     """
 
     keys: tuple[OperatorKey, ...]
@@ -101,3 +105,5 @@ class OperatorTimes:
     source: str = "shapes"
     engine: Mapping[tuple[int, int], EngineWork] = field(default_factory=dict)
     hidden: int = 0
+    places: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    largest: Mapping[tuple[str, str], str] = field(default_factory=dict)

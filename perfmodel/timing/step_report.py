@@ -134,6 +134,8 @@ class StepReport:
         What launched the operations in steps.
     migrations : Migrations
         Of unified memory.
+    captured : mapping of str to (str or None, str or None)
+        Line and module by kernel, of kernels that another recording shows in a graph's capture.
     """
 
     steps: Steps
@@ -157,6 +159,7 @@ class StepReport:
     spans: Spans
     stacks: StackTimes
     migrations: Migrations
+    captured: Mapping[str, tuple[str | None, str | None]]
 
 
 def report_steps(trace: Trace, steps: Steps, pushes: Pushes | None = None) -> StepReport:
@@ -312,6 +315,7 @@ def _measured(
         spans=step_spans(trace, steps, found),
         stacks=stack_times(trace, steps, found, times),
         migrations=migrations(trace, steps, times),
+        captured={},
     )
 
 
@@ -429,6 +433,7 @@ def _joined(
         spans=join_spans(column["spans"]),
         stacks=join_stack_times(column["stacks"]),
         migrations=Migrations.join(column["migrations"]),
+        captured={},
     )
 
 

@@ -162,6 +162,19 @@ def test_memory_follows_by_arithmetic_from_the_program() -> None:
     assert backward.module == "Net_0.Sequential_0.Block_2"  # of the forward operator
 
 
+def test_a_forward_pass_on_a_gpu_is_read() -> None:
+    """A forward pass of TraceLens's bert-small on an H100: the logits are the largest block."""
+    (found,) = read_profiler(
+        MEMORY.parents[1] / "tests" / "reports" / "public" / "bert_h100.json.xz"
+    )
+    peak = peak_of(found)
+    assert (peak.device, peak.phase, peak.operator) == (0, "forward", "aten::addmm")
+    assert peak.peak_reserved_bytes > peak.peak_bytes > found.in_use_bytes[0] > 0
+    logits = next(row for row in peak.alive if row.operator == "aten::addmm")
+    assert logits.bytes == pytest.approx(141 * 30522 * 2, rel=0.15)
+    assert logits.module.endswith("Linear_25")
+
+
 def test_a_report_without_memory_gives_an_estimate() -> None:
     said = perfmodel("memory", str(PROGRAMS / "gpt_both.sqlite.xz"), "--json")
     found = json.loads(said.stdout)

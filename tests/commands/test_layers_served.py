@@ -32,6 +32,28 @@ def test_a_decode_is_bound_by_its_bytes() -> None:
     assert found["kv_bytes_per_token"] == 147_456
 
 
+@pytest.mark.parametrize(
+    ("model", "context"), [("qwen3-8b", 64), ("deepseek-v3", 1024), ("gpt-oss-120b", 1024)]
+)
+def test_sequences_from_which_a_decode_is_bound_by_computing(model: str, context: int) -> None:
+    words = model, "--context", str(context), "--machine", "h200"
+    count = document(*words)["compute_bound_from"]
+    assert isinstance(count, int)
+    bounds = [
+        document(*words, "--batch-size", str(n))["floors"]["decode"]["floor_by"]  # type: ignore[index]
+        for n in (count - 1, count)
+    ]
+    assert bounds == ["memory", "compute"]
+
+
+def test_a_long_cache_is_bound_by_memory_in_any_batch() -> None:
+    """Of 16,384 tokens Qwen3-8B reads 2.4 GB a sequence, for 26 GFLOP."""
+    words = "qwen3-8b", "--context", "16384", "--machine", "h200"
+    assert document(*words)["compute_bound_from"] is None
+    assert "by memory in batches of any size" in succeeds("layers", *words)
+    assert document("qwen3-8b")["compute_bound_from"] is None  # without a machine nothing is
+
+
 def test_parts_add_up() -> None:
     found = document("gpt-oss-20b", "--batch-size", "4")
     rows = found["parts"]

@@ -208,6 +208,20 @@ def test_data_types_have_the_names_that_people_use() -> None:
 
 
 @pytest.mark.slow
+def test_convolutions_take_another_data_type() -> None:
+    report = str(PROGRAMS / "resnet34_both.sqlite.xz")
+
+    def convolutions(*flags: str) -> float:
+        found = json.loads(perfmodel("predict", report, *flags, "--json").stdout)
+        return float(found["gpu_s_by_kind"]["convolution"])
+
+    here = convolutions()
+    assert convolutions("--dtype", "fp16") == pytest.approx(here, rel=0.01)  # the same peak
+    assert here < convolutions("--dtype", "tf32") < 2.1 * here
+    assert convolutions("--dtype", "tf32") < convolutions("--dtype", "fp32") < 20 * here
+
+
+@pytest.mark.slow
 def test_the_grid_of_a_named_gpu_is_taken() -> None:
     report = str(PROGRAMS / "gpt_shapes.sqlite.xz")
     by_gpu = perfmodel("predict", report, "--set", "batch=96", "--gpu", "h100", "--json")

@@ -33,6 +33,16 @@ def test_a_recorded_step_is_predicted_from_the_configuration() -> None:
     assert decode["expected_s"] == pytest.approx(measured["step_s"], rel=0.01)
 
 
+def test_the_recording_of_hidden_steps_gives_what_they_reach() -> None:
+    """The operators of this step are in a CUDA graph: its floor is that of the model's name."""
+    report = str(PUBLIC / "sglang_decode_b300.json.xz")
+    model = "--decoder", "qwen3-30b-a3b"
+    measured = json.loads(succeeds("analyze", report, *model, "--json"))["serving"]
+    _, decode = passes(report, *model, "--machine", "b300", "-B", "16", "--context", "512")
+    assert decode["floor_s"] == pytest.approx(measured["floor_s"], rel=0.01)
+    assert decode["expected_s"] == pytest.approx(measured["step_s"], rel=0.01)
+
+
 def test_larger_batches_move_the_same_weights() -> None:
     rows = [row for row in passes(*MODEL, "--sweep", "B=8:32") if row["phase"] == "decode"]
     assert [row["sequences"] for row in rows] == [8, 16, 32]

@@ -216,6 +216,15 @@ def test_a_report_of_the_host_moves_the_prediction_to_it() -> None:
     assert same.host.factor == pytest.approx(1.0)
 
 
+def test_without_an_optimizer_the_embedding_is_a_table_all_the_same() -> None:
+    """A forward pass alone of bert-small-uncased, whose vocabulary has 30,522 words."""
+    trace = read(PROGRAMS.parents[1] / "tests" / "reports" / "public" / "bert_h100.json.xz")
+    step = OPERATORS.recorded_step(trace, Options(), {})
+    found = {role.name: role for role in OPERATORS.roles(step, {}).found}
+    assert (found["vocab"].value, found["d_model"].value) == (30522, 512)
+    assert found["vocab"].certainty == "likely"
+
+
 def test_an_unknown_host_takes_what_hosts_take_an_operator() -> None:
     """Two reports of one program and of different hosts tell the same of a third one."""
     sizes = roles("gpt_shapes").values

@@ -407,6 +407,27 @@ def test_kernels_of_unseen_types_are_no_single_precision() -> None:
     assert not kernel("void cublasLt::splitKreduce_kernel<32, 16, int, float, float>()").multiplies
 
 
+def test_findings_of_operators_have_the_lines_of_their_capture(tmp_path: Path) -> None:
+    """The line that launches the graph is the same for all kernels, and says nothing."""
+    with opened_unpacked(PUBLIC / f"{VLLM[1]}.json.xz") as stream:
+        document = json.load(stream)
+    events = document["traceEvents"]
+    calls = {"vllm::moe_forward": "experts.py(7): run", "aten::addmm": "linear.py(8): apply"}
+    functions = [
+        {**e, "cat": "python_function", "name": calls[e["name"]], "ts": e["ts"] - 0.01,
+         "dur": e["dur"] + 0.02, "args": {"Python id": i}}
+        for i, e in enumerate(events) if e.get("name") in calls and "dur" in e
+    ]  # fmt: skip
+    file = tmp_path / "capture.json"
+    file.write_text(json.dumps({**document, "with_stack": 1, "traceEvents": events + functions}))
+    run = analyze([read(PUBLIC / f"{VLLM[0]}.json.xz")], Options(shapes=file)).fitted
+    lines = {
+        f.title.partition(" ")[0]: f.line for f in run.findings if f.kind == "kernel_below_ceiling"
+    }
+    assert lines["vllm::moe_forward"] == "experts.py:7 in run"
+    assert lines["aten::addmm"] == "linear.py:8 in apply"
+
+
 def eager(tmp_path: Path, tokens: int) -> Path:
     """Write the step of a graph as if its captured calls had launched the kernels one by one."""
     documents = []
@@ -571,6 +592,32 @@ WORKED = [
     # 8 numbers of 4 bits in an int32: 16 x 16 numbers are 32 of them
     (call("_C::gptq_marlin_gemm", (2, 16), (), (1, 32), (), (1, 16), items=(2, 2, 4, 2, 2)),
      (2 * 2 * 16 * 16, 64 + 128 + 32, 64)),
+    # numbers of 8 bits, 4 in an int32; the scales say that there are 16 columns
+    (call("_C::marlin_gemm", (2, 16), (), (1, 64), (), (1, 16), items=(2, 2, 4, 2, 2)),
+     (2 * 2 * 16 * 16, 64 + 256 + 32, 64)),
+    (call("vllm::w8a8_triton_block_scaled_mm_func", (2, 128), (4, 128), (2, 1), (1, 1),
+          items=(1, 1, 4, 4), dtype="float8"), (2 * 2 * 128 * 4, 256 + 512 + 4, 2 * 4 * 2)),
+    # 1 row, one of 4 experts of 8 x 16 is read
+    (call("_C::cutlass_moe_mm", (1, 16), (1, 8), (4, 16, 8), (1,), (4, 1), items=(2, 1, 1, 4, 4),
+          dtype="float8"), (2 * 8 * 16, 8 + 128 + 4, 32)),
+    # two numbers of 4 bits a byte, and a scale of 1 byte for 16: rows of all 2 experts
+    (call("_C::cutlass_fp4_group_mm", (99, 4), (99, 8), (2, 4, 8), (99, 1), (2, 4, 1),
+          items=(2, 1, 1, 1, 1), dtype="float4"), (2 * 99 * 16 * 4, 99 * 8 + 64 + 8, 99 * 4 * 2)),
+    # keys are [blocks, heads, d / x, block size, x]: 2 heads of 8
+    (call("_C::paged_attention_v1", (2, 4, 8), (2, 4, 8), (500, 2, 1, 16, 8),
+          inference=Inference(STEP)),
+     (4 * 4 * 8 * 100, 2 * 4 * 8 * 2 + 100 * 2 * 2 * 8 * 2, 2 * 4 * 8 * 2)),
+    (call("_rocm_C::paged_attention", (2, 4, 8), (9,), (9,), (9,), (2, 4, 8), (500, 2, 1, 16, 8),
+          inference=Inference(STEP)),
+     (4 * 4 * 8 * 100, 2 * 4 * 8 * 2 + 100 * 2 * 2 * 8 * 2, 2 * 4 * 8 * 2)),
+    (call("_C::per_token_group_fp8_quant", (2, 128), (2, 128), (2, 1), items=(2, 1, 4)),
+     (0, 512, 256 + 8)),
+    (call("_C::fused_add_rms_norm_static_fp8_quant", (2, 8), (2, 8), (2, 8), (8,),
+          items=(1, 2, 2, 2)), (0, 32 + 32 + 16, 16 + 32)),
+    (call("_C::rms_norm_per_block_quant", (2, 8), (2, 8), (8,), (2, 1), items=(1, 2, 2, 4)),
+     (0, 32 + 16, 16 + 8)),
+    (call("_moe_C::topk_softmax", (2, 4), (2, 4), (2, 4), (2, 32), items=(4, 4, 4, 2)),
+     (0, 128, 96)),
     (call("_C::rms_norm", (2, 8), (2, 8), (8,)), (0, 48, 32)),
     (call("aiter::rms_norm", (2, 8), (8,)), (0, 48, 32)),
     (call("_C::fused_add_rms_norm", (2, 8), (2, 8), (8,)), (0, 80, 64)),

@@ -147,6 +147,7 @@ def memory(
         f"rest took {percent(_OF_HBM)} of the bandwidth{limited}",
         actions.advise("move_less"),
         gpu_s=gpu_s,
+        line=facts.lines.get((slow[0].name, slow[0].phase)),
     )
 
 
@@ -168,6 +169,7 @@ def gemms(
             f"which large GEMMs reach {percent(_reachable(o))}{limited}",
             actions.advise("raise_rate"),
             gpu_s=_recoverable_s(o),
+            line=facts.lines.get((o.name, o.phase)),
         )
 
 

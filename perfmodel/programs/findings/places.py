@@ -26,7 +26,7 @@ def _located(finding: Finding, steps: StepFacts) -> Finding:
     if finding.kind in CAUSES:
         gap = steps.longest(finding.kind)
         return finding if gap is None else replace(finding, line=gap.line, range=gap.range or None)
-    if finding.rank is not None:  # it has the range of that rank's work
+    if finding.rank is not None or finding.line is not None:  # it has its own place
         return finding
     kernel = next((k for k in steps.kernels if _is_about(finding.kind, k)), None)
     return finding if kernel is None else replace(finding, line=kernel.line)

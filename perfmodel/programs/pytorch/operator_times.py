@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 import numpy as np
@@ -15,8 +16,9 @@ from perfmodel.base.units import si
 from perfmodel.programs.pytorch.calls import OUTSIDE, Calls, Kernels, Made, find_calls
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.operators import Call
-from perfmodel.programs.pytorch.replays import TokensOf, tokens_captured, with_replays
+from perfmodel.programs.pytorch.replays import Places, TokensOf, tokens_captured, with_replays
 from perfmodel.programs.pytorch.tree import Tree
+from perfmodel.readers.codes import sums
 from perfmodel.readers.trace import KERNEL, NULL, TO_GPU, TO_HOST, Ranges, Trace
 from perfmodel.timing.intervals import lengths
 from perfmodel.timing.kernels import COMMUNICATION, categorize
@@ -57,11 +59,15 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Calls of the operators of a report's steps, warnings, and how many operations have none."""
+    """Calls of the operators of a report's steps, and warnings.
+
+    `hidden` and `places` are those of `OperatorTimes`.
+    """
 
     calls: Calls
     warnings: tuple[str, ...]
     hidden: int = 0
+    places: Places = field(default_factory=dict)
 
 
 def operator_times(
@@ -96,7 +102,8 @@ def operator_times(
     number = steps.steps.number[inside.step].astype(np.int64)
     lanes = len(steps.times.process)
     placed = Placed(inside.op, inside.lane, number, lanes, causal, warnings)
-    return replace(tabulate(trace, found.calls, placed), hidden=found.hidden)
+    made = tabulate(trace, found.calls, placed)
+    return replace(made, hidden=found.hidden, places=found.places)
 
 
 def find_replayed(
@@ -119,11 +126,11 @@ def find_replayed(
         phase: list[Phase] = ["forward"] * count
         nothing = np.full(count, -1, np.int64)
         found = Found(Calls((), nothing, tuple(phase), ("",) * count), ())
-    calls, replayed, joined = with_replays(
+    joined = with_replays(
         trace, steps, found.calls, source, tokens, dtype, causal=causal, tokens_of=tokens_of
     )
-    warnings = (*found.warnings, *_hidden(replayed, joined))
-    return Found(calls, warnings, replayed - joined)
+    warnings = (*found.warnings, *_hidden(joined.replayed, joined.matched))
+    return Found(joined.calls, warnings, joined.replayed - joined.matched, joined.places)
 
 
 def _hidden(replayed: int, joined: int) -> Iterator[str]:
@@ -327,7 +334,21 @@ def tabulate(trace: Trace, calls: Calls, placed: Placed) -> OperatorTimes:
         lanes=placed.lanes,
         causal=placed.causal,
         warnings=placed.warnings,
+        largest=_largest(trace, op[kernel], [*codes], code[owner[kernel]]),
     )
+
+
+def _largest(
+    trace: Trace, op: Int64, keys: Sequence[OperatorKey], key: Int64
+) -> dict[tuple[str, str], str]:
+    """Return the kernel with most of the time of each operator and phase."""
+    pairs, group = distinct_rows(key, trace.ops.name[op])
+    spent = sums(group, (trace.ops.end_ns - trace.ops.start_ns)[op], len(pairs))
+    found: dict[tuple[str, str], Counter[int]] = {}
+    for (of, name), ns in zip(pairs.tolist(), spent.tolist(), strict=True):
+        if name >= 0:
+            found.setdefault((keys[of].name, keys[of].phase), Counter())[name] += ns
+    return {of: trace.strings[held.most_common(1)[0][0]] for of, held in found.items()}
 
 
 def _any(owner: Int64, count: int) -> Bool:

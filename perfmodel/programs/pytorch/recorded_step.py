@@ -37,6 +37,7 @@ _LAYOUT: Final = re.compile(
 )
 """Of a GEMM's kernel: which factors cuBLAS, whose matrices are column-major, transposes."""
 _ROW_MAJOR: Final = {"tn": "nt", "nt": "tn", "nn": "nn"}
+_CONVOLUTION: Final = "convolution"
 _MOST_GAP_NS: Final = 3000
 _AHEAD_NS: Final = 10_000
 _Z90: Final = 1.645
@@ -200,10 +201,16 @@ def _tensors(
             if maker not in place or call.phase == "optimizer":
                 continue
             root = written.get(place[maker], (place[maker], max(output, 0)))
+            writes = i == 0 and call.name.endswith("_")
+            expanded = numel(size) > _most(calls[root[0]])
+            if writes and expanded:  # PyTorch refuses it: the id is that of an older tensor
+                continue
             readers.setdefault(root, []).append(k)
-            if i == 0 and call.name.endswith("_"):
+            if writes:
                 written[k] = root
-            if size and numel(size) > numel(_size(calls, seen.get(root))):
+            if expanded:
+                seen.setdefault(root, (root[0], 0))
+            elif size and numel(size) > numel(_size(calls, seen.get(root))):
                 seen[root] = k, i
     if not flows or any(call.name.startswith(FUSED) for call in calls):
         return ()  # torch.compile's kernels do not say what they write
@@ -225,6 +232,11 @@ def _tensors(
             i = RESULT if call.kind == "gemm" else 0
             tensors.append(Tensor(k, (), k, i, item_bytes, gradient=True))
     return tuple(tensors)
+
+
+def _most(call: RecordedCall) -> float:
+    """Elements that a call's result has at most, as far as its name says it."""
+    return numel(call.sizes[0]) if call.name == "aten::fill_" and call.sizes else math.inf
 
 
 def _size(calls: Sequence[RecordedCall], at: tuple[int, int] | None) -> tuple[int, ...]:
@@ -372,6 +384,8 @@ def _described(call: Call, kernels: Sequence[str]) -> dict[str, Any]:
         if shape is not None:
             kind = formula_of(name).product
             layout = _layout(kernels) if kind == "gemm" else ""
+        elif work.flops and _CONVOLUTION in name:
+            kind = "convolution"
     out = call.out if call.out and not call.buffers else None
     return {
         "name": name, "phase": call.phase, "kind": kind, "dtype": _dtype(call), "layout": layout,

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Final
 
@@ -31,6 +32,7 @@ from perfmodel.readers.trace import KERNEL, NO_NAME, Trace
 from perfmodel.timing.launched import launched
 from perfmodel.timing.nesting import Nesting, innermost, last_moment, nest
 from perfmodel.timing.projection import join_launches
+from perfmodel.timing.stack_times import nodes_at
 from perfmodel.timing.step_report import StepReport
 
 _FILE: Final = tomllib.loads(
@@ -186,7 +188,7 @@ def with_replays(
     *,
     causal: bool = False,
     tokens_of: TokensOf = tokens_captured,
-) -> tuple[Calls, int, int]:
+) -> Joined:
     """Give replayed kernels the operators of their capture.
 
     Parameters
@@ -203,12 +205,6 @@ def with_replays(
         As `calls.find_calls`.
     tokens_of : callable
         Tokens that the ranges around runs without a graph name.
-
-    Returns
-    -------
-    Calls
-    int, int
-        How many operations were replayed, and how many of them have a captured call.
     """
     wanted = replays(trace, steps)
     total = sum(len(one.op) for one in wanted)
@@ -229,7 +225,7 @@ def with_replays(
             nesting = _nested(source, _threads(source, available))
             groups = _by_count(trace, wanted, source, available, nesting, names, needed)
         if not groups:
-            return calls, total, 0
+            return Joined(calls, total)
     tree = Tree(
         source.ranges.name[nesting.row], nesting.parent, nesting.start_ns, nesting.thread,
         source.ranges.number[nesting.row], source.numbers,
@@ -237,6 +233,7 @@ def with_replays(
     owner, phase, module = calls.owner.copy(), [*calls.phase], [*calls.module]
     more: list[Call] = [*calls.calls]
     matched = 0
+    spent: dict[tuple[str, int], Counter[str]] = {}
     for group in groups:
         op = group.ops[0]
         node = innermost(nesting, group.thread, group.at_ns, group.at_ns)
@@ -254,8 +251,56 @@ def with_replays(
             for i, where in enumerate(at.tolist()):
                 phase[where], module[where] = its.phase[i], its.module[i]
             matched += len(at)
+        if source is not trace:
+            _place(trace, source, group, spent)
     found = replace(calls, calls=tuple(more), owner=owner, phase=tuple(phase), module=tuple(module))
-    return found, total, matched
+    return Joined(found, total, matched, _most(spent))
+
+
+Places = Mapping[str, tuple[str | None, str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Calls with those of replayed graphs.
+
+    Attributes
+    ----------
+    calls : Calls
+    replayed, matched : int
+        Operations that were replayed, and those of them with a captured call.
+    places : mapping of str to (str or None, str or None)
+        Line and module of the capture in another recording, by kernel.
+    """
+
+    calls: Calls
+    replayed: int
+    matched: int = 0
+    places: Places = field(default_factory=dict)
+
+
+def _place(
+    trace: Trace, source: Trace, group: _Group, spent: dict[tuple[str, int], Counter[str]]
+) -> None:
+    """Add the time of replayed kernels up by the line and the module of their capture."""
+    stacks = source.stacks
+    nodes = nodes_at(source, group.thread, group.at_ns)
+    for one in group.ops:
+        names, lasted = trace.ops.name[one], (trace.ops.end_ns - trace.ops.start_ns)[one]
+        known = np.flatnonzero((nodes >= 0) & (trace.ops.kind[one] == KERNEL) & (names >= 0))
+        for i in known.tolist():
+            name, node = trace.strings[names[i]], nodes[i]
+            texts = (stacks.line[node], stacks.frames), (stacks.module[node], stacks.modules)
+            for which, (code, known_as) in enumerate(texts):
+                if code >= 0:
+                    held = spent.setdefault((name, which), Counter())
+                    held[known_as[code]] += int(lasted[i])
+
+
+def _most(spent: Mapping[tuple[str, int], Counter[str]]) -> Places:
+    """Return the line and the module of each kernel that have most of its time."""
+    most = {key: held.most_common(1)[0][0] for key, held in spent.items()}
+    return {name: (most.get((name, 0)), most.get((name, 1))) for name, _ in most}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 from perfmodel.base.errors import ModelError
 from perfmodel.models.recorded import RecordedCall, RecordedStep, Size, parameters_of
-from perfmodel.models.roles import Role, Roles
+from perfmodel.models.roles import Certainty, Role, Roles
 from perfmodel.models.structure import runs_of
 from perfmodel.models.symbols import Term
 
@@ -115,13 +115,16 @@ class _Reader:
         if call is None:
             return
         square = Counter(n for s in self._weights for n in s)
+        trained = bool(parameters_of(self.calls))  # else nothing lists the parameters
         embedded = [s for c in self.calls if c.name in _EMBEDDINGS and (s := c.sizes[0])]
-        tables = [(s[0], s[1]) for s in embedded if len(s) == 2 and s in self.parameters]
+        tables = [(s[0], s[1]) for s in embedded
+                  if len(s) == 2 and (self.is_parameter(s) or not trained)]  # fmt: skip
         model = 0
         if tables:
             vocab, model = max(tables)
-            yield Role("vocab", vocab, "sure", "rows of the embedding")
-            yield Role("d_model", model, "sure", "columns of the embedding")
+            sure: Certainty = "sure" if trained else "likely"
+            yield Role("vocab", vocab, sure, "rows of the embedding")
+            yield Role("d_model", model, sure, "columns of the embedding")
         elif square:
             model = square.most_common(1)[0][0]
             yield Role("d_model", model, "likely", "most frequent width of weights")

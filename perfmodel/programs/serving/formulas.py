@@ -31,7 +31,7 @@ _FILE: Final = tomllib.loads(
 WEIGHTS: Final[dict[str, int]] = _FILE["weights"]
 """Place of the weights among the arguments of PyTorch's products."""
 EXPERTS: Final = frozenset(
-    name for row in _FILE["operator"] if row["kind"] in ("experts", "routed")
+    name for row in _FILE["operator"] if row["kind"] in ("experts", "routed", "grouped")
     for name in row["names"]
 )  # fmt: skip
 """Operators that are a layer's experts."""
@@ -63,7 +63,8 @@ def attention(call: Call, row: dict[str, Any]) -> OperatorWork:
     heads, size = query[-2:]
     batch = _seen(_inference(call))
     item = min(call.items[row["key"]], ITEM_BYTES.get(call.dtype, 8))
-    cache = batch.cached * 2 * key[-2] * key[-1] * item
+    each = key[-2] * key[-1] if "key_heads" not in row else key[row["key_heads"]] * size
+    cache = batch.cached * 2 * each * item
     own = numel(query) * call.items[row["query"]]
     flops = 4 * heads * size * batch.pairs
     shape = heads, batch.tokens, size
@@ -132,6 +133,11 @@ def gemm(call: Call, row: dict[str, Any]) -> OperatorWork:
     a, b = call.size(row["a"], least=2), call.size(row["b"], least=2)
     k = a[-1] * row.get("pack_a", 1)
     m, numbers = prod(a[:-1]), numel(b) * row.get("pack", 1)
+    if "columns" in row:
+        columns = call.size(row["columns"], least=2)
+        numbers = k * columns[-1]
+        if numbers < numel(b):  # these are no scales of every column
+            raise SizesError
     if not k or numbers % k:
         raise SizesError
     n = numbers // k
@@ -142,6 +148,23 @@ def gemm(call: Call, row: dict[str, Any]) -> OperatorWork:
     weights = call.read(row["b"], *row.get("scales", ()))
     read = call.read(row["a"]) + weights
     return OperatorWork(mm_flops(m, k, n), read, written, (m, n, k), weights)
+
+
+def grouped(call: Call, row: dict[str, Any]) -> OperatorWork:
+    """2 M K N, of rows that are sorted by expert, each times the matrix of its expert.
+
+    Experts are read that have a row, expected E (1 - (1 - 1/E)^M) if each row has any of E.
+    """
+    a, b = call.size(row["a"], 2), call.size(row["b"], 3)
+    m, k, count = a[0], a[1] * row.get("pack_a", 1), b[0]
+    numbers = b[1] * b[2] * row.get("pack", 1)
+    if not k or numbers % k:
+        raise SizesError
+    n = numbers // k
+    used = count * (1 - (1 - 1 / count) ** m) if count else 0.0
+    weights = round(call.read(row["b"], *row.get("scales", ())) * used / max(count, 1))
+    flops = mm_flops(m, k, n)
+    return OperatorWork(flops, call.read(row["a"]) + weights, m * n * call.item, None, weights)
 
 
 def moves(call: Call, row: dict[str, Any]) -> OperatorWork:
@@ -165,6 +188,7 @@ _KINDS: Final = {
     "experts": (experts, {"product": "other", "whole": True}),
     "routed": (routed, {"product": "other", "by_step": True, "whole": True}),
     "gemm": (gemm, {"product": "gemm"}),
+    "grouped": (grouped, {"product": "other"}),
     "moves": (moves, {"layer": True}),
 }
 

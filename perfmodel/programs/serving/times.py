@@ -68,7 +68,7 @@ def serving_times(
     placed = Placed(inside.op, inside.lane, number, lanes, options.causal, found.warnings)
     made = tabulate(trace, calls, placed)
     warnings = (*made.warnings, *_untold(trace, steps))
-    return replace(made, engine=work, hidden=found.hidden, warnings=warnings)
+    return replace(made, engine=work, hidden=found.hidden, places=found.places, warnings=warnings)
 
 
 def _untold(trace: Trace, steps: StepReport) -> Iterator[str]:
