@@ -43,7 +43,8 @@ def pairs(folder: Path) -> list[dict[str, Any]]:
             continue
         size = f"healthy{named['ranks'] or ''}_{named['size']}"
         healthy = [*folder.glob(f"{size}.sqlite.xz"), *sorted(folder.glob(f"{size}_*.sqlite.xz"))]
-        rows.append(pair(report, named["fault"], healthy))
+        if healthy:
+            rows.append(pair(report, named["fault"], healthy))
     return rows
 
 

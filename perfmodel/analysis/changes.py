@@ -133,9 +133,9 @@ def changes_of(analysis: RunAnalysis, together: Sequence[str] = ()) -> GraphChan
     step_s, replay = facts.step_s, _replay(analysis)
     known = dict(_of_findings(analysis, analysis.findings))
     done = {one.change for one in analysis.findings} | {_KEYS.get(name, name) for name in known}
-    for name, change, less_s in _others(analysis):
+    for name, change, less_s, later_s in _others(analysis):
         saved_s = step_s - replay.step_s(facts.base | change) if less_s is None else less_s
-        if name not in done and saved_s >= _WORTH * step_s:
+        if name not in done and max(saved_s, later_s) >= _WORTH * step_s:
             known[name] = _row(name, TITLES[_NUMBER.sub("", name)], saved_s, step_s), change
     unknown = [name for name in together if name not in known]
     if unknown:
@@ -170,7 +170,8 @@ def one_after_another(analysis: RunAnalysis, findings: Sequence[Finding]) -> tup
         elif name in known and replay is not None:
             change |= known[name][1]
             left_s = replay.step_s(change)
-            said[name] = min(max(step_s - left_s, 0.0), alone_s) if said else alone_s
+            most_s = max(alone_s, finding.gpu_s or 0.0)
+            said[name] = min(max(step_s - left_s, 0.0), most_s) if said else alone_s
             step_s = left_s
     return tuple(
         replace(finding, after_previous_s=said.get(name)) for name, finding in named.items()
@@ -223,7 +224,7 @@ def _of_findings(
         if finding.kind in _NAMED:
             said = f"{said}: {finding.title}"
         if finding.kind in _OF_KERNELS:
-            change = _shorter_kernels(run, saving_s)
+            change = _shorter_kernels(run, max(saving_s, finding.gpu_s or 0.0))
         if change is not None:
             yield name, (_row(name, said, saving_s, facts.step_s), change)
 
@@ -238,23 +239,24 @@ def _shorter_kernels(run: RunAnalysis, saving_s: float) -> Change | None:
     return Change(scale={(lane, "kernel"): left for lane in range(len(run.steps.ranks))})
 
 
-def _others(run: RunAnalysis) -> Iterator[tuple[str, Change, float | None]]:
+def _others(run: RunAnalysis) -> Iterator[tuple[str, Change, float | None, float]]:
     """Changes that no finding is needed for: kinds of work, ceilings, types and bandwidths.
 
-    With what each saves; None where its replay says that.
+    With what each saves, None where its replay says that, and what it saves once launches cost
+    nothing.
     """
     assert run.steps is not None
     facts = _facts(run.steps)
     for name, change in facts.changes.items():
-        yield name, change, facts.saved_s(name) if name in facts.free_s else None
+        yield name, change, facts.saved_s(name) if name in facts.free_s else None, 0.0
     for name, less_s in _by_operators(run):
-        saved_s = min(less_s, facts.saved_s("kernel"))
-        if (change_of_all := _shorter_kernels(run, saved_s)) is not None:
-            yield name, change_of_all, saved_s
+        if (change_of_all := _shorter_kernels(run, less_s)) is not None:
+            now_s, next_s = facts.saved_s("kernel"), facts.kernels_next_s
+            yield name, change_of_all, min(less_s, now_s), min(less_s, next_s)
     if facts.exposed_s:
         lanes = range(len(run.steps.ranks))
         half = {(lane, "exposed_communication"): 0.5 for lane in lanes}
-        yield "twice_the_network", Change(scale=half), None
+        yield "twice_the_network", Change(scale=half), None, 0.0
 
 
 def _by_operators(run: RunAnalysis) -> Iterator[tuple[str, float]]:

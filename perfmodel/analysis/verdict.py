@@ -331,7 +331,12 @@ def _fixes(run: RunAnalysis, step_s: float) -> Iterator[Fix]:
         if i == 0 or not in_order:
             own_s = run.batch.median.value if one.saving_without_recorder_s is None else step_s
             left_s, after_s = run.batch.mean_s if one.of_mean else own_s, saving_s
+        before_s = left_s
         left_s = max(left_s - after_s, 0.0) if left_s is not None and after_s is not None else None
+        share = one.share
+        if not one.saving and saving_s is not None:  # the host hides it until others are fixed
+            saving_s = after_s
+            share = after_s / before_s if after_s is not None and before_s else None
         yield Fix(
             kind=one.kind,
             title=one.title,
@@ -339,7 +344,7 @@ def _fixes(run: RunAnalysis, step_s: float) -> Iterator[Fix]:
             saving_s=saving_s,
             after_previous_s=one.after_previous_s,
             step_s=left_s,
-            share=one.share,
+            share=share,
             certainty=_certainty(run, one, guessed=guessed),
             line=one.line,
             range=_range(run, one),

@@ -37,6 +37,8 @@ class Tensor:
     item_bytes : int
     gradient : bool
         Whether it is of a parameter, and stays until the optimizer has read it.
+    until : int
+        Call until which it is held, where that is later than its last reader.
     """
 
     made: int
@@ -45,11 +47,12 @@ class Tensor:
     argument: int
     item_bytes: int
     gradient: bool = False
+    until: int = HELD
 
     @property
     def last(self) -> int:
-        """Last call that reads it."""
-        return max(self.readers, default=self.made)
+        """Last call at which it is alive."""
+        return max(*self.readers, self.made, self.until)
 
 
 @dataclass(frozen=True, slots=True)

@@ -321,9 +321,11 @@ def _all_on_gpus(trace: Trace) -> bool:
 
 
 def _after(number: int, one: Finding) -> str:
-    """Say what a finding saves after those before it, where that is less than alone."""
+    """Say what a finding saves after those before it, where that is not what it saves alone."""
     after_s, alone_s = one.after_previous_s, one.true_saving_s
-    if number == 1 or after_s is None or alone_s is None or after_s > _SAME * alone_s:
+    if number == 1 or after_s is None or alone_s is None:
+        return ""
+    if _SAME * alone_s < after_s <= alone_s:
         return ""
     return f", {si(after_s, 's')} after {'1' if number == 2 else f'1 to {number - 1}'}"
 

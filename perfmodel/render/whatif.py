@@ -46,6 +46,10 @@ GRAPH: Final = (
 )
 
 
+_HIDDEN: Final = 0.01
+"""Changes that save a smaller share are listed for what they save after others."""
+
+
 def graph_result(said: GraphChanges) -> Result:
     """Return what changes of the graph of any program's steps would save, in every format."""
     return Result(graph_tables(said), lambda: said, warnings=said.warnings)
@@ -58,6 +62,11 @@ def graph_tables(said: GraphChanges) -> list[Table]:
         "several changes at once",
         "what to change, and the evidence: perfmodel analyze",
     ]
+    hidden = [one.name for one in said.changes if one.share < _HIDDEN]
+    if hidden:
+        notes.insert(
+            1, f"the host hides what saves nothing: --apply {said.changes[0].name},{hidden[0]}"
+        )
     step = f"{si(said.step_s, 's', 4)}{said.without and f' without {said.without}'}"
     title = f"What changes would save of a step of {step} ({said.label})"
     tables = [Table.of(title, said.changes, GRAPH, notes)]

@@ -246,6 +246,9 @@ class StepFacts:
         ranges with small kernels are called `many_small_kernels_2` and so on.
     base : Change
         What the replay of this step changes of the recorded one, and `changes` are beside.
+    kernels_next_s : float
+        What a step takes less without kernels, once its launches cost nothing: of a step that the
+        host limits more than kernels save now.
     recorder : Recorder or None
         The step without the profiler; None where no step can be replayed.
     unrecorded : StepFacts or None
@@ -273,6 +276,7 @@ class StepFacts:
     unified: UnifiedFacts | None = None
     changes: Mapping[str, Change] = field(default_factory=dict)
     base: Change = field(default_factory=Change)
+    kernels_next_s: float = 0.0
     recorder: Recorder | None = None
     unrecorded: StepFacts | None = None
 
@@ -387,6 +391,7 @@ def step_facts(
         long=long,
         unified=unified_facts([r.migrations for r in reports], window, len(lanes)),
         changes=saved.changes,
+        kernels_next_s=saved.kernels_next_s,
         recorder=recorder,
     )
     if recorder is None or not longer or not step:
@@ -405,6 +410,7 @@ def step_facts(
             bucket_saving_s=less.bucket_s,
             idle=_shorter(idle, step - less.step_s),
             changes=less.changes,
+            kernels_next_s=less.kernels_next_s,
             base=base,
         ),
     )
@@ -431,6 +437,7 @@ class _Saved:
     straggler_s: float
     bucket_s: float
     changes: Mapping[str, Change]
+    kernels_next_s: float
 
 
 def _saved(replay: Replay, base: Change, asked: _Asked) -> _Saved:
@@ -470,7 +477,19 @@ def _saved(replay: Replay, base: Change, asked: _Asked) -> _Saved:
         min(saved_s(late), most_s) if late else 0.0,
         saved_s(hidden) if asked.collectives else 0.0,
         changes,
+        _kernels_next(replay, base, changes, step - min(free.values(), default=step)),
     )
+
+
+def _kernels_next(
+    replay: Replay, base: Change, changes: Mapping[str, Change], most_s: float
+) -> float:
+    """What a step takes less without kernels, once launches cost nothing; 0 where they do not."""
+    launching = changes.get(DISPATCH, changes.get(CAUSES[LAUNCH]))
+    if launching is None or not most_s or "kernel" not in changes:
+        return 0.0
+    less = base | launching
+    return max(replay.step_s(less) - replay.step_s(less | changes["kernel"]), 0.0)
 
 
 def _kernels_at_most(

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.common.folders import PROFILES, PROGRAMS
 from perfmodel.analysis.analyze import analyze_reports
-from perfmodel.analysis.changes import TITLES, GraphChanges
+from perfmodel.analysis.changes import TITLES, GraphChanges, changes_of
 from perfmodel.analysis.runs import measure_report
 from perfmodel.analysis.whatif import graph_changes
 from perfmodel.programs.findings import rules
@@ -137,3 +137,13 @@ def test_all_kinds_of_work_have_a_change() -> None:
              "twice_the_network"}  # fmt: skip
     kinds = {kind for rule in rules() for kind in rule.kinds}
     assert {*TITLES} - {*PATH_KINDS} - asked <= kinds
+
+
+def test_changes_of_the_gpu_that_the_host_hides_are_listed_and_applied() -> None:
+    run = analyze_reports([PROGRAMS / "llama_shapes.sqlite.xz"], Options()).fitted
+    found = changes_of(run, ("launch_bound", "memory_bound"))
+    alone = {row.name: row for row in found.changes}
+    assert alone["memory_bound"].saving_s < 0.01 * found.step_s
+    assert found.together is not None
+    assert found.together.saving_s > alone["launch_bound"].saving_s + 0.1 * found.step_s
+    assert "twice_the_bandwidth" in alone

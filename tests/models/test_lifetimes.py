@@ -39,6 +39,14 @@ def test_gradients_stay_until_the_optimizer_has_read_them() -> None:
     assert found.by_kind["activations"] == 5 + 100 + 60
 
 
+def test_what_a_function_is_given_is_held_until_it_returns() -> None:
+    held = (*TENSORS[:2], Tensor(1, (2,), 2, 0, 4, until=3), *TENSORS[3:])
+    found = peak_of(held, EACH, range(5), (3, 4), 30, 2, {})
+    # at call 3: the input, 100 saved, 40 that the function was given, 60 made in it, its gradient
+    assert found.by_kind["activations"] == 205
+    assert found.by_kind["gradients"] == 30
+
+
 def test_a_fused_group_reads_once_and_keeps_its_own_in_registers() -> None:
     saved = saved_by_fusion(TENSORS, EACH, (0, 0, 1, 1, -1))
     # group 0: call 1 reads from a register what call 0 wrote, which group 1 reads, too: 100.

@@ -53,6 +53,8 @@ class Finding:
     after_previous_s : float or None
         What it saves where all findings before it are fixed (`analysis.changes`); None where no
         change of the graph is known.
+    gpu_s : float or None
+        GPU time that it saves, however much of that the host hides; None of other findings.
     """
 
     kind: str
@@ -68,6 +70,7 @@ class Finding:
     rank: int | None = None
     change: str = ""
     after_previous_s: float | None = None
+    gpu_s: float | None = None
 
     @property
     def true_saving_s(self) -> float | None:
@@ -77,8 +80,8 @@ class Finding:
 
     @property
     def saving(self) -> str:
-        """The saving in words, such as '3.2 ms (12 %)'; '' where it is unknown."""
-        if self.true_saving_s is None:
+        """The saving in words, such as '3.2 ms (12 %)'; '' where unknown, or hidden by the host."""
+        if self.true_saving_s is None or (self.share or 0.0) < WORTH:
             return ""
         return f"{si(self.true_saving_s, 's')} ({percent(self.share or 0.0)})"
 
@@ -200,9 +203,10 @@ def _ranked(facts: Facts, actions: Actions) -> tuple[Finding, ...]:
 
     A step that waits for the GPU or allocates memory cannot be captured in a CUDA graph: such a
     finding comes before that of launches, if it saves half as much. Unknown savings come last.
-    A saving is between nothing and the whole step. The step is the median one; where a finding is
-    of some steps only, the mean one, for all findings: what each step loses is the same share of
-    the recording.
+    Work of the GPU that the host hides comes after all others, where it would save enough once
+    launches cost nothing. A saving is between nothing and the whole step. The step is the median
+    one; where a finding is of some steps only, the mean one, for all findings: what each step loses
+    is the same share of the recording.
     """
     step_s = facts.batch.value
     if step_s <= 0:
@@ -213,14 +217,27 @@ def _ranked(facts: Facts, actions: Actions) -> tuple[Finding, ...]:
     if unequal and (most_s > step_s or any(worth(one, facts) for one in found if one.of_mean)):
         step_s = facts.mean_s
     shown = [_of_step(one, step_s) for one in found]
-    shown = [one for one in shown if one.share is None or one.share >= WORTH]
     launches_s = max((f.saving_s or 0.0 for f in shown if f.kind == "launch_bound"), default=0.0)
+    next_s = facts.steps.kernels_next_s if facts.steps and launches_s >= WORTH * step_s else 0.0
 
-    def order(one: Finding) -> tuple[bool, float, bool, float]:
+    def later_s(one: Finding) -> float:
+        """Saving of GPU time once launches no longer limit the step."""
+        return min(one.gpu_s or 0.0, next_s)
+
+    shown = [
+        one
+        for one in shown
+        if one.share is None or one.share >= WORTH or later_s(one) >= WORTH * step_s
+    ]
+
+    def order(one: Finding) -> tuple[bool, bool, float, bool, float]:
         saving_s = one.saving_s or 0.0
         first = one.kind in _NEVER_CAPTURED and saving_s >= _COMPARABLE * launches_s
         rank_s = max(saving_s, launches_s) if first else saving_s
-        return one.saving_s is None, -rank_s, one.kind == "launch_bound", -saving_s
+        hidden = one.share is not None and one.share < WORTH
+        if hidden:
+            rank_s = later_s(one)
+        return one.saving_s is None, hidden, -rank_s, one.kind == "launch_bound", -saving_s
 
     return tuple(sorted(shown, key=order))
 

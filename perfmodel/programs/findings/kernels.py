@@ -61,6 +61,7 @@ def precision(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Find
         f"peak is {si(peaks['float32'], 'FLOP/s')}, that of TF32 "
         f"{si(peaks['tf32_tensor'], 'FLOP/s')}",
         actions.advise("lower_precision"),
+        gpu_s=seconds * share,
     )
     if sum(k.share for k in slow) >= _MUCH or worth(found, facts):
         yield found
@@ -87,6 +88,7 @@ def _without_tensor_cores(
         f"{percent(sum(o.tensor_s for o in plain) / seconds)} of {whose} on tensor cores "
         f"({si(peaks[tensor], 'FLOP/s')}){limited}",
         actions.advise("lower_precision"),
+        gpu_s=faster,
     )
 
 
@@ -114,6 +116,7 @@ def attention(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Find
         f"{sum(k.count for k in scores):.0f} softmax kernels over scores and the element-wise "
         f"kernels as large take {si(seconds, 's')} per step; no fused attention kernel runs",
         actions.advise("fuse_attention"),
+        gpu_s=seconds,
     )
 
 
@@ -125,7 +128,8 @@ def memory(
     bound = [o for o in rows if o.bound == "memory" and not o.flops]
     if not bound:
         return
-    saving_s, limited = _limited(sum(map(_recoverable_s, bound)), facts, steps)
+    gpu_s = sum(map(_recoverable_s, bound))
+    saving_s, limited = _limited(gpu_s, facts, steps)
     twice = sum(o.fusible_bytes or 0.0 for o in bound)
     seconds, moved = sum(o.gpu_s for o in bound), sum(o.bytes or 0.0 for o in bound)
     slow = sorted(bound, key=_recoverable_s, reverse=True)[:_NAMED]
@@ -142,6 +146,7 @@ def memory(
         f"are read of what such an operator wrote just before: saved if these were fused, and the "
         f"rest took {percent(_OF_HBM)} of the bandwidth{limited}",
         actions.advise("move_less"),
+        gpu_s=gpu_s,
         line=facts.lines.get((slow[0].name, slow[0].phase)),
     )
 
@@ -163,6 +168,7 @@ def gemms(
             f"({si(flops / o.gpu_s, 'FLOP/s')}); peak and bandwidth allow {si(o.least_s, 's')}, of "
             f"which large GEMMs reach {percent(_reachable(o))}{limited}",
             actions.advise("raise_rate"),
+            gpu_s=_recoverable_s(o),
             line=facts.lines.get((o.name, o.phase)),
         )
 

@@ -120,6 +120,9 @@ class Calls:
     made : tuple
         Of every call and argument the call that wrote it and which output it is; as call `EMPTY`
         where no kernel wrote it, `OUTSIDE` where nothing recorded made it. Empty if not asked for.
+    function : tuple of int
+        Of every call the range in which autograd's engine evaluates a function, -1 outside of all.
+        Empty if not asked for.
     """
 
     calls: tuple[Call, ...]
@@ -127,6 +130,7 @@ class Calls:
     phase: tuple[Phase, ...]
     module: tuple[str, ...]
     made: tuple[Made, ...] = ()
+    function: tuple[int, ...] = ()
 
 
 def find_calls(
@@ -183,7 +187,13 @@ def find_calls(
         tuple(PHASES[code] for code in phase.tolist()),
         tuple(modules.paths[code] for code in module.tolist()),
         graph.made() if flow else (),
+        tuple(_evaluations(names, tree)[nodes].tolist()) if flow else (),
     )
+
+
+def _evaluations(names: OperatorNames, tree: Tree) -> Int64:
+    """Of every range the one in which autograd's engine evaluates a function, -1 outside of all."""
+    return nearest(tree.parent, names.starting(EVALUATE)[tree.label])
 
 
 def _parts(known: Sequence[Formula], tree: Tree) -> Bool:

@@ -215,6 +215,7 @@ def _tensors(
     if not flows or any(call.name.startswith(FUSED) for call in calls):
         return ()  # torch.compile's kernels do not say what they write
     tensors = [*inputs.values()]
+    ends = _function_ends(owners, found.calls.function)
     for (k, output), reading in readers.items():
         if (k, output) not in seen:
             continue
@@ -222,7 +223,7 @@ def _tensors(
         item = _item_bytes(calls[at], i)
         if calls[k].kind == "gemm" and calls[k].shape:
             at, i = k, RESULT
-        tensors.append(Tensor(k, tuple(reading), at, i, item))
+        tensors.append(Tensor(k, tuple(reading), at, i, item, until=ends[max(reading)]))
     read = {k for k, _ in readers} | {*written}
     for k, call in enumerate(calls):
         if call.phase != "backward" or k in read or not call.sizes:
@@ -232,6 +233,16 @@ def _tensors(
             i = RESULT if call.kind == "gemm" else 0
             tensors.append(Tensor(k, (), k, i, item_bytes, gradient=True))
     return tuple(tensors)
+
+
+def _function_ends(owners: Sequence[int], function: Sequence[int]) -> list[int]:
+    """Of every call the last one of the function of autograd that it is in; else itself.
+
+    What a function is given and what it makes on the way is held until it returns.
+    """
+    of = [function[who] if who >= 0 else -1 for who in owners]
+    last = {each: k for k, each in enumerate(of)}
+    return [last[each] if each >= 0 else k for k, each in enumerate(of)]
 
 
 def _most(call: RecordedCall) -> float:
