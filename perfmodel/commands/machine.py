@@ -46,7 +46,7 @@ def show_(name: str, fmt: str, out: Path | None) -> None:
 @machine.command("measure")
 @click.option(
     "--device", type=click.Choice(["auto", "gpu", "cpu"]), default="auto", show_default=True,
-    help="What to measure; auto is the GPU if there is one.",
+    help="Parts to measure; auto is the GPU if there is one.",
 )  # fmt: skip
 @click.option(
     "--gemm-grid", is_flag=True,

@@ -294,7 +294,7 @@ CHECKS: Final = (
 
 def checkup(checks: Sequence[Check], purposes: Sequence[str]) -> Result:
     """Return the checks in every format."""
-    found = Table.of("What is here", checks, CHECKS)
+    found = Table.of("This machine", checks, CHECKS)
     return Result(
         [found, list(sentences(checks, purposes))], lambda: checkup_document(checks, purposes)
     )

@@ -102,7 +102,7 @@ def sentences(found: MemoryUse) -> Sequence[str]:
     peak = found.first("device")
     most = peak.peak_bytes if peak else found.theory_bytes("device")
     if total and most and found.gpu:
-        what = "A process's peak" if peak else "What theory counts"
+        what = "A process's peak" if peak else "The count by theory"
         said.append(f"{what} is {percent(most / total, 2)} of the memory of one {found.gpu.name}")
     return said
 

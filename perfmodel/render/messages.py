@@ -42,7 +42,7 @@ WAITERS: Final = (
 def waiters(run: RunAnalysis) -> Table:
     """Waiting of every rank, and of all others that leads back to it."""
     found = run.messages.ranks if run.messages else ()
-    return Table.of("Who waits, and who causes it, per step", found, WAITERS)
+    return Table.of("Waiting and its cause by rank, per step", found, WAITERS)
 
 
 CHAINS: Final = (

@@ -204,7 +204,8 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
         f"[{tables.interval_of_step(run)}]{mean}; {_left_out(batch, found)}"
     )
     again = tables.another(batch.median)
-    yield f"rerun      {again if again == tables.RECORD_THREE else f'expected on a rerun: {again}'}"
+    if again != tables.RECORD_THREE:
+        yield f"rerun      expected: {again} (95 %)"
     if found is not None:
         yield f"found by   {_how_found(found)}"
     recorder = run.steps.facts.recorder if run.steps else None
@@ -214,10 +215,11 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
     if lost["gpu_ops"]:
         outside = lost["without_launch"] + lost["outside_ranges"]
         strays = lost["without_launch"] + lost["outside_ranges_during_batches"]
-        yield (
-            f"GPU work   {lost['gpu_ops']} operations, {outside} of them "
-            f"({percent(outside / lost['gpu_ops'], 1)}) in no range, {strays} while the steps ran"
-        )
+        if outside > _LOST * lost["gpu_ops"]:
+            yield (
+                f"GPU work   {percent(outside / lost['gpu_ops'])} of {lost['gpu_ops']:,} operations "
+                f"are outside all ranges, {f'{strays:,}' if strays else 'none'} of them during steps"
+            )
     if said := complaints(run.traces):
         who = "recording" if run.traces[0].product_version == TORCH_PROFILER else "nsys says"
         yield f"{who}  {'; '.join(said)}"
@@ -244,10 +246,11 @@ def _each(run: RunAnalysis) -> str:
 
 def _how_found(steps: StepBreakdown) -> str:
     """Say what a step is, and how sure that is."""
-    share = f"{percent(steps.confidence)} of the work is inside"
+    whose = "GPU" if any(rank.gpu is not None for rank in steps.ranks) else "host"
+    share = f"{percent(steps.confidence)} of the {whose}'s time"
     unsure = _unsure(steps)
     if steps.found_by == "found":
-        return f"what repeats in the sequence of operations; {share}{unsure}"
+        return f"repetition in the sequence of operations; {share}{unsure}"
     if steps.found_by == "whole":
         return (
             f"nothing repeats: the whole recording is one step{unsure}; name one with --batch-range"
@@ -255,7 +258,7 @@ def _how_found(steps: StepBreakdown) -> str:
     own = [row.median_s for row in steps.levels if row.level == "step"]
     apart = own and abs(own[0] - steps.median_s) > _APART * steps.median_s
     lasts = f"; the ranges last {si(own[0], 's', 4)} (median)" if apart else ""
-    return f"ranges called {steps.label!r}; {share}{lasts}{unsure}"
+    return f"NVTX ranges {steps.label!r}; {share}{lasts}{unsure}"
 
 
 def _unsure(steps: StepBreakdown) -> str:

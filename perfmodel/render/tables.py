@@ -631,7 +631,7 @@ STRAGGLERS: Final = (
 
 def stragglers(run: RunAnalysis) -> Table:
     """Ranks by what their coming last costs, with how often and how late."""
-    return Table.of("Who comes last", run.skew.ranks if run.skew else (), STRAGGLERS)
+    return Table.of("Last ranks in collectives", run.skew.ranks if run.skew else (), STRAGGLERS)
 
 
 LATE_RANKS: Final = (

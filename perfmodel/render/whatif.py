@@ -68,7 +68,7 @@ def graph_tables(said: GraphChanges) -> list[Table]:
             1, f"the host hides what saves nothing: --apply {said.changes[0].name},{hidden[0]}"
         )
     step = f"{si(said.step_s, 's', 4)}{said.without and f' without {said.without}'}"
-    title = f"What changes would save of a step of {step} ({said.label})"
+    title = f"Savings of changes, of a step of {step} ({said.label})"
     tables = [Table.of(title, said.changes, GRAPH, notes)]
     if said.together is not None:
         tables.append(Table.of("Together", [said.together], GRAPH))
@@ -126,7 +126,7 @@ def changes_table(said: WhatIf) -> Table:
     if launches:
         notes.append("next launch: 90 % of what it would show, as launches differ")
     columns = (_NAME, _AT_MOST, _SAVING, share, _LOW, _HIGH, *(_NEXT if launches else ()), _REMOVES)
-    title = f"What changes would save of {si(said.batch_s, 's', 4)} a batch"
+    title = f"Savings of changes, of a step of {si(said.batch_s, 's', 4)}"
     return Table.of(title, said.changes, columns, notes)
 
 

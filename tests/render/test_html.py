@@ -155,7 +155,7 @@ def test_the_summary_is_first_and_small(page: Page) -> None:
     titles = [e.text for e in page.all("h2")]
     idle = ["Why the GPU idles"] if "No GPU operation was recorded" not in page.words else []
     assert titles == [
-        "Summary", "Where the time goes", "Timeline of one step", *idle, "Roofline", "Model",
+        "Summary", "Time by range and kernel", "Timeline of one step", *idle, "Roofline", "Model",
         "What if", "Findings and warnings",
         *(["Configuration and machine"] if idle else []), "Provenance",
     ]  # fmt: skip
@@ -383,7 +383,7 @@ def test_a_calibrated_model_predicts_and_ranks(modelled: Page) -> None:
 
 @pytest.mark.slow
 def test_without_a_model_savings_are_bounds(base: Page) -> None:
-    assert cells(base, "What changes would save of a step of")[0][0] == "Change"  # no mark
+    assert cells(base, "Savings of changes, of a step of")[0][0] == "Change"  # no mark
     bounded = page_of(PROFILES / "ladder" / "nccl_1.sqlite.xz")
     first = cells(bounded, "What changes would save of")[1]
     assert first[1] == "≤"
@@ -500,12 +500,12 @@ def test_a_pytorch_report_is_as_useful(tmp_path: Path) -> None:
     assert cells(page, "Effective throughputs and the machine's ceilings")[1][0] == "P_flops"
     assert len([e for e in page.all("svg") if e.attributes.get("role") == "img"]) == 3
     assert "NCCL" in page.words
-    assert cells(page, "What changes would save of a step of")[0][0] == "Change"
+    assert cells(page, "Savings of changes, of a step of")[0][0] == "Change"
 
 
 def test_operations_of_other_threads_count_as_busy_without_a_flag() -> None:
     words = page_of(PROFILES / "ddp" / "ddp_p2_H1024_B24000.sqlite.xz").words
-    lead = words.partition("Where the time goes")[0]
+    lead = words.partition("Time by range and kernel")[0]
     assert "operations in no range" not in words
     assert "at least" not in lead
 
@@ -680,4 +680,4 @@ def test_batches_of_another_name_have_a_page_too(tmp_path: Path) -> None:
     path = training_report(tmp_path / "r.sqlite", Training(label="my step"))
     page = page_of(path, batch_label="my step")
     assert cells(page, "Time per range, median step")[1][0] == "my step"
-    assert cells(page, "What changes would save of a step of")[0][0] == "Change"
+    assert cells(page, "Savings of changes, of a step of")[0][0] == "Change"

@@ -473,7 +473,7 @@ def _sections(analysis: Analysis, asked: Asked, fixes: tuple[Step, ...]) -> Iter
 
     if len(analysis.runs) > 1:
         yield section("runs", "All runs", f"Details below are of {run.label}.", _runs(analysis))
-    yield section("time", "Where the time goes", _CLOCKS, sections.breakdown(run))
+    yield section("time", "Time by range and kernel", _CLOCKS, sections.breakdown(run))
     if run.serving:
         yield section("serving", "Serving", _SERVING, sections.serving(run))
     yield section(
@@ -521,7 +521,7 @@ _ROOF: Final = (
 _MODEL: Final = (
     "FLOPs and bytes by formula, rates fitted to the median times, and what they predict together."
 )
-_WHAT_IF: Final = "What each change would save of a step. Savings overlap; they do not add up."
+_WHAT_IF: Final = "Savings of each change. They overlap, and do not add up."
 _FINDINGS: Final = "Ranked by potential saving per step. Savings overlap; they do not add up."
 
 
@@ -540,7 +540,7 @@ def _runs(analysis: Analysis) -> Iterator[Block]:
     yield grid(tables.sweep_text(analysis))
     trends = tuple(sweeps.trends(analysis.runs))
     if trends:
-        yield Words("What moved them", trends, listed=True)
+        yield Words("Trends", trends, listed=True)
 
 
 def _environment() -> Any:

@@ -346,7 +346,7 @@ def what_if(run: RunAnalysis, said: WhatIf | str) -> Iterator[Block]:
     yield grid(whatif.free_table(said.answer), full={"batch_s": said.batch_s})
     if said.answer.removed:
         yield grid(whatif.removed_table(said.answer))
-    yield Words("What raises intensity and FLOP/s", tuple(words(said)), listed=True)
+    yield Words("Ways to raise intensity and FLOP/s", tuple(words(said)), listed=True)
 
 
 def findings(run: RunAnalysis, document: Mapping[str, Any], summed: str) -> Iterator[Block]:
