@@ -216,9 +216,10 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
         outside = lost["without_launch"] + lost["outside_ranges"]
         strays = lost["without_launch"] + lost["outside_ranges_during_batches"]
         if outside > _LOST * lost["gpu_ops"]:
+            during = f"{strays:,}" if strays else "none"
             yield (
-                f"GPU work   {percent(outside / lost['gpu_ops'])} of {lost['gpu_ops']:,} operations "
-                f"are outside all ranges, {f'{strays:,}' if strays else 'none'} of them during steps"
+                f"GPU work   {percent(outside / lost['gpu_ops'])} of {lost['gpu_ops']:,} "
+                f"operations are outside all ranges, {during} of them during steps"
             )
     if said := complaints(run.traces):
         who = "recording" if run.traces[0].product_version == TORCH_PROFILER else "nsys says"
