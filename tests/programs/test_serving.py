@@ -739,6 +739,21 @@ def test_public_traces_of_diffusion(path: str, flops: int | None) -> None:
     assert attention == ([] if flops is None else [flops])
 
 
+def test_a_public_trace_of_diffusion_beside_its_capture() -> None:
+    """Four images of FLUX.1 with SageAttention: 228 of 57 blocks."""
+    folder = os.environ.get("PERFMODEL_PUBLIC")
+    place = "tests/traces/inference/xdit_flux.1_aiter_sage"
+    found = sorted(Path(folder).rglob(f"{place}/profile_trace*.json.gz")) if folder else []
+    if not found:
+        pytest.skip("PERFMODEL_PUBLIC names no copies of public recordings")
+    shapes = next((found[0].parent / "capture_traces").glob("*.json.gz"))
+    run = analyze([read(found[0])], Options(shapes=shapes)).fitted
+    assert run.work is not None
+    assert run.work.modelled > 0.96
+    (sage,) = (row for row in run.work.operators if row.name == "sage_fwd_1")
+    assert (sage.count, sage.flops) == (228, 228 * 4 * 768**2 * 24 * 128)
+
+
 @pytest.mark.parametrize(
     ("path", "capture", "expected"),
     [
