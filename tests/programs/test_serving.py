@@ -546,6 +546,26 @@ def test_the_median_step_of_a_phase_has_a_median_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("label", "joined"),
+    [
+        ("step[DECODE bs=32]", True),
+        ("step[DECODE bs=20]", True),  # padded
+        ("step[DECODE bs=40]", False),  # more than the graph holds
+        ("execute_context_0(0)_generation_32(128)", True),  # named by its sequences
+        ("execute_context_0(0)_generation_40(160)", False),
+    ],
+)
+def test_a_capture_holds_the_batches_that_replay_it(
+    label: str, joined: bool, tmp_path: Path
+) -> None:
+    options = Options(shapes=PUBLIC / f"{SGLANG[1]}.json.xz")
+    run = analyze([read(several(tmp_path, [label] * 4))], options).fitted
+    assert run.work is not None
+    assert (run.work.modelled > 0.9) == joined
+    assert (run.serving[0].floor_s is not None) == joined
+
+
+@pytest.mark.parametrize(
     ("label", "tpot"),
     [
         ("step[TARGET_VERIFY bs=4]", None),  # of how many tokens the name does not say
