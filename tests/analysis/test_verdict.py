@@ -137,6 +137,20 @@ def test_one_launch_of_a_second_is_a_cold_start(named: bool, tmp_path: Path) -> 
     assert "--delay" in said.verdict.text
 
 
+def test_a_launch_that_waits_for_a_full_queue_is_no_cold_start(tmp_path: Path) -> None:
+    builder = ReportBuilder()
+    thread = builder.thread()
+    builder.gpu()
+    thread.range("step 0", 0, 1000 * MS)
+    for i in range(20):  # the GPU works meanwhile
+        start = 5 * MS + i * 50 * MS
+        begin = i * 10 * US
+        thread.kernel("k", (begin, begin + 5 * US), (start, start + 49 * MS))
+    thread.kernel("last", (1 * MS, 950 * MS), (1005 * MS, 1010 * MS))
+    said = analyzed(builder.write(tmp_path / "r.sqlite")).summary
+    assert said.verdict.kind != "cold_start"
+
+
 def test_a_long_launch_before_many_steps_is_warm_up(tmp_path: Path) -> None:
     builder = ReportBuilder()
     thread = builder.thread()
