@@ -328,8 +328,7 @@ def _fixes(run: RunAnalysis, step_s: float) -> Iterator[Fix]:
     for i, one in enumerate(first):
         saving_s, after_s = one.true_saving_s, one.after_previous_s
         if i == 0 or not in_order:
-            own_s = run.batch.median.value if one.saving_without_recorder_s is None else step_s
-            left_s, after_s = run.batch.mean_s if one.of_mean else own_s, saving_s
+            left_s, after_s = _whole_s(run, one, step_s), saving_s
         before_s = left_s
         left_s = max(left_s - after_s, 0.0) if left_s is not None and after_s is not None else None
         share = one.share
@@ -348,6 +347,15 @@ def _fixes(run: RunAnalysis, step_s: float) -> Iterator[Fix]:
             line=one.line,
             range=_range(run, one),
         )
+
+
+def _whole_s(run: RunAnalysis, one: Finding, step_s: float) -> float:
+    """The step that a finding is about: the mean one, where only some steps have it."""
+    recorded_s = run.batch.median.value
+    own_s = recorded_s if one.saving_without_recorder_s is None else step_s
+    if not one.of_mean:
+        return own_s
+    return max(run.batch.mean_s - (recorded_s - own_s), own_s)
 
 
 def _certainty(run: RunAnalysis, one: Finding, *, guessed: bool) -> Certainty:
@@ -397,9 +405,7 @@ def _verdict(
         small = "No finding would save 5 % of it" if first else nothing
         return Verdict(f"{engine}{limit}. {small}.", part, first.true_saving_s if first else None)
     saved_s = first.true_saving_s or 0.0
-    whole_s = run.batch.mean_s if first.of_mean else step_s
-    if first.saving_without_recorder_s is None and not first.of_mean:
-        whole_s = run.batch.median.value
+    whole_s = _whole_s(run, first, step_s)
     # an engine replays graphs, or its advice is by its own options
     do = "Without that" if run.serving else _DO.get(first.kind, "Without that")
     if first.rank is not None and first.kind in _OF_RANKS:
@@ -438,7 +444,10 @@ def _cause(
         most: Part = max(_EXCHANGING, key=lambda one: spent[one])
         return _limit(run, bars, step_s, uses_gpu=uses_gpu, part=most)[1]
     limit = _limit(run, bars, step_s, uses_gpu=uses_gpu, part=part)[1]
-    return f"{limit}: {first.title.replace('the GPU waits', 'it waits', 1)}"
+    said = first.title
+    if limit.startswith("The GPU"):
+        said = said.replace("the GPU waits", "it waits", 1)
+    return f"{limit}: {said}"
 
 
 def _limit(

@@ -242,3 +242,13 @@ def test_a_line_for_each_run() -> None:
     lines = succeeds("analyze", BASE, "--brief").splitlines()
     assert len(lines) == 1
     assert lines[0].startswith("h200x2_2ranks_base_nsys2025.3.1: step 2.44 ms")
+
+
+def test_what_some_steps_lose_is_a_share_of_the_mean_step_without_the_profiler() -> None:
+    run = analyzed(PROGRAMS / "video.sqlite.xz")
+    first, said = run.findings[0], run.summary
+    assert first.of_mean
+    whole = run.batch.mean_s - (said.recorded_s - said.step_s)
+    assert first.share == pytest.approx((first.true_saving_s or 0.0) / whole)
+    assert said.fixes[0].step_s == pytest.approx(whole - (first.true_saving_s or 0.0))
+    assert said.fixes[0].step_s > said.step_s  # no less than a step without the loss
