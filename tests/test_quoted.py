@@ -255,7 +255,10 @@ GIVEN: Final = {
         "known to 18 ns": "worked by hand",
     },
     "size": {"Its target of 250 ms": "a target"},
-    "analysis": {"a warning says so from 1 % on": "a limit of the code"},
+    "analysis": {
+        "a warning says so from 1 % on": "a limit of the code",
+        "`waits 0–51 %` is 0 on one rank and 51 % on another": "an example",
+    },
     "counters": {
         "whose unit does less than 90 % is": "a limit of the code",
         "132 x 128 x 1.98 GHz = 33.5 TB/s": "worked by hand",
@@ -263,6 +266,7 @@ GIVEN: Final = {
     "faq": {"UTC time of their start, to about 0.5 µs": "docs/schema.md"},
     "findings": {
         "save less than 1 % of T": "a limit of the code",
+        "If it would save 1 % of T once": "a limit of the code",
         "From 95 % on it is more than": "a limit of the code",
         "larger than 100 kB), otherwise 80 % of": "a limit of the code",
         "single precision takes 188 MB": "worked by hand",

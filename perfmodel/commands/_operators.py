@@ -107,7 +107,7 @@ def predict_report(
 ) -> None:
     """Predict a step of other sizes from one report, and what is known of the host."""
     from perfmodel.commands._output import Progress, distinct, read_reports
-    from perfmodel.models.one_report import Changes, hosts, predict_report
+    from perfmodel.models.one_report import predict_report
     from perfmodel.programs import program_of
     from perfmodel.render.operator_prediction import report_prediction
 
@@ -128,17 +128,25 @@ def predict_report(
     if asked.fsdp and step.ranks > 1:
         raise click.UsageError("--fsdp: expected a REPORT of one rank; got several")
     other = _baseline(asked.gpu or options.get("machine"))
-    gpu_bytes = next((g.memory_bytes for g in trace.gpus), None)
-    if other is not None:
-        gpu_bytes = other.machine.capacity_bytes.get("hbm")
-    changes = Changes(
-        other, options.get("dtype"), asked.graphs, asked.compiled, gpu_bytes and int(gpu_bytes),
-        hosts() if asked.other_host or other is not None else None, asked.accumulate, asked.fsdp,
-    )  # fmt: skip
+    changes = changes_of(asked, other, options.get("dtype"), trace)
     found = predict_report(step, roles, given, _baseline_of(step.gpu, trace.gpus),
                            operators.call_at, changes,
                            (*anchors, *map(_timed_step, asked.timed)))  # fmt: skip
     emit(report_prediction(found, asked.tokens), fmt, out)
+
+
+def changes_of(asked: Asked, other: Any, dtype: str | None, trace: Any) -> Any:
+    """Return what is changed besides the sizes; another GPU is in another host."""
+    from perfmodel.models.one_report import Changes, hosts
+
+    memory_bytes = next((gpu.memory_bytes for gpu in trace.gpus), None)
+    if other is not None:
+        memory_bytes = other.machine.capacity_bytes.get("hbm")
+    elsewhere = asked.other_host or other is not None
+    return Changes(
+        other, dtype, asked.graphs, asked.compiled, memory_bytes and int(memory_bytes),
+        hosts() if elsewhere else None, asked.accumulate, asked.fsdp,
+    )  # fmt: skip
 
 
 def peak_of_report(path: Path) -> Any:

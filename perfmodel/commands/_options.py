@@ -366,7 +366,7 @@ MODEL = click.option(
     help="A model of perfmodel calibrate; without it, savings are bounds by the report alone.",
 )  # fmt: skip
 _COUNT: Final = click.IntRange(1)
-_SHORT: Final = {
+SHORT_DTYPES: Final = {
     "bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64",
     "fp8": "float8",
 }  # fmt: skip
@@ -376,7 +376,7 @@ class _Dtype(click.Choice[str]):
     """A data type by its name, or as short as people call it."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        return super().convert(_SHORT.get(value, value), param, ctx)
+        return super().convert(SHORT_DTYPES.get(value, value), param, ctx)
 
 
 DTYPES: Final = _Dtype(["float16", "bfloat16", "float32", "float64"])

@@ -21,9 +21,9 @@ from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.base.document import plain, to_json
 from perfmodel.base.errors import ReportError, WorkloadError
 from perfmodel.base.escape import printable
-from perfmodel.commands import _operators
+from perfmodel.commands import _operators, _options
 from perfmodel.machines.devices import named
-from perfmodel.models.one_report import Changes, predict_report
+from perfmodel.models.one_report import predict_report
 from perfmodel.programs import program_of
 from perfmodel.programs.program import Options
 from perfmodel.readers import RAW, read
@@ -196,10 +196,16 @@ class Served:
         sizes: Mapping[str, int] | None = None,
         gpu: str | None = None,
         dtype: str | None = None,
-        *,
-        graphs: bool = False,
+        asked: _operators.Asked | None = None,
     ) -> dict[str, Any]:
         """Return a step of a PyTorch report with other sizes, on another GPU by its name."""
+        asked = asked or _operators.Asked()
+        if not 0 < asked.accumulate < _MOST_SIZE:
+            raise WorkloadError(f"expected micro-batches of 1 or more; got {asked.accumulate}")
+        dtype = None if dtype is None else _options.SHORT_DTYPES.get(dtype, dtype)
+        if dtype not in (None, *_options.OPERATOR_DTYPES.choices):
+            known = ", ".join(_options.OPERATOR_DTYPES.choices)
+            raise WorkloadError(f"expected a data type of {known}; got {dtype}"[:_LONGEST])
         trace = read(self.path_of(name))
         operators = _operators._operators_of(program_of([trace], Options()))
         step = operators.recorded_step(trace, Options(), {})
@@ -213,7 +219,7 @@ class Served:
             given,
             _operators._baseline_of(step.gpu, trace.gpus),
             operators.call_at,
-            Changes(other, dtype, graphs),
+            _operators.changes_of(asked, other, dtype, trace),
         )
         document: dict[str, Any] = plain(report_document(found))
         return document

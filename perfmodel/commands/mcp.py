@@ -50,6 +50,7 @@ def server_of(folders: tuple[Path, ...]) -> Any:
         ) from None
     import perfmodel
     from perfmodel.base.document import to_json
+    from perfmodel.commands._operators import Asked
     from perfmodel.commands._served import Served, columns
     from perfmodel.render.analysis_json import analysis_schema
 
@@ -110,9 +111,17 @@ def server_of(folders: tuple[Path, ...]) -> Any:
         gpu: str | None = None,
         dtype: str | None = None,
         graphs: bool = False,
+        compiled: bool = False,
+        fsdp: bool = False,
+        accumulate: int = 1,
+        other_host: bool = False,
     ) -> str:
         """Predict a step of a PyTorch report with sizes: with other ones (batch, seq, p), GPU."""
-        return answers(lambda: served.predict(report, sizes, gpu, dtype, graphs=graphs))
+        asked = Asked(
+            graphs=graphs, compiled=compiled, fsdp=fsdp, accumulate=accumulate,
+            other_host=other_host,
+        )  # fmt: skip
+        return answers(lambda: served.predict(report, sizes, gpu, dtype, asked))
 
     def picture(
         reports: list[str],

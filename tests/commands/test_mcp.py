@@ -15,6 +15,7 @@ import pytest
 from benchmarks.common.folders import PROFILES, ROOT
 from perfmodel.base.errors import ModelError, PerfmodelError, ReportError, WorkloadError
 from perfmodel.commands import _served
+from perfmodel.commands._operators import Asked
 from perfmodel.commands._served import MOST_LETTERS, MOST_ROWS, Served, bounded
 from support.cli import fails, succeeds
 
@@ -86,6 +87,12 @@ def test_predictions_of_other_sizes_and_gpus(served: Served) -> None:
     assert twice["gpu_s"] > 1.5 * same["gpu_s"]
     other = served.predict(report, {"batch": 24}, "a100-80")
     assert other["gpu_s"] > 1.5 * twice["gpu_s"]
+    h100, printed = (
+        served.predict(report, {"batch": 24}, "h100", "bf16", Asked(compiled=True)),
+        json.loads(succeeds("predict", PROGRAMS / report, "--set", "batch=24", "--gpu", "h100",
+                            "--dtype", "bf16", "--compile", "--json")),
+    )  # fmt: skip
+    assert h100 == printed
     printed = json.loads(succeeds("predict", PROGRAMS / report, "--set", "batch=24", "--json"))
     assert printed["step_s"] == twice["step_s"]
 
@@ -151,6 +158,7 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
         (lambda s: s.whatif([LATE], ["nosuch"]), ModelError),
         (lambda s: s.predict("gpt_shapes.sqlite.xz", {"nosuch": 3}), PerfmodelError),
         (lambda s: s.predict("gpt_shapes.sqlite.xz", {"batch": -1}), WorkloadError),
+        (lambda s: s.predict("gpt_shapes.sqlite.xz", dtype="int2"), WorkloadError),
         (lambda s: s.predict("gpt_shapes.sqlite.xz", {"batch": 10**30}), WorkloadError),
         (lambda s: s.predict("gpt_shapes.sqlite.xz", gpu="/etc/passwd"), PerfmodelError),
         (lambda s: s.predict("halo.sqlite.xz"), PerfmodelError),

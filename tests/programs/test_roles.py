@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from perfmodel.programs.pytorch.program import PyTorchOperators
 from perfmodel.readers import read
 
 PROGRAMS = Path(__file__).parents[2] / "profiles" / "programs"
+PLANTED = Path(os.environ.get("PROGRAM_REPORTS", os.devnull)) / "planted"
 ONE = Path(__file__).parents[2] / "benchmarks" / "results" / "one"
 OPERATORS = PyTorchOperators()
 
@@ -214,6 +216,37 @@ def test_a_report_of_the_host_moves_the_prediction_to_it() -> None:
     assert moved.step_s == pytest.approx(truth, rel=0.1)
     same = predicted("gpt_shapes", anchors=(recorded("gpt_shapes"),))
     assert same.host.factor == pytest.approx(1.0)
+
+
+@pytest.mark.skipif(not PLANTED.exists(), reason="PROGRAM_REPORTS names no folder of reports")
+def test_attention_that_is_written_out_says_its_sizes() -> None:
+    """softmax(Q K^T) V of 16 sequences of 1024, 8 heads of 64, in 6 layers."""
+    trace = read(PLANTED / "naive_attention.sqlite.xz")
+    step = OPERATORS.recorded_step(trace, Options(), {})
+    found = OPERATORS.roles(step, {})
+    assert found.values == {
+        "batch": 16, "seq": 1024, "heads": 8, "vocab": 8192, "d_model": 512, "d_ff": 2048,
+        "n_layer": 6,
+    }  # fmt: skip
+    assert found.head == 64
+
+    def gpu_s(**given: int) -> float:
+        return predict_report(step, found, given, baseline(), OPERATORS.call_at,
+                              Changes()).step.by_kind["memory"]  # fmt: skip
+
+    # scores grow with the square of the sequence, everything else with tokens
+    assert 3.0 < gpu_s(seq=4096) / gpu_s(seq=2048) < 4.0
+    assert 1.9 < gpu_s(batch=64) / gpu_s(batch=32) < 2.1
+
+
+@pytest.mark.skipif(not PLANTED.exists(), reason="PROGRAM_REPORTS names no folder of reports")
+def test_another_type_and_batch_are_met_on_a_report_that_nothing_was_fitted_to() -> None:
+    step = OPERATORS.recorded_step(read(PLANTED / "fp32.sqlite.xz"), Options(), {})
+    found = predict_report(step, OPERATORS.roles(step, {}), {"batch": 160}, baseline(),
+                           OPERATORS.call_at, Changes(dtype="bfloat16")).step  # fmt: skip
+    truth = json.loads((PLANTED / "healthy.truth.json").read_text(encoding="utf-8"))
+    assert found.low_s < truth["step_s_bare"] < found.high_s
+    assert found.step_s == pytest.approx(truth["step_s_bare"], rel=0.08)
 
 
 def test_without_an_optimizer_the_embedding_is_a_table_all_the_same() -> None:

@@ -26,6 +26,8 @@ from perfmodel.models.symbols import Term
 _Place = Literal["token", "width", "inner"]
 _EMBEDDINGS: Final = ("aten::embedding", "aten::gather", "aten::index_select")
 _CONVOLUTION: Final = "convolution"
+_SOFTMAX: Final = "softmax"
+_PRODUCTS: Final = "bmm"
 _ONE: Final = Fraction(1)
 _SMALL: Final = (1, 2, 3, 4, 6, 8)
 """Multiples of a width in one dimension: query, key and value together have 3."""
@@ -33,6 +35,32 @@ _MOST_HALVINGS: Final = 6
 """A network for images halves them at most so often: ResNets do five times."""
 _TWICE: Final = 0.5
 """A repetition of this share of a step's products is one of layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Attention:
+    """Sizes of the first attention of a step.
+
+    Attributes
+    ----------
+    batch, heads, seq : int
+    head : int
+        Numbers of a head; 0 where no product says it.
+    kv_heads : int or None
+        Heads of keys where they are fewer.
+    count : int
+        Calls in the forward pass.
+    why : str
+        Whose sizes they are.
+    """
+
+    batch: int
+    heads: int
+    seq: int
+    head: int
+    kv_heads: int | None
+    count: int
+    why: str
 
 
 @dataclass(frozen=True)
@@ -60,11 +88,38 @@ class _Reader:
         return bool(size) and (size in self.parameters or size[::-1] in self.parameters)
 
     @cached_property
-    def attention(self) -> RecordedCall | None:
-        """The first call that attends, forward if there is one."""
+    def attention(self) -> _Attention | None:
+        """What attention says of sizes, by an operator of its own or written out."""
         calls = [c for c in self.calls if c.kind == "attention" and len(c.sizes[0]) == 4]
-        calls = [c for c in calls if c.phase == "forward"] or calls
-        return calls[0] if calls else None
+        forward = [c for c in calls if c.phase == "forward"]
+        if calls:
+            first = (forward or calls)[0]
+            batch, heads, seq, head = first.sizes[0]
+            key = first.sizes[1]
+            others = key[1] if len(key) == 4 and key[1] != heads else None
+            count = sum(c.kind == "attention" for c in forward)
+            return _Attention(batch, heads, seq, head, others, count, "attention")
+        return self._written_out()
+
+    def _written_out(self) -> _Attention | None:
+        """Attention as softmax between two products of a head's matrices."""
+        forward = [c for c in self.calls if c.phase == "forward" and c.sizes]
+        scores = [c.sizes[0] for c in forward if _SOFTMAX in c.name and len(c.sizes[0]) in (3, 4)
+                  and c.sizes[0][-1] == c.sizes[0][-2] > 1]  # fmt: skip
+        if not scores:
+            return None
+        seq, images = scores[0][-1], self.image[0] if self.image else 0
+        rows = math.prod(scores[0][:-2])
+        heads = [s[2] for c in forward if _PRODUCTS in c.name and len(s := c.sizes[0]) == 3
+                 and s[:2] == (rows, seq) and s[2] != seq]  # fmt: skip
+        if len(scores[0]) == 4:
+            batch, many = scores[0][:2]
+        elif images and rows % images == 0:
+            batch, many = images, rows // images
+        else:
+            return None
+        return _Attention(batch, many, seq, heads[0] if heads else 0, None, len(scores),
+                          "attention's softmax")  # fmt: skip
 
     @cached_property
     def image(self) -> Size | None:
@@ -80,16 +135,14 @@ class _Reader:
         yield from self._of_layers()
 
     def _of_attention(self) -> Iterator[Role]:
-        call = self.attention
-        if call is None:
+        found = self.attention
+        if found is None:
             return
-        batch, heads, seq, _ = call.sizes[0]
-        yield Role("batch", batch, "sure", "first size of attention")
-        yield Role("seq", seq, "sure", "rows of attention")
-        yield Role("heads", heads, "sure", "second size of attention")
-        key = call.sizes[1]
-        if len(key) == 4 and key[1] != heads:
-            yield Role("kv_heads", key[1], "sure", "heads of attention's keys")
+        yield Role("batch", found.batch, "sure", f"first size of {found.why}")
+        yield Role("seq", found.seq, "sure", f"rows of {found.why}")
+        yield Role("heads", found.heads, "sure", f"second size of {found.why}")
+        if found.kv_heads is not None:
+            yield Role("kv_heads", found.kv_heads, "sure", "heads of attention's keys")
 
     def _of_images(self) -> Iterator[Role]:
         if self.image is not None:
@@ -111,8 +164,7 @@ class _Reader:
                 yield Role("batch", often, "guess", "most frequent first size of activations")
 
     def _of_widths(self) -> Iterator[Role]:
-        call = self.attention
-        if call is None:
+        if self.attention is None:
             return
         square = Counter(n for s in self._weights for n in s)
         trained = bool(parameters_of(self.calls))  # else nothing lists the parameters
@@ -146,7 +198,7 @@ class _Reader:
         return frozenset((s[0], s[1]) for s in self.parameters if len(s) == 2)
 
     def _of_layers(self) -> Iterator[Role]:
-        attends = sum(c.kind == "attention" and c.phase == "forward" for c in self.calls)
+        attends = self.attention.count if self.attention is not None else 0
         tokens = [i for i in self.step.order if self.step.calls[i].kind in ("gemm", "attention")]
         runs = runs_of(tokens)
         longest = max(runs, key=lambda r: r.period * r.count, default=None)
@@ -173,8 +225,7 @@ class _Namer:
     ) -> None:
         self.reader, self.values, self.named = reader, values, named
         heads, model = values.get("heads", 0), values.get("d_model", 0)
-        call = reader.attention
-        self.head = call.sizes[0][3] if call is not None else 0
+        self.head = reader.attention.head if reader.attention is not None else 0
         self.whole = bool(heads and model and heads * self.head == model)
         self.unknown: Counter[int] = Counter()
 
