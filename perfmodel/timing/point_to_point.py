@@ -70,6 +70,9 @@ class RangeOfRank:
         The slowest rank's time over the mean, less 1.
     of_steps : float
         Share of the rank's steps that have it.
+    mpi_s, own_s, own_more_s : float
+        Mean over all steps of its time inside MPI and outside, and of the latter what is beyond
+        that of the median rank.
     """
 
     rank: int
@@ -79,6 +82,9 @@ class RangeOfRank:
     more_s: float
     imbalance: float
     of_steps: float = 1.0
+    mpi_s: float = 0.0
+    own_s: float = 0.0
+    own_more_s: float = 0.0
 
 
 def point_to_point(
@@ -126,6 +132,9 @@ def ranges_by_rank(measured: PathTable, ranks: Sequence[int]) -> tuple[RangeOfRa
         median = np.zeros(len(host))
         median[known] = np.nanmedian(host[known], axis=1)
         share = np.isfinite(host).mean(axis=1)
+        inside = np.nan_to_num(one.mpi_s).mean(axis=1)
+        outside = np.nan_to_num(host).mean(axis=1) - inside
+        others = float(np.quantile(outside, 0.5, method="lower"))
         usual = float(np.quantile(median, 0.5, method="lower"))  # of two ranks the faster one
         most, mean = float(median.max()), float(median.mean())
         found += [
@@ -137,6 +146,9 @@ def ranges_by_rank(measured: PathTable, ranks: Sequence[int]) -> tuple[RangeOfRa
                 more_s=float(median[i]) - usual,
                 imbalance=most / mean - 1.0 if mean > 0 else 0.0,
                 of_steps=float(share[i]),
+                mpi_s=float(inside[i]),
+                own_s=float(outside[i]),
+                own_more_s=float(outside[i]) - others,
             )
             for i in known.tolist()
         ]
