@@ -28,11 +28,12 @@ def answer(summary: Mapping[str, Any], evidence: Mapping[str, Any]) -> dict[str,
     findings = []
     for one in run["findings"]:
         kind, _, number = one["key"].partition("-")
-        said = evidence["said"] if one["key"] == evidence.get("key") else ""
+        grounds = evidence if one["key"] == evidence.get("key") else {}
         findings.append({
-            "kind": kind, "title": one["title"], "evidence": said, "share": one["share"],
-            "range": None if number else places.get(kind), "saving_s": one["saving_s"],
-            "saving_without_recorder_s": None,
+            "kind": kind, "title": one["title"], "evidence": grounds.get("said", ""),
+            "share": one["share"], "range": None if number else places.get(kind),
+            "saving_s": grounds.get("value", one["saving_s"]),
+            "saving_without_recorder_s": one["saving_s"],
         })  # fmt: skip
     return {"findings": findings, "stragglers": late}
 
