@@ -369,9 +369,8 @@ def _too_few(late: LateRank) -> str:
 def _longer(facts: Facts, rank: int) -> _Longer | None:
     """Return what a rank spends more time in than the median rank; the innermost such range.
 
-    Without a GPU time outside MPI counts, on average over the steps: in MPI the others wait for
-    this rank, and in some steps only it may be late. Where no range explains at least half of it,
-    what the rank does outside MPI.
+    Without a GPU time outside MPI counts: in MPI the others wait for this rank. Where no range
+    explains at least half of it, what the rank does outside MPI.
     """
     if facts.host_ranks:
         return _longer_outside(facts, rank)
