@@ -1,8 +1,8 @@
-"""Writes the JSON Schema of analysis.json, of the types that write it, and docs/json.md.
+"""Writes the JSON Schema of analysis.json, of the types that write it, its page, and a glossary.
 
     python docs/json_schema.py
 
-A test fails when either is not what the types say.
+The glossary is that of `perfmodel mcp`. A test fails when either is not what the types say.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from perfmodel.render.evidence import Evidence  # noqa: E402
 DOCUMENTS: Final = (AnalysisDocument, BriefDocument, Evidence, GraphChanges, ErrorDocument)
 SCHEMA: Final = ROOT / "perfmodel" / "render" / "analysis.schema.json"
 PAGE: Final = ROOT / "docs" / "json.md"
+GLOSSARY: Final = ROOT / "perfmodel" / "commands" / "GLOSSARY.md"
 _NUMBERS: Final = {bool: "boolean", int: "integer", str: "string"}
 _FIRST: Final = re.compile(r"^(?P<names>\w+(?:, \w+)*)(?: : (?P<kind>.*))?$")
 _OPENING: Final = """# analysis.json, key by key
@@ -247,6 +248,14 @@ def page() -> str:
     return "\n".join([_OPENING, *_tables(schema())])
 
 
+def glossary() -> str:
+    """Return docs/glossary.md without links, for `perfmodel mcp`."""
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    text = re.sub(r" \(\[[^\]]*\]\([^)]*\)\)", "", text)
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+
+
 if __name__ == "__main__":
+    GLOSSARY.write_text(glossary(), encoding="utf-8")
     SCHEMA.write_text(schema_text(), encoding="utf-8")
     PAGE.write_text(page(), encoding="utf-8")

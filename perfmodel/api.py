@@ -47,6 +47,48 @@ def _preformatted(text: str) -> str:
     return f"<pre>{escape(text)}</pre>"
 
 
+class Screen(str):
+    """A text that notebooks and prompts show as it is printed."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return _preformatted(self)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The timeline of a step: a notebook shows it, and it zooms, pans and searches there.
+
+    Attributes
+    ----------
+    html : str
+        The page, which loads nothing.
+    label : str
+        Of the run.
+    """
+
+    html: str
+    label: str
+
+    def __repr__(self) -> str:
+        return f"<Timeline of {self.label}: show it in a notebook, or save it as HTML>"
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe srcdoc="{escape(self.html)}" sandbox="allow-scripts" title="Timeline" '
+            f'style="width: 100%; height: 640px; border: 0"></iframe>'
+        )
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page to a file, whole or not at all."""
+        write_text(path, self.html)
+        return Path(path)
+
+
 @dataclass(frozen=True)
 class Report:
     """One report that has been read."""
@@ -57,6 +99,15 @@ class Report:
     def results(self) -> Results:
         """The analysis of the report with default options, made when it is first asked for."""
         return analyze(self)
+
+    @property
+    def summary(self) -> Screen:
+        """What `perfmodel analyze` prints; see `Results.summary`."""
+        return self.results.summary
+
+    def timeline(self) -> Timeline:
+        """Return the timeline of the median step; see `Results.timeline`."""
+        return self.results.timeline()
 
     @property
     def steps(self) -> pd.DataFrame:
@@ -409,6 +460,23 @@ class Results:
     def run(self) -> RunAnalysis:
         """The run that fits the roofline."""
         return self.analysis.fitted
+
+    @property
+    def summary(self) -> Screen:
+        """The first screen: verdict, step, ranks and first findings; it shows itself."""
+        return Screen(self)
+
+    def timeline(self) -> Timeline:
+        """Return the timeline of the median step, which zooms in a notebook.
+
+        Raises
+        ------
+        PerfmodelError
+            If jinja2 is not installed.
+        """
+        from perfmodel.render import html
+
+        return Timeline(html.timeline(self.run), self.run.label)
 
     @property
     def ranges(self) -> pd.DataFrame:

@@ -239,3 +239,18 @@ def test_training_goes_on_where_a_trace_cannot_be_explained(tmp_path: Path) -> N
     for folder in (None, file):
         with pytest.warns(UserWarning, match="the trace is not explained"):
             perfmodel.on_trace_ready(folder)(Broken())
+
+
+def test_the_summary_and_the_timeline_show_themselves(tmp_path: Path) -> None:
+    report = perfmodel.read(PROFILES / "programs" / "straggler_p2_b32.sqlite.xz")
+    assert repr(report.summary) == str(report.results)
+    assert report.summary._repr_html_().startswith("<pre>straggler_p2_b32")
+    shown = report.timeline()
+    frame = shown._repr_html_()
+    assert frame.startswith("<iframe srcdoc=")
+    assert 'sandbox="allow-scripts"' in frame
+    assert frame.count("<iframe") == frame.count("</iframe>") == 1  # the page inside is escaped
+    page = shown.save(tmp_path / "step.html").read_text(encoding="utf-8")
+    assert page == shown.html
+    assert 'id="timeline-data"' in page
+    assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")

@@ -21,12 +21,15 @@ from typing import Any, Final
 
 from benchmarks.common.folders import PROFILES
 from benchmarks.diagnosis import strategy
+from benchmarks.diagnosis.edit import reports_of
 from benchmarks.diagnosis.rule import QUESTIONS, Score, score, totals
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.programs.program import Options
 from perfmodel.render.analysis_json import analysis_document
 
-CASES: Final = tuple(Path(__file__).parent / f"{name}.toml" for name in ("cases", "recorded"))
+CASES: Final = tuple(
+    Path(__file__).parent / f"{name}.toml" for name in ("cases", "recorded", "edited")
+)
 Ask = Callable[[Sequence[Path]], Mapping[str, Any]]
 """Returns findings and late ranks of reports, as analysis.json has them."""
 
@@ -47,7 +50,8 @@ def scores(
 ) -> Iterator[Score]:
     """Ask for, and score, every case."""
     for case in cases:
-        yield score(case, ask([folder / name for name in case["reports"]]))
+        with reports_of(case, folder) as reports:
+            yield score(case, ask(reports))
 
 
 def _row(one: Score) -> str:

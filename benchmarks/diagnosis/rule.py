@@ -47,7 +47,8 @@ def score(case: Mapping[str, Any], document: Mapping[str, Any]) -> Score:
     claimed = None
     if right is not None:
         without = right["saving_without_recorder_s"]
-        claimed = right["saving_s"] if without is None else without
+        recorded = without is None or case.get("made") == "edited"
+        claimed = right["saving_s"] if recorded else without
     true_s = case["step_s"] - case["without_s"] if "step_s" in case else None
     late = document["stragglers"]
     alarms = [one for one in findings if one["kind"] in FAULTS and (one["share"] or 0) >= ALARM]

@@ -7,10 +7,12 @@ changes would save, and answers the questions of the benchmark by these three te
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.diagnosis.edit import reports_of
 from benchmarks.diagnosis.rule import Score, score
 
 _LETTERS_OF_A_TOKEN: Final = 4
@@ -26,11 +28,12 @@ def answer(summary: Mapping[str, Any], evidence: Mapping[str, Any]) -> dict[str,
     findings = []
     for one in run["findings"]:
         kind, _, number = one["key"].partition("-")
-        said = evidence["said"] if one["key"] == evidence.get("key") else ""
+        grounds = evidence if one["key"] == evidence.get("key") else {}
         findings.append({
-            "kind": kind, "title": one["title"], "evidence": said, "share": one["share"],
-            "range": None if number else places.get(kind), "saving_s": one["saving_s"],
-            "saving_without_recorder_s": None,
+            "kind": kind, "title": one["title"], "evidence": grounds.get("said", ""),
+            "share": one["share"], "range": None if number else places.get(kind),
+            "saving_s": grounds.get("value", one["saving_s"]),
+            "saving_without_recorder_s": one["saving_s"],
         })  # fmt: skip
     return {"findings": findings, "stragglers": late}
 
@@ -52,23 +55,30 @@ async def scores(
     from perfmodel.commands.mcp import server_of
 
     found, letters = [], []
-    async with mcp.Client(server_of((folder,))) as client:
-        for case in cases:
-            spent = 0
-
-            async def ask(tool: str, **arguments: Any) -> dict[str, Any]:
-                nonlocal spent
-                said = (await client.call_tool(tool, arguments)).content[0].text
-                spent += len(said)
-                return dict(json.loads(said))
-
-            reports = case["reports"]
-            summary = await ask("summary", reports=reports)
-            keys = [one["key"] for run in summary["runs"] for one in run["findings"]]
-            evidence = await ask("evidence", reports=reports, key=keys[0]) if keys else {}
-            await ask("whatif", reports=reports)
-            found.append(score(case, answer(summary, evidence)))
-            letters.append(spent)
+    with tempfile.TemporaryDirectory() as made:
+        async with mcp.Client(server_of((folder, Path(made)))) as client:
+            for case in cases:
+                with reports_of(case, folder, Path(made)) as reports:
+                    one, spent = await _asked(client, case, [str(path) for path in reports])
+                found.append(one)
+                letters.append(spent)
     within = sum(n <= MOST_TOKENS * _LETTERS_OF_A_TOKEN for n in letters)
     most, median = max(letters), sorted(letters)[len(letters) // 2]
     return found, {"most": most, "median": median, "within": within, "of": len(letters)}
+
+
+async def _asked(client: Any, case: Mapping[str, Any], reports: Sequence[str]) -> tuple[Score, int]:
+    """Ask about one case; return its score, and the letters of all answers."""
+    spent = 0
+
+    async def ask(tool: str, **arguments: Any) -> dict[str, Any]:
+        nonlocal spent
+        said = (await client.call_tool(tool, {"reports": reports, **arguments})).content[0].text
+        spent += len(said)
+        return dict(json.loads(said))
+
+    summary = await ask("summary")
+    keys = [one["key"] for run in summary["runs"] for one in run["findings"]]
+    evidence = await ask("evidence", key=keys[0]) if keys else {}
+    await ask("whatif")
+    return score(case, answer(summary, evidence)), spent

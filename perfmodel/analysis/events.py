@@ -33,6 +33,7 @@ from perfmodel.timing.exchanges import COLLECTIVE, SEND
 from perfmodel.timing.host_timeline import CAUSES
 from perfmodel.timing.kernels import categorize
 from perfmodel.timing.launched import launched
+from perfmodel.timing.nesting import innermost, nest
 from perfmodel.timing.run import Run
 from perfmodel.timing.run_exchanges import exchanges_of, kernels_of, lane_ranks
 from perfmodel.timing.spans import LEVELS, SOURCES
@@ -80,6 +81,8 @@ class EventTable:
     def where(self, wanted: Mapping[str, Any]) -> EventTable:
         """Return the rows whose columns have these values, or one of a list of values.
 
+        A text that no row has is a pattern, in which `*` is any letters: `step *`.
+
         Raises
         ------
         ModelError
@@ -89,7 +92,7 @@ class EventTable:
         for name, value in wanted.items():
             column = self.column(name)
             several = value if isinstance(value, (list, tuple)) else [value]
-            matches = [column == (_null(column) if one is None else one) for one in several]
+            matches = [_matches(column, one) for one in several]
             kept &= np.any(matches, axis=0) if matches else False
         return self.taken(kept)
 
@@ -129,6 +132,33 @@ class EventTable:
         some = self.taken(slice(first, None if count is None else first + count))
         plain = {name: _plain(column) for name, column in some.columns.items()}
         return [dict(zip(plain, row, strict=True)) for row in zip(*plain.values(), strict=True)]
+
+
+def _matches(column: Column, value: Any) -> Bool:
+    """Return which rows have a value, or match it as a pattern."""
+    equal: Bool = column == (_null(column) if value is None else value)
+    if column.dtype != object or not isinstance(value, str) or "*" not in value or equal.any():
+        return equal
+    parts = value.split("*")
+    fits = {one for one in set(column) if one is not None and _fits(one, parts)}
+    return np.fromiter((one in fits for one in column), np.bool_, len(column))
+
+
+def _fits(text: str, parts: Sequence[str]) -> bool:
+    """Return whether a text begins and ends with the outer parts, and has the others between.
+
+    Takes time linear in the text, whatever the parts: a client of `perfmodel mcp` writes them.
+    """
+    first, *inner, last = parts
+    at, end = len(first), len(text) - len(last)
+    if at > end or not text.startswith(first) or not text.endswith(last):
+        return False
+    for part in inner:
+        found = text.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
 
 
 @cache
@@ -218,36 +248,70 @@ def _spans(analysis: RunAnalysis) -> dict[str, Column]:
     run = analysis.measured
     parts, first = [], 0
     for number, (trace, _) in enumerate(run.parts):
-        held = np.zeros(len(trace.ranges), np.bool_)
+        ranges = trace.ranges
+        held = np.zeros(len(ranges), np.bool_)
         ranks, rows = run.rank_of[number], 0
         if len(run.steps) == len(run.parts):
             spans = run.steps[number].spans
             rows = len(spans)
-            known = spans.row[(spans.row >= 0) & (spans.row < len(held))]
-            held[known] = True
+            own = _place_in(
+                (spans.thread, spans.start_ns, spans.end_ns),
+                (ranges.thread, ranges.start_ns, ranges.end_ns),
+            )
+            held[own[own >= 0]] = True
+            named = np.where(own < 0, -1, ranges.name[own]) if len(ranges) else own
+            labels = _texts(trace.range_labels, named)
+            labels = np.where(named < 0, _texts(spans.labels, spans.label), labels)
             parts.append({
                 "span": np.arange(first, first + rows), "report": _filled(spans.level, number),
                 "rank": _of(ranks, spans.process), "thread": _code(spans.thread),
-                "level": _texts(LEVELS, spans.level), "label": _texts(spans.labels, spans.label),
+                "level": _texts(LEVELS, spans.level), "label": labels,
                 "source": _texts(SOURCES, spans.source),
                 "parent": np.where(spans.parent < 0, NULL, spans.parent + first),
                 "instance": spans.instance.astype(np.int64), "start_ns": spans.start_ns,
                 "end_ns": spans.end_ns, "gpu_s": spans.gpu_ns * 1e-9,
             })  # fmt: skip
         left = np.flatnonzero(~held)
-        ranges = trace.ranges
         parts.append({
             "span": np.arange(first + rows, first + rows + len(left)),
             "report": _filled(left, number),
             "rank": _of(ranks, trace.thread_process[ranges.thread[left]]),
             "thread": _code(ranges.thread[left]),
-            "label": _texts(trace.range_names, ranges.name[left]),
+            "label": _texts(trace.range_labels, ranges.name[left]),
             **{name: _filled(left, value) for name, value in _FOUND.items()},
             "start_ns": ranges.start_ns[left], "end_ns": ranges.end_ns[left],
             "gpu_s": np.full(len(left), np.nan),
         })  # fmt: skip
         first += rows + len(left)
-    return _joined(parts)
+    found = _joined(parts)
+    timed = found["end_ns"] != NULL
+    step = _step_of(_steps(analysis), found)
+    host_s = np.where(timed, (found["end_ns"] - found["start_ns"]) * 1e-9, np.nan)
+    return {**found, "step": step, "counted": _inside(step, _window(analysis)), "host_s": host_s}
+
+
+def _place_in(rows: Sequence[Column], others: Sequence[Column]) -> Int64:
+    """Return where each row is among others, by all of their columns, -1 where it is not."""
+    both = np.concatenate([np.stack(one, axis=1, dtype=np.int64) for one in (others, rows)])
+    kinds, kind = np.unique(both, axis=0, return_inverse=True)
+    place = np.full(len(kinds), -1)
+    kind, count = kind.ravel(), len(others[0])
+    place[kind[:count][::-1]] = np.arange(count)[::-1]
+    return place[kind[count:]]
+
+
+def _step_of(steps: Mapping[str, Column], rows: Mapping[str, Column]) -> Int64:
+    """Return the step in which each row begins on the host of its rank, `NULL` outside steps."""
+    found = _filled(rows["rank"], NULL)
+    for rank in np.unique(steps["rank"]):
+        mine = np.flatnonzero(steps["rank"] == rank)
+        mine = mine[np.argsort(steps["start_ns"][mine], kind="stable")]
+        asked = np.flatnonzero(rows["rank"] == rank)
+        at = rows["start_ns"][asked]
+        held = np.searchsorted(steps["start_ns"][mine], at, side="right") - 1
+        inside = (held >= 0) & (at < steps["end_ns"][mine[held]])
+        found[asked] = np.where(inside, steps["step"][mine[held]], NULL)
+    return found
 
 
 def _operations(analysis: RunAnalysis) -> dict[str, Column]:
@@ -271,6 +335,10 @@ def _report_operations(run: Run, number: int) -> dict[str, Column]:
         steps = run.steps[number].steps
         held = steps.holding(found.process, found.at_ns)
         step[found.op] = np.where(held >= 0, steps.number[held], NULL) if len(steps) else NULL
+    nesting = nest(trace.ranges, len(trace.threads))
+    inner = innermost(nesting, found.thread, found.at_ns, found.at_ns)
+    within = np.full(len(every), -1)
+    within[found.op] = np.where(inner < 0, -1, trace.ranges.name[nesting.row[inner]])
     kernel = ops.kind == KERNEL
     copy = [COPY_KINDS.get(k) for k in range(max(COPY_KINDS) + 1)]
     copy_kind = np.where(ops.kind == MEMCPY, ops.copy_kind, -1)
@@ -282,9 +350,15 @@ def _report_operations(run: Run, number: int) -> dict[str, Column]:
         "name": _texts(trace.strings, np.where(kernel, ops.name, -1)),
         "copy": _texts(copy, copy_kind), "bytes": ops.bytes, "start_ns": ops.start_ns,
         "end_ns": ops.end_ns, "seconds": (ops.end_ns - ops.start_ns) * 1e-9,
+        "range": _texts([_without_sizes(name) for name in trace.range_names], within),
         "launch_ns": of_launch(found.at_ns), "launch_thread": of_launch(found.thread),
         "correlation": ops.correlation, "table": _texts(tables, ops.kind),
     }  # fmt: skip
+
+
+def _without_sizes(name: str) -> str:
+    """Return the name of a range without the sizes and numbers that PyTorch writes behind it."""
+    return name.partition(", ")[0]
 
 
 def _exchanges(analysis: RunAnalysis) -> dict[str, Column]:

@@ -14,12 +14,13 @@ import numpy as np
 from perfmodel.base.units import percent, si
 from perfmodel.readers.trace import GRAPH, KERNEL, TORCH_PROFILER
 from perfmodel.timing.host_timeline import plain_call
-from perfmodel.timing.trim import LAUNCHES
+from perfmodel.timing.trim import LAUNCHES, longest_call
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import RankRow, RunAnalysis
     from perfmodel.analysis.serving import ServingRow
     from perfmodel.programs.findings import Finding
+    from perfmodel.readers.trace import Trace
 
 FIXES: Final = 3
 """Findings that a summary shows."""
@@ -30,8 +31,6 @@ _LEADS: Final = 0.05
 differ by less from run to run (benchmarks/results/reruns.json)."""
 _MOST: Final = 0.5
 """Above this share a part is most of the whole."""
-_LOADING: Final = ("cuModuleLoad", "cuLibraryLoad", "cudaLibraryLoad", "hipModuleLoad")
-"""Prefixes of calls that load kernels."""
 _OUTSIDE: Final = 0.05
 """Share of the GPU's time outside steps that a reader must know of."""
 _FEW: Final = 3
@@ -329,8 +328,7 @@ def _fixes(run: RunAnalysis, step_s: float) -> Iterator[Fix]:
     for i, one in enumerate(first):
         saving_s, after_s = one.true_saving_s, one.after_previous_s
         if i == 0 or not in_order:
-            own_s = run.batch.median.value if one.saving_without_recorder_s is None else step_s
-            left_s, after_s = run.batch.mean_s if one.of_mean else own_s, saving_s
+            left_s, after_s = _whole_s(run, one, step_s), saving_s
         before_s = left_s
         left_s = max(left_s - after_s, 0.0) if left_s is not None and after_s is not None else None
         share = one.share
@@ -349,6 +347,15 @@ def _fixes(run: RunAnalysis, step_s: float) -> Iterator[Fix]:
             line=one.line,
             range=_range(run, one),
         )
+
+
+def _whole_s(run: RunAnalysis, one: Finding, step_s: float) -> float:
+    """The step that a finding is about: the mean one, where only some steps have it."""
+    recorded_s = run.batch.median.value
+    own_s = recorded_s if one.saving_without_recorder_s is None else step_s
+    if not one.of_mean:
+        return own_s
+    return max(run.batch.mean_s - (recorded_s - own_s), own_s)
 
 
 def _certainty(run: RunAnalysis, one: Finding, *, guessed: bool) -> Certainty:
@@ -398,9 +405,7 @@ def _verdict(
         small = "No finding would save 5 % of it" if first else nothing
         return Verdict(f"{engine}{limit}. {small}.", part, first.true_saving_s if first else None)
     saved_s = first.true_saving_s or 0.0
-    whole_s = run.batch.mean_s if first.of_mean else step_s
-    if first.saving_without_recorder_s is None and not first.of_mean:
-        whole_s = run.batch.median.value
+    whole_s = _whole_s(run, first, step_s)
     # an engine replays graphs, or its advice is by its own options
     do = "Without that" if run.serving else _DO.get(first.kind, "Without that")
     if first.rank is not None and first.kind in _OF_RANKS:
@@ -439,7 +444,10 @@ def _cause(
         most: Part = max(_EXCHANGING, key=lambda one: spent[one])
         return _limit(run, bars, step_s, uses_gpu=uses_gpu, part=most)[1]
     limit = _limit(run, bars, step_s, uses_gpu=uses_gpu, part=part)[1]
-    return f"{limit}: {first.title.replace('the GPU waits', 'it waits', 1)}"
+    said = first.title
+    if limit.startswith("The GPU"):
+        said = said.replace("the GPU waits", "it waits", 1)
+    return f"{limit}: {said}"
 
 
 def _limit(
@@ -526,36 +534,40 @@ def _not_recorded(run: RunAnalysis) -> Verdict | None:
             f"that is one step with --batch-range, or see --section levels.",
             "outside_steps",
         )
-    return _cold_start(run) if steps is not None and run.batch.count < _FEW else None
+    few = run.batch.count < _FEW or (steps is not None and steps.facts.long is not None)
+    return _cold_start(run) if steps is not None and few else None
 
 
 def _cold_start(run: RunAnalysis) -> Verdict | None:
-    """A verdict on few steps beside which one call of CUDA takes longer than all of them."""
-    calls = [
-        (
-            float((api.end_ns - api.start_ns).max()) * 1e-9,
-            trace,
-            int((api.end_ns - api.start_ns).argmax()),
-        )
-        for trace in run.traces
-        if len(api := trace.api)
-    ]
-    longest_s, trace, row = max(calls, key=lambda one: one[0], default=(0.0, None, 0))
-    if trace is None or run.steps is None:
+    """A verdict on few steps, or unequal ones, beside one call of CUDA as long as half of them all.
+
+    A call in which the GPU had nothing to do: before its first operation, or in a gap as long.
+    """
+    calls = [one for trace in run.traces if (one := _longest_call(trace)) is not None]
+    longest_s, name, idle = max(calls, default=(0.0, "", False))
+    gaps = [gap.seconds for one in (run.steps.idle if run.steps else ()) for gap in one.gaps]
+    steps_s = run.batch.count * run.batch.mean_s
+    if longest_s < _MOST * steps_s or not (idle or max(gaps, default=0.0) >= _MOST * longest_s):
         return None
-    name = plain_call(trace.strings[trace.api.name[row]]) if trace.api.name[row] >= 0 else "a call"
-    if not name.startswith((*LAUNCHES, *_LOADING)):
-        return None
-    if longest_s < _MOST * run.batch.count * run.batch.median.value:
-        return None
-    torch = trace.recorder == TORCH_PROFILER
+    torch = any(trace.recorder == TORCH_PROFILER for trace in run.traces)
     later = "schedule(wait=5, warmup=5, active=8)" if torch else "nsys profile --delay=SECONDS"
+    steps = "step" if run.batch.count == 1 else f"{run.batch.count} steps"
     return Verdict(
-        f"One {name} takes {si(longest_s, 's')}, the recorded "
-        f"step{'s' * (run.batch.count != 1)} {si(run.batch.count * run.batch.median.value, 's')}: "
-        f"this is a cold start. Record later steps, with {later}.",
+        f"One {name} takes {si(longest_s, 's')}, the recorded {steps} {si(steps_s, 's')}: this is "
+        f"a cold start. Record later steps, with {later}.",
         "cold_start",
     )
+
+
+def _longest_call(trace: Trace) -> tuple[float, str, bool] | None:
+    """Length and name of the longest call that waits for nothing, and if it came before the GPU."""
+    row = longest_call(trace)
+    if row is None:
+        return None
+    end_ns, name = int(trace.api.end_ns[row]), int(trace.api.name[row])
+    before = len(trace.ops) == 0 or end_ns <= int(trace.ops.start_ns.min())
+    called = plain_call(trace.strings[name]) if name >= 0 else "call of CUDA"
+    return (end_ns - int(trace.api.start_ns[row])) * 1e-9, called, before
 
 
 def _launches(run: RunAnalysis) -> Iterator[int]:

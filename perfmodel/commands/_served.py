@@ -6,10 +6,11 @@ are plain data of at most `MOST_LETTERS` as JSON, so that an agent can read them
 
 from __future__ import annotations
 
+import re
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from perfmodel.analysis.compare.compare import CompareOptions, compare_traces
 from perfmodel.analysis.events import documented, events
 from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.base.document import plain, to_json
-from perfmodel.base.errors import ReportError, WorkloadError
+from perfmodel.base.errors import ModelError, ReportError, WorkloadError
 from perfmodel.base.escape import printable
 from perfmodel.commands import _operators, _options
 from perfmodel.machines.devices import named
@@ -45,6 +46,7 @@ _KEPT: Final = 4
 """Analyses that stay in memory."""
 _LONGEST: Final = 1000
 _MOST_SIZE: Final = 1_000_000_000
+_MOST_SECONDS: Final = 1e6
 _MOST_DRAWN: Final = 4
 """Ranks in a picture, unless some are named."""
 _DOTS: Final = 100
@@ -60,6 +62,8 @@ Opened = tuple[Analysis, dict[str, Any]]
 
 class Served:
     """Answers questions about the reports in some folders.
+
+    Several threads may ask at once: one report is analyzed, and one picture drawn, at a time.
 
     Parameters
     ----------
@@ -78,6 +82,7 @@ class Served:
                 raise ReportError(f"{folder}: expected a folder of reports; got none; name one")
         self._folders = [folder.resolve() for folder in folders]
         self._opened: OrderedDict[tuple[Any, ...], Opened] = OrderedDict()
+        self._one_at_a_time = threading.RLock()
 
     def reports(self) -> dict[str, Any]:
         """Return the files that may be reports, with their sizes."""
@@ -124,13 +129,14 @@ class Served:
             raise ReportError(f"expected 1 to {_MOST_REPORTS} reports; got {len(names)}")
         paths = [self.path_of(name) for name in names]
         key = tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths)
-        if key not in self._opened:
-            analysis = analyze_reports(paths, Options(), whole=True)
-            self._opened[key] = analysis, analysis_document(analysis)
-            while len(self._opened) > _KEPT:
-                self._opened.popitem(last=False)
-        self._opened.move_to_end(key)
-        return self._opened[key]
+        with self._one_at_a_time:
+            if key not in self._opened:
+                analysis = analyze_reports(paths, Options(), whole=True)
+                self._opened[key] = analysis, analysis_document(analysis)
+                while len(self._opened) > _KEPT:
+                    self._opened.popitem(last=False)
+            self._opened.move_to_end(key)
+            return self._opened[key]
 
     def _run(self, names: Sequence[str]) -> RunAnalysis:
         return self.open(names)[0].fitted
@@ -142,6 +148,11 @@ class Served:
     def section(self, names: Sequence[str], path: str) -> dict[str, Any]:
         """Return the values at a path of analysis.json, as many as fit."""
         _, document = self.open(names)
+        if (key := re.split(r"[.\[]", path[:_LONGEST], maxsplit=1)[0]) not in document:
+            raise ModelError(
+                f"expected a key of analysis.json: {', '.join(document)}; got "
+                f"{printable(key[:80])!r}; take one of these"
+            )
         found = [{"path": where, "value": value} for where, value, _ in find(document, path)]
         return bounded("values", found)
 
@@ -166,6 +177,10 @@ class Served:
         """Return rows of a table of events: those with some values, by a column."""
         for value in (where or {}).values():
             several = value if isinstance(value, list) else [value]
+            if len(several) > MOST_ROWS:
+                raise WorkloadError(
+                    f"expected at most {MOST_ROWS} values in a list of where; got {len(several)}"
+                )
             if not all(one is None or isinstance(one, (str, int, float)) for one in several):
                 raise WorkloadError("expected texts and numbers in where; got something else")
         whole = events(self._run(names), table)
@@ -239,7 +254,7 @@ class Served:
         PerfmodelError
             If there is no such step or rank, or nothing ran in the window.
         """
-        if not (isfinite(start_s) and (end_s is None or isfinite(end_s))):
+        if not all(abs(at) < _MOST_SECONDS for at in (start_s, end_s or 0.0)):
             raise WorkloadError(f"expected seconds from the step's start; got {start_s}, {end_s}")
         run = self._run(names).measured
         number = median_batch(run) if step is None else step
@@ -249,7 +264,7 @@ class Served:
         window = replace(window, start_ns=first, end_ns=min(last, window.end_ns))
         shown = frozenset(ranks or run.ranks[:_MOST_DRAWN]) & frozenset(run.ranks)
         lanes = select(run, window, ranks=shown, api=False, around=False)
-        with quiet():
+        with self._one_at_a_time, quiet():
             drawn = timeline(
                 drawn_lanes(lanes), first, window.end_ns, title=f"{run.label}, step {number}"
             )

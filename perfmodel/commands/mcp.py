@@ -145,6 +145,10 @@ def server_of(folders: tuple[Path, ...]) -> Any:
         """Return the JSON Schema of analysis.json."""
         return analysis_schema()
 
+    def glossary() -> str:
+        """Return the terms of all answers, and what they mean."""
+        return files("perfmodel.commands").joinpath("GLOSSARY.md").read_text(encoding="utf-8")
+
     def column_names() -> str:
         """Return what the columns of the tables of events hold."""
         return to_json(columns())
@@ -152,7 +156,8 @@ def server_of(folders: tuple[Path, ...]) -> Any:
     tools = (reports, summary, section, evidence, query, compare, whatif, predict, picture, skill)
     for tool in tools:
         server.add_tool(tool)
-    server.resource("perfmodel://skill", mime_type="text/markdown")(skill)
+    for name, text in {"skill": skill, "glossary": glossary}.items():
+        server.resource(f"perfmodel://{name}", mime_type="text/markdown")(text)
     for name, resource in {"schema": schema, "columns": column_names}.items():
         server.resource(f"perfmodel://{name}", mime_type="application/json")(resource)
     return server

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SHOWN: Final = 10
 """Events behind a number that are listed, unless more are asked for."""
-_PART: Final = re.compile(r"(?P<name>[^.\[\]]+)?(?:\[(?P<chosen>[^\]]*)\])?(?:\.|$)")
+_PART: Final = re.compile(r"(?P<name>[^.\[\]]+)?(?:\[(?P<chosen>[^\]]*)\])?(?:\.|$|(?=\[))")
 _LONGEST_KEY: Final = 500
 _MOST_PARTS: Final = 20
 _UNITS: Final = {"_bytes_per_s": "B/s", "_flops_per_s": "FLOP/s", "_bytes": "B", "_s": "s"}
@@ -88,9 +88,23 @@ class Evidence:
 
 
 @cache
-def _rules() -> dict[str, dict[str, Any]]:
+def _rules() -> tuple[tuple[re.Pattern[str], dict[str, Any]], ...]:
+    """Return the rules with the patterns of what they are of, in their order."""
     text = files("perfmodel.render").joinpath("evidence.toml").read_text(encoding="utf-8")
-    return {rule["of"]: rule for rule in tomllib.loads(text)["rule"]}
+    return tuple(
+        (re.compile("|".join(re.escape(one).replace(r"\*", ".+") for one in rule["of"])), rule)
+        for rule in tomllib.loads(text)["rule"]
+    )
+
+
+@cache
+def rule_of(what: str) -> Mapping[str, Any]:
+    """Return the rule of `finding:KIND`, or of a path with `[]` for places in lists.
+
+    >>> rule_of("ranks[].idle_s")["table"]
+    'gaps'
+    """
+    return next((rule for pattern, rule in _rules() if pattern.fullmatch(what)), {})
 
 
 def finding_keys(kinds: Sequence[str]) -> list[str]:
@@ -128,23 +142,27 @@ def evidence(
     if key in findings:
         one = findings[key]
         said, value, item = f"{one['title']}: {one['evidence']}", one["saving_s"], one
-        rule = _rules().get(f"finding:{one['kind']}", {})
+        rule, at = rule_of(f"finding:{one['kind']}"), f"findings[{[*findings].index(key)}]"
     else:
         said, value, item = _number(document, key, [*findings])
-        rule = _rules().get(re.sub(r"\[[^\]]*\]", "[]", said), {})
+        rule, at = rule_of(re.sub(r"\[[^\]]*\]", "[]", said)), said.rpartition(".")[0]
     inputs = [
         Input(path, given)
         for wanted in rule.get("inputs", ())
-        for path, given, _ in find(document, _filled(wanted, item))
+        for path, given, _ in find(document, _filled(wanted, at, item))
         if given is None or isinstance(given, (int, float, str))
     ]
+    again = rule.get("again", "")
+    where = {name: _value(document, item, v) for name, v in rule.get("where", {}).items()}
     if "table" not in rule or analysis is None:
-        return Evidence(
-            key, said, value, rule.get("formula", ""), tuple(inputs), "", {}, 0, None, True, ()
-        )
-    where = {name: _value(document, item, v) for name, v in rule["where"].items()}
+        made = _computed(again, inputs) if again.startswith("$") else None
+        formula = rule.get("formula", "")
+        return Evidence(key, said, value, formula, tuple(inputs), "", {}, 0, made, True, ())
     table = events(analysis, rule["table"])
     found = table.where(where)
+    if not len(found):  # events of NCCL may lack what a formula says of them
+        where = {name: v for name, v in where.items() if name not in rule.get("loosely", ())}
+        found = table.where(where)
     ordered = found.sorted_by(rule["by"], descending=not rule.get("least"))
     return Evidence(
         key=key,
@@ -155,7 +173,11 @@ def evidence(
         table=table.name,
         where=where,
         count=len(found),
-        again=_again(rule.get("again", ""), found, analysis, where) if table.complete else None,
+        again=_computed(again, inputs)
+        if again.startswith("$")
+        else _again(again, found, analysis, where)
+        if table.complete
+        else None,
         complete=table.complete,
         rows=tuple(ordered.records(0, most)),
     )
@@ -177,21 +199,34 @@ def find(document: Any, path: str) -> Iterator[Found]:
             f"expected a path such as batch.median_s or ranks[rank=0].idle_s; got {path[:80]!r}; "
             f"see the keys of analysis.json"
         )
-    found: list[Found] = [("", document, {})]
-    for part in parts:
-        found = [one for held in found for one in _inside(held, part["name"], part["chosen"])]
-    yield from found
+    yield from _inside(("", document, {}), [(match["name"], match["chosen"]) for match in parts])
 
 
-def _inside(held: Found, name: str | None, chosen: str | None) -> Iterator[Found]:
-    """Yield the values of one part of a path."""
+def _inside(held: Found, parts: Sequence[tuple[str | None, str | None]]) -> Iterator[Found]:
+    """Yield the values at the rest of a path; a key that holds dots is as many parts."""
+    if not parts:
+        yield held
+        return
     path, value, item = held
+    (name, chosen), rest = parts[0], parts[1:]
     if name is not None:
-        if not isinstance(value, Mapping) or name not in value:
+        if not isinstance(value, Mapping):
+            return
+        while name not in value and chosen is None and rest and rest[0][0] is not None:
+            (more, chosen), rest = rest[0], rest[1:]
+            name = f"{name}.{more}"
+        if name not in value:
             return
         path, value = f"{path}.{name}" if path else name, value[name]
+    for one in _chosen((path, value, item), chosen):
+        yield from _inside(one, rest)
+
+
+def _chosen(held: Found, chosen: str | None) -> Iterator[Found]:
+    """Yield some items of a list, or the value where none is chosen."""
+    path, value, item = held
     if chosen is None:
-        yield path, value, item
+        yield held if not isinstance(value, Mapping) else (path, value, value)
         return
     for i, one in enumerate(value if isinstance(value, list) else ()):
         if _is_chosen(i, one, chosen):
@@ -222,33 +257,75 @@ def _number(document: Mapping[str, Any], key: str, findings: Sequence[str]) -> F
     )
 
 
-def _filled(path: str, item: Mapping[str, Any]) -> str:
-    """Return a path with the item's values in the place of `$.KEY`."""
+def _filled(path: str, at: str, item: Mapping[str, Any]) -> str:
+    """Return a path of an input: `$.KEY` is a key beside the number, in `[]` that key's value."""
+    if path.startswith("$."):
+        return f"{at}{path[1:]}" if at else path[2:]
     return re.sub(r"\$\.(\w+)", lambda match: str(item.get(match[1])), path)
 
 
 def _value(document: Mapping[str, Any], item: Mapping[str, Any], said: Any) -> Any:
-    """Return a value of `where`: as it stands, a key of the item, or what is at a path."""
+    """Return a value of `where`: as it stands, a key of the item, or what is at a path.
+
+    `$.KEY/` is the last part of a path of ranges. None is what is missing in a column.
+    """
     if not isinstance(said, str) or not said.startswith("$"):
         return said
     if said.startswith("$."):
-        return item.get(said[2:])
+        given = item.get(said[2:].rstrip("/"))
+        return given.rpartition("/")[2] if said.endswith("/") and given is not None else given
     return next((value for _, value, _ in find(document, said[1:])), None)
 
 
 def _again(
     how: str, found: EventTable, analysis: RunAnalysis, where: Mapping[str, Any]
 ) -> float | None:
-    """Make a number of rows again: their median, or their sum per rank and step that counts."""
+    """Make a number of rows again.
+
+    `median`, `mean` and `total COLUMN` are of all rows, `rows` is their number; `sum COLUMN` and
+    `count` are per rank and step that counts; `step COLUMN` is the median over ranks and steps of
+    the sum in each; `steps COLUMN` the median of a column of the steps.
+    """
     if not how or not len(found):
         return None
-    kind, name = how.split()
-    values = found.column(name)
-    if kind == "median":
-        return float(np.nanmedian(values))
-    steps = events(analysis, "steps").where({"counted": True})
-    steps = steps.where({"rank": where["rank"]}) if "rank" in where else steps
-    return float(np.nansum(values)) / max(len(steps), 1)
+    kind, _, name = how.partition(" ")
+    if kind == "steps":
+        chosen = {key: where[key] for key in ("rank", "counted") if key in where}
+        return float(np.nanmedian(events(analysis, "steps").where(chosen).column(name)))
+    values = np.ones(len(found)) if not name else found.column(name).astype(np.float64)
+    if not np.isfinite(values).any():
+        return None
+    if kind == "step":
+        _, place = np.unique(
+            np.stack([found.column("rank"), found.column("step")]), axis=1, return_inverse=True
+        )
+        return float(np.median(np.bincount(place.ravel(), np.nan_to_num(values))))
+    if kind in ("sum", "count"):
+        steps = events(analysis, "steps").where({"counted": True})
+        steps = steps.where({"rank": where["rank"]}) if "rank" in where else steps
+        return float(np.nansum(values)) / max(len(steps), 1)
+    if kind in ("total", "rows"):
+        return float(np.nansum(values))
+    return float(np.nanmean(values) if kind == "mean" else np.nanmedian(values))
+
+
+_TOKEN: Final = re.compile(r"\s*(\$\d+|[-+*/])")
+
+
+def _computed(how: str, inputs: Sequence[Input]) -> float | None:
+    """Make a number of its inputs again: `$0 / $1`, from left to right."""
+    words = _TOKEN.findall(how)
+    given = [inputs[int(w[1:])].value if int(w[1:]) < len(inputs) else None for w in words[::2]]
+    numbers = [float(one) for one in given if isinstance(one, (int, float))]
+    if len(numbers) < len(given):
+        return None
+    found = numbers[0]
+    for sign, number in zip(words[1::2], numbers[1:], strict=True):
+        if sign == "/" and number == 0:
+            return None
+        found = {"+": found + number, "-": found - number, "*": found * number,
+                 "/": found / (number or 1)}[sign]  # fmt: skip
+    return found
 
 
 def result(found: Evidence) -> Result:
@@ -265,6 +342,8 @@ def _blocks(found: Evidence) -> Iterator[str | Table | list[str]]:
     if inputs.rows:
         yield inputs
     if not found.table:
+        if found.again is not None:
+            yield f"Made again of these inputs: {_shown(found.key, found.again)}"
         return
     yield f"Events: {events_said(found)}"
     if found.again is not None:

@@ -138,7 +138,7 @@ def report_prediction(found: ReportPrediction, tokens: float | None = None) -> R
     known = (
         f"host: {host.factor:.2f} times the report's, by {'; '.join(host.evidence)}"
         if host.evidence
-        else "host: the report's; --timed and --anchor describe another, and narrow the interval"
+        else "host: the report's; --timed, a step's time without a profiler, narrows the interval"
     )
     first, *others = shown.text
     assert isinstance(first, list)

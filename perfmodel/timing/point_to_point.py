@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 
-from perfmodel.base.arrays import distinct_rows
+from perfmodel.base.arrays import Floats, distinct_rows
 from perfmodel.timing.exchanges import COLLECTIVE, SEND, Exchanges
 from perfmodel.timing.late_ranks import Chain, LateRank
 from perfmodel.timing.samples import PathTable
+
+_RARE: Final = 2.0
+"""A mean that is beyond others by so many times what the median is, is of some steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,11 @@ class RangeOfRank:
         The slowest rank's time over the mean, less 1.
     of_steps : float
         Share of the rank's steps that have it.
+    mpi_s : float
+        Mean over all steps of its time inside MPI.
+    own_s, own_more_s : float
+        Median over all steps of its time outside MPI, and what is beyond that of the median rank;
+        their means where those are more than twice as much: it is longer in some steps only.
     """
 
     rank: int
@@ -79,6 +87,9 @@ class RangeOfRank:
     more_s: float
     imbalance: float
     of_steps: float = 1.0
+    mpi_s: float = 0.0
+    own_s: float = 0.0
+    own_more_s: float = 0.0
 
 
 def point_to_point(
@@ -126,6 +137,8 @@ def ranges_by_rank(measured: PathTable, ranks: Sequence[int]) -> tuple[RangeOfRa
         median = np.zeros(len(host))
         median[known] = np.nanmedian(host[known], axis=1)
         share = np.isfinite(host).mean(axis=1)
+        inside = np.nan_to_num(one.mpi_s)
+        outside, beyond = _outside(np.nan_to_num(host) - inside)
         usual = float(np.quantile(median, 0.5, method="lower"))  # of two ranks the faster one
         most, mean = float(median.max()), float(median.mean())
         found += [
@@ -137,7 +150,18 @@ def ranges_by_rank(measured: PathTable, ranks: Sequence[int]) -> tuple[RangeOfRa
                 more_s=float(median[i]) - usual,
                 imbalance=most / mean - 1.0 if mean > 0 else 0.0,
                 of_steps=float(share[i]),
+                mpi_s=float(inside[i].mean()),
+                own_s=float(outside[i]),
+                own_more_s=float(beyond[i]),
             )
             for i in known.tolist()
         ]
     return tuple(found)
+
+
+def _outside(seconds: Floats) -> tuple[Floats, Floats]:
+    """Return the time of every rank, and what is beyond that of the median rank."""
+    usual, mean = np.median(seconds, axis=1), seconds.mean(axis=1)
+    more, more_of_mean = (t - np.quantile(t, 0.5, method="lower") for t in (usual, mean))
+    some = more_of_mean > _RARE * np.maximum(more, 0.0)
+    return np.where(some, mean, usual), np.where(some, more_of_mean, more)

@@ -14,7 +14,7 @@ from perfmodel.base.errors import SchemaError
 from perfmodel.readers.codes import check_sum, sums
 from perfmodel.readers.nvtx import MPI_DOMAIN
 from perfmodel.readers.trace import MEMCPY, NULL, TO_GPU, TO_HOST, Trace, rows
-from perfmodel.timing.intervals import extents
+from perfmodel.timing.intervals import extents, lengths
 from perfmodel.timing.nesting import Nesting, enclosing, last_moment, nest
 from perfmodel.timing.projection import Joined, Launches, all_pairs, attribute
 from perfmodel.timing.unified import is_migration
@@ -49,7 +49,7 @@ class RangeTimes:
     mpi_bytes : int64, shape (n,)
         Bytes handed to MPI inside (MPI_*.size); `NULL` where the report records none.
     mpi_ns : int64, shape (n,)
-        Host time of MPI calls inside.
+        Host time inside MPI: a call that completes several requests counts once.
     """
 
     paths: tuple[Path, ...]
@@ -458,7 +458,7 @@ def _mpi_inside(trace: Trace, nesting: Nesting, *, sized: bool) -> tuple[Int64, 
     inside = enclosing(nesting, mpi.thread, mpi.start_ns, mpi.end_ns)
     holder, call = all_pairs(nesting, *inside)
     total = sums(holder, np.maximum(mpi.size_bytes, 0)[call], len(nesting))
-    spent = sums(holder, (mpi.end_ns - mpi.start_ns)[call], len(nesting))
+    spent = lengths(holder, mpi.start_ns[call], mpi.end_ns[call], len(nesting))
     known = np.bincount(holder, (mpi.size_bytes != NULL)[call], len(nesting)) > 0
     called = np.bincount(holder, minlength=len(nesting)) > 0
     total[(called & ~known) if sized else slice(None)] = NULL

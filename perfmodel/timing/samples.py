@@ -30,6 +30,7 @@ class PathTimes:
     copy_bytes: Floats
     mpi_bytes: Floats
     gpu_ops: Floats
+    mpi_s: Floats
 
     @property
     def label(self) -> str:
@@ -114,7 +115,7 @@ class PathTable(Sequence[PathTimes]):
         own = {}
         for at, host in seconds.items():
             m = self[at]
-            arrays = m.instances, m.copy_bytes, m.mpi_bytes, m.gpu_ops
+            arrays = m.instances, m.copy_bytes, m.mpi_bytes, m.gpu_ops, m.mpi_s
             own[at] = PathTimes(m.path, {**m.seconds, "host": host}, *arrays)
         own = {**self._own, **own}
         return PathTable(self.paths, self.shape, self._first, self._cell, self._columns, own)
@@ -224,6 +225,10 @@ class _TabulatedTimes(PathTimes):
         return self._table.array(self._at, "mpi_bytes")
 
     @property
+    def mpi_s(self) -> Floats:
+        return self._table.array(self._at, "mpi_s")
+
+    @property
     def gpu_ops(self) -> Floats:
         return self._table.array(self._at, "gpu_ops")
 
@@ -237,6 +242,7 @@ def _in_window(measured: PathTimes, window: slice) -> PathTimes:
         measured.copy_bytes[:, window],
         measured.mpi_bytes[:, window],
         measured.gpu_ops[:, window],
+        measured.mpi_s[:, window],
     )
 
 
@@ -310,6 +316,7 @@ def _totals(range_times: RangeTimes, inside: Int64, entry: Int64) -> dict[str, F
         "instances": times,
         "copy_bytes": total(range_times.copy_bytes),
         "mpi_bytes": total(range_times.mpi_bytes),
+        "mpi_s": total(range_times.mpi_ns, 1e-9),
         "gpu_ops": total(range_times.ops),
     }
 

@@ -44,7 +44,7 @@ def times(path: tuple[str, ...], seconds: float, **clocks: float) -> PathTimes:
 
     given: dict[Clock, np.ndarray] = {c: table(clocks.get(c, np.nan)) for c in CLOCKS}
     given["host"] = table(seconds)
-    return PathTimes(path, given, table(1.0), table(0.0), table(np.nan), table(0.0))
+    return PathTimes(path, given, table(1.0), table(0.0), table(np.nan), table(0.0), table(0.0))
 
 
 def children(run: RunAnalysis, parent: RangeRow) -> list[RangeRow]:
@@ -219,7 +219,7 @@ def test_the_model_needs_the_rate_of_all_work() -> None:
 def test_bytes_that_differ_by_more_than_one_percent_are_said(size: float, factor: float) -> None:
     path = (BATCH, "copy")
     table = np.full((1, 3), size * factor)
-    measured = PathTimes(path, {"host": table}, table, table, table * np.nan, table)
+    measured = PathTimes(path, {"host": table}, table, table, table * np.nan, table, table)
     counts = {"copy": Counts(pci_message_bytes=size)}
     said = list(rows_of.check_bytes([measured], counts))
     assert len(said) == (abs(factor - 1) > 0.01)
@@ -228,10 +228,10 @@ def test_bytes_that_differ_by_more_than_one_percent_are_said(size: float, factor
 def test_bytes_are_not_checked_where_the_workload_or_the_report_says_nothing() -> None:
     table = np.full((1, 3), 5.0)
     unmeasured = PathTimes(
-        (BATCH, "a"), {"host": table}, table, table * np.nan, table * np.nan, table
+        (BATCH, "a"), {"host": table}, table, table * np.nan, table * np.nan, table, table
     )
     assert not [*rows_of.check_bytes([unmeasured], {"a": Counts(pci_message_bytes=9)})]
-    measured = PathTimes((BATCH, "a"), {"host": table}, table, table, table, table)
+    measured = PathTimes((BATCH, "a"), {"host": table}, table, table, table, table, table)
     assert not [*rows_of.check_bytes([measured], {"a": Counts(flops=1)})]
 
 

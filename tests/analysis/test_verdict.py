@@ -137,6 +137,20 @@ def test_one_launch_of_a_second_is_a_cold_start(named: bool, tmp_path: Path) -> 
     assert "--delay" in said.verdict.text
 
 
+def test_a_launch_that_waits_for_a_full_queue_is_no_cold_start(tmp_path: Path) -> None:
+    builder = ReportBuilder()
+    thread = builder.thread()
+    builder.gpu()
+    thread.range("step 0", 0, 1000 * MS)
+    for i in range(20):  # the GPU works meanwhile
+        start = 5 * MS + i * 50 * MS
+        begin = i * 10 * US
+        thread.kernel("k", (begin, begin + 5 * US), (start, start + 49 * MS))
+    thread.kernel("last", (1 * MS, 950 * MS), (1005 * MS, 1010 * MS))
+    said = analyzed(builder.write(tmp_path / "r.sqlite")).summary
+    assert said.verdict.kind != "cold_start"
+
+
 def test_a_long_launch_before_many_steps_is_warm_up(tmp_path: Path) -> None:
     builder = ReportBuilder()
     thread = builder.thread()
@@ -228,3 +242,13 @@ def test_a_line_for_each_run() -> None:
     lines = succeeds("analyze", BASE, "--brief").splitlines()
     assert len(lines) == 1
     assert lines[0].startswith("h200x2_2ranks_base_nsys2025.3.1: step 2.44 ms")
+
+
+def test_what_some_steps_lose_is_a_share_of_the_mean_step_without_the_profiler() -> None:
+    run = analyzed(PROGRAMS / "video.sqlite.xz")
+    first, said = run.findings[0], run.summary
+    assert first.of_mean
+    whole = run.batch.mean_s - (said.recorded_s - said.step_s)
+    assert first.share == pytest.approx((first.true_saving_s or 0.0) / whole)
+    assert said.fixes[0].step_s == pytest.approx(whole - (first.true_saving_s or 0.0))
+    assert said.fixes[0].step_s > said.step_s  # no less than a step without the loss

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import lzma
 import shutil
 import subprocess
 import tomllib
@@ -14,10 +15,11 @@ from typing import Any
 import pytest
 
 from benchmarks.common.folders import PROFILES, ROOT
-from benchmarks.diagnosis import strategy
+from benchmarks.diagnosis import others, strategy
 from benchmarks.diagnosis.__main__ import CASES, analyzed, cases_of, scores
+from benchmarks.diagnosis.edit import edited, linked, step_s
 from benchmarks.diagnosis.faults import OTHER_WAYS, STEPS, TIMED
-from benchmarks.diagnosis.record import PLAN, RECORDED, command, name_of
+from benchmarks.diagnosis.record import PLAN, RECORDED, command, drawn, name_of
 from benchmarks.diagnosis.rule import FAULTS, Score, score, totals
 from perfmodel.programs.findings import rules
 
@@ -169,9 +171,112 @@ def test_the_strategy_says_what_the_analysis_says() -> None:
 def test_the_committed_scores_and_the_table_are_those_of_the_command() -> None:
     results = ROOT / "benchmarks" / "results"
     page = (ROOT / "benchmarks" / "diagnosis" / "README.md").read_text(encoding="utf-8")
-    found = totals([*scores(cases_of(CASES, unseen=False), PROFILES)])
-    for name in ("diagnosis", "diagnosis_mcp"):
-        committed = json.loads((results / f"{name}.json").read_text())["totals"]
-        assert committed == {"recorded, looked at before": found}
-    for said in found.values():
+    found = [*scores(cases_of(CASES, unseen=False), PROFILES)]
+    made = {
+        f"{how}, looked at before": totals([one for one in found if one.made == how])
+        for how in ("recorded", "edited")
+    }
+    assert json.loads((results / "diagnosis.json").read_text())["totals"] == made
+    for said in (said for one in made.values() for said in one.values()):
         assert f"| {said} |" in page
+
+
+def trace(rank: int) -> dict[str, Any]:
+    """Three steps of 10 ms: a kernel of 6 ms and an all-reduce of 1 ms, launched 1 ms apart."""
+    events: list[dict[str, Any]] = []
+    for step in range(3):
+        at, number = 1e4 * step, 2 * step
+        main = {"ph": "X", "pid": 1, "tid": 1}
+        events.append({**main, "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": at,
+                       "dur": 9e3, "args": {}})  # fmt: skip
+        events.append({**main, "cat": "cpu_op", "name": "aten::linear", "ts": at + 50.0,
+                       "dur": 10.0, "args": {}})  # fmt: skip
+        for i, (name, start, length) in enumerate(
+            (("gemm", at + 1e2, 6e3), ("ncclDevKernel_AllReduce", at + 61e2, 1e3))
+        ):
+            args = {"correlation": number + i, "stream": 7, "device": rank, "context": 1}
+            launch = {**main, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "dur": 5.0}
+            events.append({**launch, "ts": at + 90.0 + 1e3 * i, "args": args})
+            events.append({**main, "pid": 0, "tid": 7, "cat": "kernel", "name": name, "ts": start,
+                           "dur": length, "args": args})  # fmt: skip
+    return {"traceEvents": events}
+
+
+@pytest.fixture
+def two_ranks(tmp_path: Path) -> list[Path]:
+    paths = [tmp_path / f"{rank}.json.xz" for rank in (0, 1)]
+    for rank, path in enumerate(paths):
+        path.write_bytes(lzma.compress(json.dumps(trace(rank)).encode()))
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("edit", "more_s"),
+    [
+        ({"fault": "none"}, 0.0),
+        ({"fault": "loader", "ms": 8}, 8e-3),
+        ({"fault": "pause", "ms": 8, "rank": 1}, 8e-3),
+        ({"fault": "pageable", "ms": 5}, 5e-3),
+        ({"fault": "offload", "ms": 5}, 7e-3),
+        ({"fault": "link", "times": 4}, 0.0),
+        ({"fault": "link", "times": 8}, 4e-3),
+        ({"fault": "gpu", "times": 2, "rank": 0}, 3e-3),
+    ],
+)
+def test_an_edit_makes_the_step_as_much_longer(
+    edit: dict[str, Any], more_s: float, two_ranks: list[Path], tmp_path: Path
+) -> None:
+    """A step has 7 ms of work on the GPU, and 10 ms on the host."""
+    found = step_s(two_ranks, edit) - step_s(two_ranks, {"fault": "none"})
+    assert found == pytest.approx(more_s, abs=0.1e-3)
+    for path in edited(two_ranks, edit, tmp_path):
+        events = json.loads(path.read_text())["traceEvents"]
+        ends: dict[Any, float] = {}
+        for one in sorted((e for e in events if e["pid"] == 0), key=lambda e: float(e["ts"])):
+            assert one["ts"] >= ends.get(one["tid"], 0.0)
+            ends[one["tid"]] = one["ts"] + one["dur"]
+        launches = {e["args"]["correlation"]: e["ts"] for e in events if "cuda" in e["cat"]}
+        assert all(e["ts"] > launches[e["args"]["correlation"]] for e in events if e["pid"] == 0)
+
+
+def test_arrows_lead_from_launches_to_operations() -> None:
+    arrows = [e for e in linked(trace(0))["traceEvents"] if e["cat"] == "ac2g"]
+    assert Counter((e["ph"], e["pid"]) for e in arrows) == {("s", 1): 6, ("f", 0): 6}
+
+
+def test_statements_of_other_tools() -> None:
+    late = {"name": "n", "tuned": True, "kind": ["straggler"], "rank": 1}
+    told = ("profile_insufficient_nvtx: x", "top_kernel: Kernel hotspot", "nccl: Long NCCL")
+    one = others.scored(late, "nsys-ai", others.Said(told, None))
+    assert (one.first, one.named, one.rank, one.kinds) == (False, True, False, 3)
+    assert one.said == told[1:]
+    healthy = others.scored({"name": "n", "tuned": True}, "nsys-ai", others.Said(told, 1))
+    assert (healthy.first, healthy.named, healthy.rank) == (None, None, None)
+    with pytest.raises(KeyError, match="in no pattern"):
+        others.kinds_of("TraceLens", "something new")
+    assert others.parts({"idle": 0.3, "copies": 0.05, "communication": 0.4}) == (
+        "communication 40%", "idle 30%", "computing"
+    )  # fmt: skip
+    known = {kind for rule in rules() for kind in rule.kinds}
+    for tool in others.TOOLS:
+        for statement in others.OTHERS[tool]["statement"]:
+            assert known >= {*statement.get("kinds", ())}
+
+
+def test_the_table_of_other_tools_is_what_they_said() -> None:
+    page = (ROOT / "benchmarks" / "diagnosis" / "README.md").read_text(encoding="utf-8")
+    kept = json.loads((ROOT / "benchmarks" / "results" / "diagnosis_others.json").read_text())
+    for tool, made in (("nsys-ai", "recorded"), ("TraceLens", "edited")):
+        cases = [one for one in kept[tool]["cases"] if one["made"] == made]
+        said = others.totals([others.Answer(**{**c, "said": tuple(c["said"])}) for c in cases])
+        assert kept[tool][made][tool] == said
+        assert all(f"| {said[question]} |" in page for question in ("first", "named", "rank"))
+
+
+def test_sealed_cases_are_drawn_by_chance() -> None:
+    faults = tomllib.loads(PLAN.read_text())["fault"]
+    cases = drawn(8, faults)
+    assert [case["fault"] for case in cases].count("healthy") == 2
+    assert len({case["fault"] for case in cases}) == 7
+    assert all(0 <= case["at"] < case["ranks"] for case in cases)
+    assert drawn(8, faults) != cases

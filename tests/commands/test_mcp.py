@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import lzma
 import os
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +155,9 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
         (lambda s: s.rows([LATE], "steps", {"rank": {"$gt": 0}}), WorkloadError),
         (lambda s: s.rows([LATE], "steps", None, "nosuch"), ModelError),
         (lambda s: s.rows([LATE], "steps", None, None, ["nosuch"]), ModelError),
+        (lambda s: s.rows([LATE], "steps", {"rank": [0] * 10_000}), WorkloadError),
+        (lambda s: s.section([LATE], "x' OR 1=1 --"), ModelError),
+        (lambda s: s.section([LATE], "\0"), ModelError),
         (lambda s: s.section([LATE], "[" * 10_000), ModelError),
         (lambda s: s.section([LATE], "__class__.__mro__["), ModelError),
         (lambda s: s.evidence([LATE], "nosuch"), ModelError),
@@ -169,6 +175,7 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
         (lambda s: s.picture([LATE], start_s=5.0), ModelError),
         (lambda s: s.picture([LATE], start_s=float("inf")), WorkloadError),
         (lambda s: s.picture([LATE], end_s=float("nan")), WorkloadError),
+        (lambda s: s.picture([LATE], start_s=1e300), WorkloadError),
     ],
 )
 def test_wrong_questions_are_refused(ask: Any, error: type[PerfmodelError], served: Served) -> None:
@@ -183,6 +190,50 @@ def test_a_damaged_report_is_an_error(tmp_path: Path) -> None:
     for name in ("r.sqlite", "r.json"):
         with pytest.raises(PerfmodelError):
             Served([tmp_path]).summary([name])
+
+
+@pytest.mark.parametrize("packed", ["bomb.sqlite.xz", "bomb.json.gz", "tail.sqlite.xz"])
+def test_a_report_that_unpacks_to_very_much_is_an_error(packed: str, tmp_path: Path) -> None:
+    """A gigabyte of zeros: behind a header, in a text, behind a whole report."""
+    zeros = b"\0" * 2**24
+    head = {
+        "bomb.sqlite.xz": b"SQLite format 3\0", "bomb.json.gz": b'{"traceEvents": [',
+        "tail.sqlite.xz": lzma.decompress((PROGRAMS / LATE).read_bytes()),
+    }[packed]  # fmt: skip
+    if packed.endswith("gz"):
+        content = gzip.compress(head + zeros * 16, 1) + gzip.compress(zeros, 1) * 48
+    else:
+        content = lzma.compress(head + zeros, preset=0) + lzma.compress(zeros, preset=0) * 63
+    (tmp_path / packed).write_bytes(content)
+    with pytest.raises(PerfmodelError) as error:
+        Served([tmp_path]).summary([packed])
+    assert len(str(error.value)) < 1000
+
+
+def test_a_report_that_was_replaced_is_read_again(tmp_path: Path) -> None:
+    served = Served([tmp_path])
+    for name, kind in ((LATE, "straggler"), ("item_b32.sqlite.xz", "blocking_sync")):
+        shutil.copy(PROGRAMS / name, tmp_path / "new")
+        (tmp_path / "new").replace(tmp_path / "r.sqlite.xz")
+        assert served.summary(["r.sqlite.xz"])["runs"][0]["findings"][0]["key"] == kind
+
+
+def test_questions_of_several_threads_have_the_answers_of_one(served: Served) -> None:
+    names = [f"{name}_b32.sqlite.xz" for name in ("item", "healthy", "empty_cache", "dataloader")]
+    alone = [served.summary([name]) for name in (*names, LATE)]
+    with ThreadPoolExecutor(5) as threads:
+        pictures = threads.map(served.picture, [[LATE]] * 2)
+        found = [*threads.map(served.summary, [[name] for name in (*names, LATE)])]
+    assert found == alone
+    assert len({*pictures}) == 1
+
+
+def test_patterns_of_a_query(served: Served) -> None:
+    whole = served.rows([LATE], "operations", count=0)["matching"]
+    gemms = served.rows([LATE], "operations", {"name": "nvjet*"}, count=0)["matching"]
+    assert 0 < gemms < whole
+    assert served.rows([LATE], "operations", {"name": "*a" * 200 + "b"})["matching"] == 0
+    assert served.rows([LATE], "operations", {"range": "forw*rd"}, count=0)["matching"] > 0
 
 
 def test_few_analyses_stay_in_memory(served: Served) -> None:
@@ -226,6 +277,8 @@ def test_the_client_of_the_sdk_gets_answers() -> None:
                 assert answer.is_error or "error" in json.loads(answer.content[0].text)
             schema = await client.read_resource("perfmodel://schema")
             found["schema"] = json.loads(schema.contents[0].text)
+            glossary = await client.read_resource("perfmodel://glossary")
+            assert "| step" in glossary.contents[0].text
         return found
 
     found = asyncio.run(asked())

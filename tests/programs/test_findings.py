@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,8 @@ from perfmodel.programs.actions import Actions
 from perfmodel.programs.facts import Facts, GemmTime
 from perfmodel.programs.findings import Finding
 from perfmodel.programs.findings.idle import offloading
-from perfmodel.programs.findings.ranks import late_messages
+from perfmodel.programs.findings.messages import in_mpi
+from perfmodel.programs.findings.ranks import late_messages, waiting_in_mpi
 from perfmodel.programs.mlp.program import actions_of, facts_of
 from perfmodel.timing.collectives import CollectiveGroup, Waiting
 from perfmodel.timing.copies import CopyGroup
@@ -362,3 +364,49 @@ def test_copies_that_are_much_of_a_step_are_offloading() -> None:
     assert not list(offloading(QUIET, Actions(), (replace(into, seconds=99e-6),)))
     between = copy("Device-to-Device", "device", seconds=400e-6)
     assert not list(offloading(QUIET, Actions(), (between,)))
+
+
+def ranges_of(more: Mapping[str, float], mpi: Mapping[str, float]) -> tuple[RangeOfRank, ...]:
+    """Ranges of three ranks, of which rank 1 spends more time outside MPI."""
+    return tuple(
+        RangeOfRank(
+            rank, path.rpartition("/")[2], path, 1e-3, 0.0, 0.0, mpi_s=mpi.get(path, 0.0),
+            own_s=1e-3 + extra * (rank == 1), own_more_s=extra * (rank == 1),
+        )
+        for path, extra in more.items()
+        for rank in range(3)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "where"),
+    [
+        ({"step": 2e-3, "step/read": 1.9e-3, "step/exchange": 0.0}, "read"),
+        ({"step": 2e-3, "step/solve": 2e-3, "step/solve/exchange": 1.8e-3}, "exchange"),
+        ({"step": 2e-3, "step/solve": 2e-3, "step/solve/exchange": 1e-3}, "solve"),
+    ],
+)
+def test_a_late_rank_is_longer_in_the_innermost_range_outside_mpi(
+    more: Mapping[str, float], where: str
+) -> None:
+    waits = Waiting((2e-3, 0.0, 2e-3), (2e-3, 0.0, 2e-3))
+    facts = replace(
+        QUIET, ranks=3, waiting=waits, ranges_by_rank=ranges_of(more, {}),
+        late=(late(1, 0.0, 2e-3, 9), late(0, 2e-3, 0.0), late(2, 2e-3, 0.0)),
+        host_ranks=dict.fromkeys(range(3), (3e-3, 2e-3)), compute_s={0: 3e-3, 1: 5e-3, 2: 3e-3},
+    )  # fmt: skip
+    (found,) = waiting_in_mpi(facts, Actions(), waits)
+    assert (found.rank, found.range) == (1, where)
+    assert f"longer in '{where}'" in found.evidence
+
+
+def test_many_messages_are_in_the_innermost_range_with_most_of_mpi() -> None:
+    spent = {"step": 8e-3, "step/solve": 7.9e-3, "step/solve/halo": 7e-3, "step/sum": 0.5e-3}
+    group = CollectiveGroup("MPI_Allreduce", 8, 64.0, 1e-4, 1e-4, 0.0, None)
+    ranks = dict.fromkeys(range(3), (1e-3, 8e-3))
+    facts = replace(
+        QUIET, ranks=3, collectives=(group,), host_ranks=ranks,
+        ranges_by_rank=ranges_of(dict.fromkeys(spent, 0.0), spent),
+    )  # fmt: skip
+    (found,) = in_mpi(facts, Actions(), ranks)
+    assert found.range == "halo"

@@ -78,6 +78,11 @@ WORKED: list[tuple[str, Sizes, dict[str, Any], tuple[int, int, int]]] = [
     # 2 B H Sq Sk (D + Dv) with 4 heads of queries over 2 of keys
     ("aten::_scaled_dot_product_flash_attention",
      ((1, 4, 8, 16), (1, 2, 6, 16), (1, 2, 6, 16), ()), {}, (12288, 1792, 1152)),
+    # the same of [B, H, S, D] and of [B, S, H, D]: the scales have 4 heads
+    ("sage_fwd_*", ((1, 4, 8, 16), (1, 2, 6, 16), (1, 2, 6, 16), (), (1, 4, 1)), {},
+     (12288, 1792, 1152)),
+    ("sage_fwd_*", ((1, 8, 4, 16), (1, 6, 2, 16), (1, 6, 2, 16), (), (1, 4, 1)), {},
+     (12288, 1792, 1152)),
     ("aten::_scaled_dot_product_flash_attention_backward",
      ((1, 2, 8, 16), (1, 2, 8, 16), (1, 2, 8, 16), (1, 2, 8, 16)), {}, (20480, 3136, 1536)),
     ("aten::native_layer_norm", ((4, 8), (), (8,), (8,), ()), {}, (0, 96, 96)),

@@ -546,6 +546,26 @@ def test_the_median_step_of_a_phase_has_a_median_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("label", "joined"),
+    [
+        ("step[DECODE bs=32]", True),
+        ("step[DECODE bs=20]", True),  # padded
+        ("step[DECODE bs=40]", False),  # more than the graph holds
+        ("execute_context_0(0)_generation_32(128)", True),  # named by its sequences
+        ("execute_context_0(0)_generation_40(160)", False),
+    ],
+)
+def test_a_capture_holds_the_batches_that_replay_it(
+    label: str, joined: bool, tmp_path: Path
+) -> None:
+    options = Options(shapes=PUBLIC / f"{SGLANG[1]}.json.xz")
+    run = analyze([read(several(tmp_path, [label] * 4))], options).fitted
+    assert run.work is not None
+    assert (run.work.modelled > 0.9) == joined
+    assert (run.serving[0].floor_s is not None) == joined
+
+
+@pytest.mark.parametrize(
     ("label", "tpot"),
     [
         ("step[TARGET_VERIFY bs=4]", None),  # of how many tokens the name does not say
@@ -737,6 +757,21 @@ def test_public_traces_of_diffusion(path: str, flops: int | None) -> None:
     assert run.work.modelled > 0.94
     attention = [row.flops for row in run.work.operators if row.name == "aiter::fmha_v3_fwd"]
     assert attention == ([] if flops is None else [flops])
+
+
+def test_a_public_trace_of_diffusion_beside_its_capture() -> None:
+    """Four images of FLUX.1 with SageAttention: 228 of 57 blocks."""
+    folder = os.environ.get("PERFMODEL_PUBLIC")
+    place = "tests/traces/inference/xdit_flux.1_aiter_sage"
+    found = sorted(Path(folder).rglob(f"{place}/profile_trace*.json.gz")) if folder else []
+    if not found:
+        pytest.skip("PERFMODEL_PUBLIC names no copies of public recordings")
+    shapes = next((found[0].parent / "capture_traces").glob("*.json.gz"))
+    run = analyze([read(found[0])], Options(shapes=shapes)).fitted
+    assert run.work is not None
+    assert run.work.modelled > 0.96
+    (sage,) = (row for row in run.work.operators if row.name == "sage_fwd_1")
+    assert (sage.count, sage.flops) == (228, 228 * 4 * 768**2 * 24 * 128)
 
 
 @pytest.mark.parametrize(

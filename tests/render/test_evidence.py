@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from perfmodel.base.errors import ModelError
 from perfmodel.programs.findings import rules
 from perfmodel.programs.program import Options
 from perfmodel.render.analysis_json import analysis_document
-from perfmodel.render.evidence import evidence, find, finding_keys, result
+from perfmodel.render.evidence import evidence, find, finding_keys, result, rule_of
 from support.cli import fails, succeeds
 
 PROGRAMS = PROFILES / "programs"
@@ -39,7 +40,7 @@ def late() -> tuple[RunAnalysis, dict[str, Any]]:
 
 def test_every_kind_of_finding_has_a_rule_and_no_other() -> None:
     kinds = {kind for rule in rules() for kind in rule.kinds}
-    of = [rule["of"] for rule in RULES]
+    of = [one for rule in RULES for one in rule["of"]]
     assert len(set(of)) == len(of)
     assert {one.removeprefix("finding:") for one in of if one.startswith("finding:")} == kinds
 
@@ -55,6 +56,8 @@ def test_rules_name_tables_columns_and_keys_that_exist(late: tuple[Any, dict[str
                     node = node["anyOf"][0]
                 elif "items" in node:
                     node = node["items"]
+                elif isinstance(node.get("additionalProperties"), dict):
+                    return True  # a free key, such as a symbol
                 else:
                     node = schema["$defs"][node["$ref"].rpartition("/")[2]]
             if name not in node["properties"]:
@@ -63,12 +66,70 @@ def test_rules_name_tables_columns_and_keys_that_exist(late: tuple[Any, dict[str
         return True
 
     for rule in RULES:
-        columns = documented()[rule["table"]]
-        assert {*rule["where"], rule["by"]} <= {*columns}, rule["of"]
-        named = [v[1:] for v in rule["where"].values() if str(v).startswith("$") and v[1] != "."]
-        own = [] if rule["of"].startswith("finding:") else [rule["of"]]
-        for path in (*rule.get("inputs", ()), *named, *own):
+        columns = documented().get(rule.get("table", ""), {})
+        assert {*rule.get("where", ()), *rule.get("loosely", ())} <= {*columns}, rule["of"]
+        assert ("table" in rule) is (rule.get("by") in columns), rule["of"]
+        where = [str(value) for value in rule.get("where", {}).values()]
+        named = [v[1:] for v in where if v.startswith("$") and v[1] != "." and v != "$missing"]
+        given = [path for path in rule.get("inputs", ()) if not path.startswith("$.")]
+        own = [one for one in rule["of"] if "*" not in one and not one.startswith("finding:")]
+        for path in (*given, *named, *own):
             assert exists(path), f"{rule['of']}: {path}"
+
+
+def numbers(node: dict[str, Any], defs: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Paths of all numbers of a schema, with `[]` for places in lists and `x` for free keys."""
+    if "$ref" in node:
+        name = node["$ref"].rpartition("/")[2]
+        if name != "RunDocument":
+            yield from numbers(defs[name], defs, path)
+        return
+    for one in node.get("anyOf", ()):
+        yield from numbers(one, defs, path)
+    for name, one in node.get("properties", {}).items():
+        yield from numbers(one, defs, f"{path}.{name}" if path else name)
+    for one in (node.get("items"), *node.get("prefixItems", ())):
+        if isinstance(one, dict):
+            yield from numbers(one, defs, f"{path}[]")
+    if isinstance(node.get("additionalProperties"), dict):
+        yield from numbers(node["additionalProperties"], defs, f"{path}.x")
+    if {"number", "integer"} & {*np.atleast_1d(node.get("type", ()))}:
+        yield path
+
+
+def test_every_number_of_the_document_has_a_formula() -> None:
+    schema = json.loads((ROOT / "perfmodel" / "render" / "analysis.schema.json").read_text())
+    paths = {*numbers(schema["$defs"]["AnalysisDocument"], schema["$defs"])}
+    assert len(paths) > 300
+    assert {path for path in paths if not rule_of(path).get("formula")} == set()
+
+
+def leaves(node: Any, path: str = "") -> Iterator[str]:
+    """Paths of the numbers of a document, the first three items of each list."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from leaves(value, f"{path}.{key}" if path else key)
+    elif isinstance(node, list):
+        for i, value in enumerate(node[:3]):
+            yield from leaves(value, f"{path}[{i}]")
+    elif isinstance(node, (int, float)) and not isinstance(node, bool):
+        yield path
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [(BASE,), (PROFILES / "diagnosis" / "heat_slow_rank_4.sqlite.xz",),
+     (PROGRAMS / "jax_gpt.sqlite.xz",), (PROFILES / "ladder" / "nccl_1.sqlite.xz",),
+     tuple(PROGRAMS / f"ddp_both_rank{rank}.json.xz" for rank in (0, 1))],
+    ids=["trainer", "MPI", "JAX", "NCCL", "torch.profiler"],
+)  # fmt: skip
+def test_every_number_of_a_report_leads_to_a_formula(reports: tuple[Path, ...]) -> None:
+    analysis = analyze_reports(reports, Options(), whole=True)
+    document = {**analysis_document(analysis), "runs": []}
+    for path in leaves(document):
+        found = evidence(analysis.fitted, document, path, most=1)
+        assert found.formula, path
+        assert found.inputs or found.table or "names the item" in found.formula, path
 
 
 @pytest.mark.parametrize(
@@ -138,9 +199,15 @@ def test_what_is_no_number_is_refused(key: str, late: tuple[RunAnalysis, dict[st
     assert len(str(error.value)) < 600
 
 
-def test_a_number_without_a_rule_is_said_as_it_is(late: tuple[Any, dict[str, Any]]) -> None:
-    found = evidence(*late, "batch.warmup")
-    assert (found.value, found.formula, found.rows) == (late[1]["batch"]["warmup"], "", ())
+def test_a_number_without_events_is_made_again_of_its_inputs(
+    late: tuple[RunAnalysis, dict[str, Any]],
+) -> None:
+    found = evidence(*late, "critical_path[0].share")
+    assert [one.path for one in found.inputs] == ["critical_path[0].seconds", "batch.median_s"]
+    assert found.again == pytest.approx(found.value, rel=1e-3)
+    given = evidence(*late, "machine.figures.peak_flops_per_s.float64.value")
+    assert (given.table, given.again) == ("", None)
+    assert given.inputs[0].path == "machine.name"
 
 
 def test_the_command(late: tuple[RunAnalysis, dict[str, Any]]) -> None:

@@ -46,6 +46,7 @@ def test_the_schema_and_its_page_are_what_the_types_say() -> None:
     again = "run: python docs/json_schema.py"
     assert json_schema.SCHEMA.read_text(encoding="utf-8") == json_schema.schema_text(), again
     assert json_schema.PAGE.read_text(encoding="utf-8") == json_schema.page(), again
+    assert json_schema.GLOSSARY.read_text(encoding="utf-8") == json_schema.glossary(), again
 
 
 @pytest.mark.parametrize("name", REPORTS)

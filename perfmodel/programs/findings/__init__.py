@@ -185,7 +185,8 @@ def find(facts: Facts, actions: Actions) -> tuple[Finding, ...]:
         return located(same, steps)
     part = without_s / steps.step_s
     batch = replace(facts.batch, value=facts.batch.value * part)
-    shorter = replace(facts, steps=steps.unrecorded, batch=batch, mean_s=facts.mean_s * part)
+    mean_s = facts.mean_s - (facts.batch.value - batch.value)  # recording costs all steps as much
+    shorter = replace(facts, steps=steps.unrecorded, batch=batch, mean_s=max(mean_s, batch.value))
     recorded = {(one.kind, one.title): one for one in found}
     true = [
         replace(

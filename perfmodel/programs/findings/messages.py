@@ -9,6 +9,7 @@ from perfmodel.base.units import si
 from perfmodel.programs.actions import Actions
 from perfmodel.programs.facts import DeviceReduce, Facts, HostReduction
 from perfmodel.programs.findings import Finding, finding, share_of_step
+from perfmodel.programs.findings.places import innermost
 from perfmodel.timing.collectives import NCCL
 from perfmodel.timing.nccl import PASSES
 
@@ -94,7 +95,18 @@ def in_mpi(
         f"a rank sends about {count:.0f} messages, {si(size, 'B')} per step; every rank is at "
         f"least {share_of_step(facts, inside_s)} in MPI",
         actions.advise("join_messages" if many else "overlap_messages"),
+        range=_most_messages(facts),
     )
+
+
+def _most_messages(facts: Facts) -> str | None:
+    """Return the innermost range inside the step in which a rank is in MPI for longest."""
+    spent: dict[str, float] = {}
+    for one in facts.ranges_by_rank:
+        if "/" in one.path:
+            spent[one.path] = max(spent.get(one.path, 0.0), one.mpi_s)
+    most = innermost(spent)
+    return None if most is None else most.rpartition("/")[2]
 
 
 def _waiting_for_messages(facts: Facts, steps: StepFacts, actions: Actions) -> Finding:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from perfmodel.base.kernels import PRODUCTS
 from perfmodel.timing.host_timeline import CAUSES
@@ -13,6 +13,21 @@ from perfmodel.timing.kernels import COMMUNICATION
 if TYPE_CHECKING:
     from perfmodel.programs.findings import Finding
     from perfmodel.timing.step_facts import KernelTime, StepFacts
+
+
+_NEARLY: Final = 0.8
+"""A range inside another explains it if it has this share of its time."""
+
+
+def innermost(seconds: Mapping[str, float]) -> str | None:
+    """Return the path that has most time, or the innermost one that has nearly as much.
+
+    >>> innermost({"step/solve": 1.0, "step/solve/exchange": 0.9, "step/read": 0.2})
+    'step/solve/exchange'
+    """
+    most = max(seconds.values(), default=0.0)
+    near = [path for path, spent in seconds.items() if spent > 0 and spent >= _NEARLY * most]
+    return max(near, key=lambda path: (path.count("/"), seconds[path]), default=None)
 
 
 def located(findings: Iterable[Finding], steps: StepFacts | None) -> tuple[Finding, ...]:

@@ -14,13 +14,14 @@ from perfmodel.programs.facts import Facts
 from perfmodel.programs.findings import WORTH, Finding, finding, share_of_step
 from perfmodel.programs.findings.host import against_host_work, in_gaps, sleeps
 from perfmodel.programs.findings.messages import only_messages
+from perfmodel.programs.findings.places import innermost
 from perfmodel.timing.host_timeline import CAUSES, HOST
 from perfmodel.timing.late_ranks import COMPUTING, late_rank
 
 if TYPE_CHECKING:
     from perfmodel.timing.collectives import Waiting
     from perfmodel.timing.late_ranks import LateRank
-    from perfmodel.timing.point_to_point import PointToPoint
+    from perfmodel.timing.point_to_point import PointToPoint, RangeOfRank
     from perfmodel.timing.step_facts import StepFacts
 
 HOST_WORK: Final = CAUSES[HOST]
@@ -282,7 +283,7 @@ def _waiting_in_some_steps(facts: Facts, waiting: Waiting, actions: Actions) -> 
     if mean[worst] < max(_RARE * float(usual[worst]), WORTH * facts.batch.value):
         return None
     long = by_batch[worst] > mean[worst]
-    who, _, last = _who_is_last(facts)
+    who, more, last = _who_is_last(facts)
     return Finding(
         "waiting_mpi",
         "ranks wait for each other in some steps"
@@ -295,6 +296,7 @@ def _waiting_in_some_steps(facts: Facts, waiting: Waiting, actions: Actions) -> 
         f"{who}",
         actions.balance(),
         of_mean=True,
+        range=more.range if more else None,
         rank=last,
     )
 
@@ -367,24 +369,34 @@ def _too_few(late: LateRank) -> str:
 def _longer(facts: Facts, rank: int) -> _Longer | None:
     """Return what a rank spends more time in than the median rank; the innermost such range.
 
-    Without a GPU the step itself says nothing, since all ranks wait for the longest; where no range
+    Without a GPU time outside MPI counts: in MPI the others wait for this rank. Where no range
     explains at least half of it, what the rank does outside MPI.
     """
-    own = [r for r in facts.ranges_by_rank if r.rank == rank and r.more_s > 0]
-    outside = _computes_more(facts, rank) if facts.host_ranks else None
     if facts.host_ranks:
-        own = [r for r in own if "/" in r.path]
+        return _longer_outside(facts, rank)
+    own = [r for r in facts.ranges_by_rank if r.rank == rank and r.more_s > 0]
     most = max(own, key=lambda r: (r.more_s, len(r.path)), default=None)
-    if outside is not None and (most is None or most.more_s < outside.more_s / 2):
+    return None if most is None else _in_range(most, most.seconds, most.more_s)
+
+
+def _longer_outside(facts: Facts, rank: int) -> _Longer | None:
+    """Return where a rank is longer outside MPI than the median rank, in a range if one says it."""
+    own = {r.path: r for r in facts.ranges_by_rank if r.rank == rank and "/" in r.path}
+    path = innermost({path: one.own_more_s for path, one in own.items()})
+    most = None if path is None else own[path]
+    outside = _computes_more(facts, rank)
+    if outside is not None and (most is None or most.own_more_s < outside.more_s / 2):
         return outside
-    if most is None:
-        return None
-    more = si(most.more_s, "s")
+    return None if most is None else _in_range(most, most.own_s, most.own_more_s)
+
+
+def _in_range(one: RangeOfRank, seconds: float, more_s: float) -> _Longer:
+    more = si(more_s, "s")
     return _Longer(
-        f"is {more} longer in '{most.range}' than the median rank",
-        f"is {si(most.seconds, 's')} in '{most.range}', {more} more than the median rank",
-        most.more_s,
-        most.range,
+        f"is {more} longer in '{one.range}' than the median rank",
+        f"is {si(seconds, 's')} in '{one.range}', {more} more than the median rank",
+        more_s,
+        one.range,
     )
 
 
@@ -418,7 +430,7 @@ def late_messages(facts: Facts, actions: Actions, messages: PointToPoint) -> Ite
         yield Finding(
             "waiting_mpi",
             "ranks wait for each other's messages",
-            float(np.median(waits)),
+            waits[-1],
             f"up to {si(waits[-1], 's')} of a rank per step; they are late in turn: no rank is "
             f"late more often than chance makes it",
             actions.balance(),

@@ -16,7 +16,13 @@ from perfmodel.base.units import si
 from perfmodel.programs.pytorch.calls import OUTSIDE, Calls, Kernels, Made, find_calls
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.programs.pytorch.operators import Call
-from perfmodel.programs.pytorch.replays import Places, TokensOf, tokens_captured, with_replays
+from perfmodel.programs.pytorch.replays import (
+    Needed,
+    Places,
+    TokensOf,
+    tokens_captured,
+    with_replays,
+)
 from perfmodel.programs.pytorch.tree import Tree
 from perfmodel.readers.codes import sums
 from perfmodel.readers.trace import KERNEL, NULL, TO_GPU, TO_HOST, Ranges, Trace
@@ -110,7 +116,7 @@ def find_replayed(
     trace: Trace,
     steps: StepReport,
     source: Trace,
-    tokens: Sequence[int | None],
+    tokens: Sequence[Needed | None],
     dtype: str | None = None,
     *,
     causal: bool = False,

@@ -657,6 +657,21 @@ def flash_attention(call: Call) -> OperatorWork:
     return attention(replace(call, sizes=_heads_first(call, 0)))
 
 
+@formula("sage_fwd_*", product="attention")
+def sage_attention(call: Call) -> OperatorWork:
+    """As `attention`: AITER's kernel of SageAttention, which torch.compile calls by its own name.
+
+    Queries, keys and values are of 8 bits, [B, H, S, D] or [B, S, H, D]; the queries' scales
+    [B, H, blocks] say which (ROCm/aiter, aiter/ops/triton/attention/fav3_sage.py: sage_fwd).
+    """
+    heads, query = call.size(4, 3)[1], call.size(0, 4)
+    if query[1] == heads:
+        return attention(call)
+    if query[2] != heads:
+        raise SizesError
+    return attention(replace(call, sizes=_heads_first(call, 0)))
+
+
 @formula("aten::_flash_attention_backward", "aten::_efficient_attention_backward",
          product="attention", sequences=(6,), by_kernels=("convert_dq",))  # fmt: skip
 @formula("xformers_flash::flash_bwd", product="attention", sequences=(7,),

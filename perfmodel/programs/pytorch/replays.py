@@ -65,6 +65,14 @@ class Capture:
 
 
 @dataclass(frozen=True, slots=True)
+class Needed:
+    """Tokens and sequences of a step: engines name a capture by the one or the other."""
+
+    tokens: int
+    sequences: int
+
+
+@dataclass(frozen=True, slots=True)
 class Replay:
     """The operations of one replay, rows of `GpuOps` by their start; and the launching call."""
 
@@ -183,7 +191,7 @@ def with_replays(
     steps: StepReport,
     calls: Calls,
     source: Trace,
-    tokens: Sequence[int | None],
+    tokens: Sequence[Needed | None],
     dtype: str | None = None,
     *,
     causal: bool = False,
@@ -199,7 +207,7 @@ def with_replays(
         Its calls, one owner for every operation of `steps`.
     source : Trace
         The recording with the captures, which may be the same.
-    tokens : sequence of int or None
+    tokens : sequence of Needed or None
         Of every step, where they are known: of captures that fit, the smallest for as many.
     dtype, causal
         As `calls.find_calls`.
@@ -287,16 +295,15 @@ def _place(
     """Add the time of replayed kernels up by the line and the module of their capture."""
     stacks = source.stacks
     nodes = nodes_at(source, group.thread, group.at_ns)
-    for one in group.ops:
-        names, lasted = trace.ops.name[one], (trace.ops.end_ns - trace.ops.start_ns)[one]
-        known = np.flatnonzero((nodes >= 0) & (trace.ops.kind[one] == KERNEL) & (names >= 0))
-        for i in known.tolist():
-            name, node = trace.strings[names[i]], nodes[i]
-            texts = (stacks.line[node], stacks.frames), (stacks.module[node], stacks.modules)
-            for which, (code, known_as) in enumerate(texts):
-                if code >= 0:
-                    held = spent.setdefault((name, which), Counter())
-                    held[known_as[code]] += int(lasted[i])
+    lasted = np.sum([trace.ops.end_ns[one] - trace.ops.start_ns[one] for one in group.ops], axis=0)
+    names, kinds = trace.ops.name[group.ops[0]], trace.ops.kind[group.ops[0]]
+    for i in np.flatnonzero((nodes >= 0) & (kinds == KERNEL) & (names >= 0)).tolist():
+        name, node = trace.strings[names[i]], nodes[i]
+        texts = (stacks.line[node], stacks.frames), (stacks.module[node], stacks.modules)
+        for which, (code, known_as) in enumerate(texts):
+            if code >= 0:
+                held = spent.setdefault((name, which), Counter())
+                held[known_as[code]] += int(lasted[i])
 
 
 def _most(spent: Mapping[tuple[str, int], Counter[str]]) -> Places:
@@ -345,7 +352,7 @@ def _by_count(
     available: Sequence[Capture],
     nesting: Nesting,
     names: OperatorNames,
-    tokens: Sequence[int | None],
+    tokens: Sequence[Needed | None],
 ) -> list[_Group]:
     """Group replays by the capture with as many calls, in the order in which they run."""
     api = source.api
@@ -387,7 +394,7 @@ def _chosen(
     labels: Int32 | Int64,
     names: Sequence[str],
     products: Sequence[bool],
-    tokens: Sequence[int | None],
+    tokens: Sequence[Needed | None],
 ) -> tuple[int | None, ...]:
     """Choose the capture of every replay: one that fits, after that of the replay before."""
     fits: dict[tuple[int, bytes], bool] = {}
@@ -404,7 +411,7 @@ def _chosen(
             missing = len(available[i].call) - len(one.op)
             if not 0 <= missing <= _LOST * len(one.op):
                 continue
-            if available[i].ran and not _padded(available[i].tokens, needed):
+            if not _holds(available[i], needed):
                 continue
             key = i, content
             if key not in fits:
@@ -418,16 +425,24 @@ def _chosen(
     return tuple(found)
 
 
-def _padded(ran: int | None, needed: int | None) -> bool:
-    """Whether a batch may be padded to another: engines capture all powers of 2."""
-    return ran is None or needed is None or needed <= ran < 2 * needed
+def _holds(capture: Capture, needed: Needed | None) -> bool:
+    """Whether a step may replay a capture, which is padded to a larger batch; or be such a run.
+
+    Engines capture all powers of 2, so that a batch is padded to less than twice its tokens.
+    """
+    if capture.tokens is None or needed is None:
+        return True
+    if capture.ran:
+        return needed.tokens <= capture.tokens < 2 * needed.tokens
+    return capture.tokens >= needed.sequences
 
 
-def _excess(captured: int | None, needed: int | None) -> int:
+def _excess(captured: int | None, needed: Needed | None) -> int:
     """Tokens by which a capture is too large; the more, the worse; far worse if it is too small."""
     if captured is None or needed is None:
         return 0
-    return captured - needed if captured >= needed else (1 << 32) + needed - captured
+    more = captured - needed.tokens
+    return more if more >= 0 else (1 << 32) - more
 
 
 def _fits(

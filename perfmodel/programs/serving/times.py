@@ -17,7 +17,7 @@ from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.calls import Calls
 from perfmodel.programs.pytorch.operator_times import Placed, find_replayed, tabulate
 from perfmodel.programs.pytorch.operators import Call, Inference, formula_of, numel, work_of
-from perfmodel.programs.pytorch.replays import replays, tokens_captured
+from perfmodel.programs.pytorch.replays import Needed, replays, tokens_captured
 from perfmodel.programs.serving.formulas import EXPERTS, WEIGHTS
 from perfmodel.programs.serving.steps import engine_step, engine_steps, untold_steps
 from perfmodel.readers.trace import KERNEL, MEMCPY, TO_HOST, Trace
@@ -57,7 +57,7 @@ def serving_times(
         The recording of the graphs' capture; `trace` itself where no other one is given.
     """
     said = engine_steps(trace, steps.steps)
-    tokens = [one.tokens if one else None for one in said]
+    tokens = [Needed(one.tokens, one.sequences) if one else None for one in said]
     found = find_replayed(
         trace, steps, source, tokens, options.dtype, causal=options.causal, tokens_of=_tokens_of
     )

@@ -456,6 +456,31 @@ def page(analysis: Analysis, model: Model | None = None) -> str:
     return text
 
 
+def timeline(run: RunAnalysis) -> str:
+    """Return the timeline of the median step as an HTML text that zooms, as on the page.
+
+    Raises
+    ------
+    PerfmodelError
+        If jinja2 is not installed.
+    """
+    style, script = _asset("style.css"), _asset("timeline.js")
+    text: str = (
+        _environment()
+        .get_template("timeline.html.j2")
+        .render(
+            title=run.label,
+            blocks=[*pictures.timeline(run.measured, run.batch.warmup)],
+            version=perfmodel.__version__,
+            style=style,
+            script=script,
+            style_hash=_hash(style),
+            script_hash=_hash(script),
+        )
+    )
+    return text
+
+
 def _facts(run: RunAnalysis) -> Iterator[tuple[str, str]]:
     """Return the configuration of the run as names and values."""
     first, *others = what_ran(run)
