@@ -366,7 +366,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("timeline", "TRACE", "-o", "OUT.json"), "steps"),
         (("stats", "TRACE", "--report", "cuda_gpu_kern_sum"), "Instances"),
         (("stats", "TRACE", "--report", "nvtx_gpu_proj_sum"), "aten::mm"),
-        (("whatif", "TRACE"), "would save"),
+        (("whatif", "TRACE"), "Savings of changes"),
         (("utilization", "--report", "TRACE"), "GPU busy"),
     ],
 )

@@ -376,7 +376,7 @@ def test_details_are_closed_and_options_stay_whole(modelled: Page) -> None:
 def test_a_calibrated_model_predicts_and_ranks(modelled: Page) -> None:
     assert "saves 1.10 ms a step (53 %)" in modelled.words
     assert "Profile the trainer with --transport nccl" in modelled.words
-    assert cells(modelled, "What changes would save of 2.096 ms")[1][0] == "nccl"
+    assert cells(modelled, "Savings of changes, of a step of 2.096 ms")[1][0] == "nccl"
     assert cells(modelled, "Predicted batch")[-1][0] == "batch"
     assert re.search(r"It predicts .* inside the interval", modelled.words)
 
@@ -385,7 +385,7 @@ def test_a_calibrated_model_predicts_and_ranks(modelled: Page) -> None:
 def test_without_a_model_savings_are_bounds(base: Page) -> None:
     assert cells(base, "Savings of changes, of a step of")[0][0] == "Change"  # no mark
     bounded = page_of(PROFILES / "ladder" / "nccl_1.sqlite.xz")
-    first = cells(bounded, "What changes would save of")[1]
+    first = cells(bounded, "Savings of changes, of a step of")[1]
     assert first[1] == "≤"
     assert "give what perfmodel calibrate wrote with --model" in bounded.words
 
