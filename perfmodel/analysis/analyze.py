@@ -694,6 +694,7 @@ def _facts(
     calls, seconds = synchronizations(
         run.traces, run.range_times, run.batch_label, analysis.batch.warmup
     )
+    recorder = analysis.steps.facts.recorder if analysis.steps else None
     operators: tuple[OperatorRow, ...] = ()
     if analysis.work is not None:
         from perfmodel.analysis.operators import operator_facts  # most reports name none
@@ -723,6 +724,7 @@ def _facts(
         numbers=tuple(run.ranks),
         host_ranks=_host_ranks(analysis),
         mean_s=analysis.batch.mean_s,
+        without_s=recorder.without_s if recorder else None,
         steps=analysis.steps.facts if by_gpu and analysis.steps else None,
         lacking=lacking(analysis.unattributed),
         operators=operators,

@@ -112,7 +112,7 @@ _CAUSES: Final = {
     "allocation": "while memory is allocated",
     "pageable_copy": "while pageable memory is copied",
     "collective": "while ranks communicate",
-    "dependency": "while streams wait for each other",
+    "dependency": "while launched work waits for something that was not recorded",
 }
 """Causes of idle time, for people."""
 
@@ -143,7 +143,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class RankBar:
-    """A median step of a rank, as recorded, in parts that add up to it."""
+    """A median step of a rank in parts that add up to it; without the profiler where it matters.
+
+    What the profiler adds is taken off the GPU's idle time, and off the waiting of ranks for one
+    that it slows; computing, copies and exchanges take as long without it.
+    """
 
     rank: int
     step_s: float
@@ -215,6 +219,7 @@ class Summary:
     bound_s : float or None
         A step of the work alone: without idle time and waiting, of the rank with most of it.
     mfu : float or None
+        Of `step_s`.
     caveats : tuple of str
         At most `CAVEATS`.
     """
@@ -242,7 +247,8 @@ def summarize(run: RunAnalysis) -> Summary:
     longer = recorder if recorder is not None and recorder.matters else None
     recorded_s = run.batch.median.value
     step_s = longer.without_s if longer and longer.without_s is not None else recorded_s
-    bars = tuple(bar for row in run.ranks if (bar := _bar(row)) is not None)
+    added = 1.0 - step_s / recorded_s if recorded_s > 0 else 0.0
+    bars = tuple(bar for row in run.ranks if (bar := _bar(row, added)) is not None)
     uses_gpu = any(row.gpu is not None for row in run.ranks)
     work = [bar.step_s - bar.idle_s - bar.waiting_s for bar in bars]
     bound_s = min(max(work), step_s) if work and max(work) > 0 else None
@@ -261,17 +267,20 @@ def summarize(run: RunAnalysis) -> Summary:
         fixes=() if unseen else tuple(_fixes(run, step_s)),
         findings=len(run.findings),
         bound_s=None if unseen else bound_s,
-        mfu=_mfu(run),
+        mfu=_mfu(run, recorded_s / step_s if step_s > 0 else 1.0),
         caveats=tuple(_caveats(run, uses_gpu=uses_gpu))[:CAVEATS],
     )
 
 
-def _mfu(run: RunAnalysis) -> float | None:
-    """MFU of a step whose FLOPs are counted; a decode is bound by the memory."""
+def _mfu(run: RunAnalysis, longer: float) -> float | None:
+    """MFU of a step whose FLOPs are counted; a decode is bound by the memory.
+
+    `longer` is the recorded step over the one without the profiler.
+    """
     work = run.work
     if work is None or work.mfu is None or work.modelled < _COUNTED:
         return None
-    return None if run.serving and run.serving[0].phase == "decode" else work.mfu.of_step
+    return None if run.serving and run.serving[0].phase == "decode" else longer * work.mfu.of_step
 
 
 def _of_engine(run: RunAnalysis, step_s: float) -> str:
@@ -304,8 +313,8 @@ def _served(row: ServingRow, step_s: float) -> str:
     return f"{takes}, {times:.{0 if times >= 10 else 1}f} times its floor: {least}"
 
 
-def _bar(row: RankRow) -> RankBar | None:
-    """The parts of a rank's step; None where they are not known."""
+def _bar(row: RankRow, added: float) -> RankBar | None:
+    """The parts of a rank's step without the share that the profiler added; None if unknown."""
     step_s, compute_s = row.batch_s, row.compute_s
     if not step_s or compute_s is None:
         return None
@@ -314,8 +323,11 @@ def _bar(row: RankRow) -> RankBar | None:
     idle_s = row.idle_s or 0.0
     whole_s = compute_s + exposed_s + copies_s + idle_s
     scale = step_s / whole_s if whole_s > 0 else 1.0
-    parts = (compute_s, exposed_s - waiting_s, waiting_s, copies_s, idle_s)
-    return RankBar(row.rank, step_s, *(scale * seconds for seconds in parts))
+    added_s = added * whole_s
+    left_s = max(added_s - idle_s, 0.0)
+    idle_s, spent_s = max(idle_s - added_s, 0.0), exposed_s - waiting_s
+    parts = (compute_s, spent_s, max(waiting_s - left_s, 0.0), copies_s, idle_s)
+    return RankBar(row.rank, scale * sum(parts), *(scale * seconds for seconds in parts))
 
 
 def _fixes(run: RunAnalysis, step_s: float) -> Iterator[Fix]:
@@ -460,12 +472,11 @@ def _limit(
 ) -> tuple[Part, str]:
     """A part of a step, by default the largest of the slowest rank's, and a sentence that says so.
 
-    Of a given part the rank that has most of it counts. Time that the profiler costs is idle time
-    of the GPU, which a step without it does not have.
+    Of a given part the rank that has most of it counts.
     """
     if not bars:
         return "compute", f"A step takes {si(step_s, 's')}"
-    share = {bar.rank: _shares(bar, 1.0 - step_s / run.batch.median.value) for bar in bars}
+    share = {bar.rank: _shares(bar) for bar in bars}
     rank = max(bars, key=lambda bar: bar.step_s if part is None else share[bar.rank][part]).rank
     largest: Part = max(_LIMITS, key=lambda name: share[rank][name])
     named = part or largest
@@ -475,12 +486,9 @@ def _limit(
     return named, said if part is not None else said + _mostly(run, named)
 
 
-def _shares(bar: RankBar, of_profiler: float) -> dict[Part, float]:
-    """Shares of a rank's step without the share of it that the profiler costs."""
-    parts: dict[Part, float] = {part: bar.part_s(part) for part in _LIMITS}
-    parts["idle"] = max(parts["idle"] - bar.step_s * of_profiler, 0.0)
-    whole = sum(parts.values()) or 1.0
-    return {part: seconds / whole for part, seconds in parts.items()}
+def _shares(bar: RankBar) -> dict[Part, float]:
+    """Shares of the parts of a rank's step."""
+    return {part: bar.part_s(part) / (bar.step_s or 1.0) for part in _LIMITS}
 
 
 def _mostly(run: RunAnalysis, part: Part) -> str:

@@ -190,7 +190,7 @@ def _lines(
 
         mfu = run.work.mfu
         busy = percent(mfu.of_busy, 1)
-        yield "", f" MFU {percent(mfu.of_step, 1)} of {peak_of(mfu)}; {busy} while it computes"
+        yield "", f" MFU {percent(said.mfu, 1)} of {peak_of(mfu)}; {busy} while it computes"
     yield from (("caveat", f" ! {one}") for one in said.caveats)
     yield from _more(run, room, sections)
 
@@ -210,10 +210,15 @@ def _bars(said: Summary) -> Iterator[_Line]:
     shown = shown_bars(said, _BARS)
     longest = max(bar.step_s for bar in shown)
     for bar in shown:
-        yield "bar", f" rank {bar.rank:<3} |{_bar(bar, longest):<{_BAR}}| {si(bar.step_s, 's')}"
+        yield "bar", f" rank {bar.rank:<3} |{_bar(bar, longest):<{_BAR}}| {step_of(said, bar)}"
     yield "legend", _legend(said, shown)
     if len(said.bars) > len(shown):
         yield "", f"          {len(said.bars) - len(shown)} more ranks: --section ranks"
+
+
+def step_of(said: Summary, bar: RankBar) -> str:
+    """Return a rank's step as text, in two digits where it is without the profiler."""
+    return si(bar.step_s, "s", 2 if said.recorder else 3)
 
 
 def shown_bars(said: Summary, most: int) -> list[RankBar]:

@@ -7,6 +7,7 @@ every program that has the facts it needs; no other code knows its name.
 from __future__ import annotations
 
 import pkgutil
+import re
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -176,27 +177,39 @@ def find(facts: Facts, actions: Actions) -> tuple[Finding, ...]:
     only the profiler makes slow is no finding then, and work of the GPU that a slow host hides may
     be one.
     """
-    found, steps = _ranked(facts, actions), facts.steps
-    without_s = steps.recorder.without_s if steps and steps.recorder else None
-    if steps is None or without_s is None:
+    found, steps, without_s = _ranked(facts, actions), facts.steps, facts.without_s
+    if without_s is None or facts.batch.value <= 0:
         return located(found, steps)
-    if steps.unrecorded is None:
+    if steps is not None and steps.unrecorded is None:
         same = [replace(one, saving_without_recorder_s=one.saving_s) for one in found]
         return located(same, steps)
-    part = without_s / steps.step_s
+    part = without_s / (steps.step_s if steps else facts.batch.value)
     batch = replace(facts.batch, value=facts.batch.value * part)
     mean_s = facts.mean_s - (facts.batch.value - batch.value)  # recording costs all steps as much
-    shorter = replace(facts, steps=steps.unrecorded, batch=batch, mean_s=max(mean_s, batch.value))
-    recorded = {(one.kind, one.title): one for one in found}
+    shorter = replace(
+        facts,
+        steps=steps.unrecorded if steps else None,
+        batch=batch,
+        mean_s=max(mean_s, batch.value),
+    )
+    recorded = {_subject(one): one.saving_s for one in found}
     true = [
         replace(
-            recorded.get((one.kind, one.title), replace(one, saving_s=0.0)),
-            share=one.share,
+            one,
+            saving_s=recorded.get(_subject(one), 0.0),
             saving_without_recorder_s=one.saving_s,
         )
         for one in _ranked(shorter, actions)
     ]
     return located(true, steps)
+
+
+_AMOUNT: Final = re.compile(r"\d[\d.,]*")
+
+
+def _subject(one: Finding) -> tuple[str, int | None, str]:
+    """Return what a finding is about: its kind, its rank, and its title without amounts."""
+    return one.kind, one.rank, _AMOUNT.sub("", one.title)
 
 
 def _ranked(facts: Facts, actions: Actions) -> tuple[Finding, ...]:

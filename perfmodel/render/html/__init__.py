@@ -167,7 +167,7 @@ def _bars(said: Summary) -> Iterator[RankParts]:
             seconds = bar.part_s(part)
             drawn.append(Part(name, seconds, begin / longest, seconds / longest, part))
             begin += seconds
-        yield RankParts(f"rank {bar.rank}", si(bar.step_s, "s"), tuple(drawn))
+        yield RankParts(f"rank {bar.rank}", first_screen.step_of(said, bar), tuple(drawn))
 
 
 def head_of(run: RunAnalysis) -> RangeRow:
