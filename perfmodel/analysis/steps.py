@@ -424,6 +424,7 @@ def _idle(
                     where = report.gaps.range[mine].astype(np.int64) + 1
                     ranges, parts = _shares(report, mine, window, where)
                     most = names[int(ranges[np.argmax(parts)]) - 1]
+                    most = "" if most == report.steps.label else most
                     doing = _doing(report.gaps, mine)
                     found.append(
                         IdleCause(rank, CAUSES[code], share * idle_s, share, longest, most, *doing)

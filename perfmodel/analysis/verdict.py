@@ -413,13 +413,16 @@ def _verdict(
     if first is None or (first.share or 0.0) < _LEADS:
         part, limit = _limit(run, bars, step_s, uses_gpu=uses_gpu)
         hidden = bool(run.serving) and run.serving[0].hidden > _COUNTED
-        nothing = f"Nothing {'that the recording shows ' * hidden}would save 1 % of it"
+        what = "Nothing that the recording shows" if hidden else "No change that perfmodel knows"
+        nothing = f"{what} would save 1 % of it"
         small = "No finding would save 5 % of it" if first else nothing
         return Verdict(f"{engine}{limit}. {small}.", part, first.true_saving_s if first else None)
     saved_s = first.true_saving_s or 0.0
     whole_s = _whole_s(run, first, step_s)
     # an engine replays graphs, or its advice is by its own options
     do = "Without that" if run.serving else _DO.get(first.kind, "Without that")
+    if first.kind == "host_compute" and _SLEEPS in first.title:  # it may be paced from outside
+        do = "Without that wait"
     if first.rank is not None and first.kind in _OF_RANKS:
         do = f"With rank {first.rank} like the others"
     then_s = max(whole_s - saved_s, 0.0)
@@ -436,6 +439,7 @@ def _verdict(
 
 
 _EXCHANGING: Final[tuple[Part, ...]] = ("communication", "waiting")
+_SLEEPS: Final = "the host sleeps"
 _OF_RANKS: Final = ("straggler", "waiting_mpi", "shared_gpu")
 
 

@@ -197,6 +197,7 @@ def _kind(header: bytes, suffix: str) -> str:
         (b"ARROW1", "an Arrow file (name the folder that nsys export -t arrowdir made)"),
         (b"\xff\xff\xff\xff", "a stream of Arrow (name the folder of nsys export -t arrowdir)"),
         (b"\x89HDF", "an HDF5 file"),
+        (b"version https://git-lfs", "a pointer of Git LFS (fetch the file with: git lfs pull)"),
     ):
         if header.startswith(magic):
             return name

@@ -47,10 +47,14 @@ _TITLE: Final = 41
 """Letters of a finding's title in a line."""
 _VERDICT: Final = 5
 """Lines of a verdict."""
+_LABEL: Final = 16
+"""Letters of a report's name, at least."""
 _PHASES: Final = 2
 """Phases of an engine with a line."""
 _FASTER: Final = 1.05
 """A bound that is nearer to the step, or to the step with all fixes, says nothing."""
+_NO_MORE: Final = 0.005
+"""A fix that saves less of a step behind those before it saves no more than these."""
 _WORD: Final = _TITLE - len("1 ") - len("2 ")
 """Letters of a word of a title."""
 _PLACE: Final = 40
@@ -162,7 +166,9 @@ def step_line(said: Summary) -> str:
 def _lines(
     run: RunAnalysis, said: Summary, room: _Room, sections: Sequence[str]
 ) -> Iterator[_Line]:
-    yield "title", " · ".join(filter(None, (run.label, *where(run, said))))
+    about = " · ".join(filter(None, where(run, said)))
+    left = max(WIDTH - len(about) - len(" · "), _LABEL)
+    yield "title", f"{cut_cells(printable(run.label), left)} · {about}"
     yield "", step_line(said)
     gap: list[_Line] = [("", "")] * room.gaps
     yield from gap
@@ -180,7 +186,7 @@ def _lines(
         yield "", ""
         yield "head", f" {'FIX':<{_TITLE}} {'saves':>8} {'share':>6} {'step then':>10}  certainty"
         for i, fix in enumerate(said.fixes[: room.fixes]):
-            yield from _fix(i, fix, run.findings[i], room)
+            yield from _fix(said, i, fix, run.findings[i], room)
     reached_s = min((fix.step_s for fix in said.fixes if fix.step_s), default=said.step_s)
     if said.bound_s is not None and reached_s > _FASTER * said.bound_s:
         limit = f"without idle time and waiting a step takes {si(said.bound_s, 's')}"
@@ -281,11 +287,13 @@ def _top(run: RunAnalysis) -> str:
     return said
 
 
-def _fix(at: int, fix: Fix, one: Finding, room: _Room) -> Iterator[_Line]:
+def _fix(said: Summary, at: int, fix: Fix, one: Finding, room: _Room) -> Iterator[_Line]:
     saves = si(fix.saving_s, "s") if fix.saving_s is not None else "unknown"
     share = percent(fix.share) if fix.share is not None and fix.saving_s is not None else ""
     ordered = at == 0 or fix.after_previous_s is not None
     then = si(fix.step_s, "s") if fix.step_s is not None and ordered else ""
+    if at and fix.after_previous_s is not None and fix.after_previous_s <= _NO_MORE * said.step_s:
+        then = "no less"
     title = f"{at + 1} {fix.title}"
     first, *others = _titled(title)
     yield "fix", f" {first:<{_TITLE}} {saves:>8} {share:>6} {then:>10}  {fix.certainty}".rstrip()

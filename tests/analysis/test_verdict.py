@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from benchmarks.common.folders import PROFILES, PROGRAMS
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import RunAnalysis
+from perfmodel.analysis.verdict import Fix
 from perfmodel.programs.program import Options
 from perfmodel.render.first_screen import LINES, WIDTH, brief, screen
 from support.build_report import ReportBuilder
@@ -35,6 +36,12 @@ def analyzed(path: Path) -> RunAnalysis:
     return analyze_reports([path], Options()).fitted
 
 
+def one_step(run: RunAnalysis, fix: Fix) -> float:
+    """The step that a fix is of, or the mean one; no saving is more than all of it."""
+    mean = any(one.of_mean for one in run.findings if one.kind == fix.kind)
+    return (run.batch.mean_s if mean else run.summary.step_s) * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name.partition(".")[0])
 def test_a_screen_has_room_on_a_terminal_and_its_numbers_agree(path: Path) -> None:
     run = analyzed(path)
@@ -47,8 +54,12 @@ def test_a_screen_has_room_on_a_terminal_and_its_numbers_agree(path: Path) -> No
         parts = (bar.compute_s, bar.communication_s, bar.waiting_s, bar.copies_s, bar.idle_s)
         assert min(parts) >= 0
         assert sum(parts) == pytest.approx(bar.step_s, rel=1e-9)
+    if said.bars and run.steps is not None and run.program.step_clock == "gpu":
+        longest = max(bar.step_s for bar in said.bars)  # drawn and said of one step
+        assert longest == pytest.approx(said.step_s, rel=0.05)
     for fix in said.fixes:
         assert fix.saving_s is None or fix.saving_s >= 0
+        assert fix.step_s is None or fix.saving_s is None or one_step(run, fix) >= fix.saving_s
     assert said.bound_s is None or 0 < said.bound_s <= said.step_s
     assert said.verdict.text in brief(run)
 
@@ -227,6 +238,31 @@ def test_colours_change_no_letter() -> None:
 def test_wide_letters_take_two_columns_of_the_screen() -> None:
     run = replace(analyzed(PROGRAMS / "healthy_b32.sqlite.xz"), label="訓練" * 30)
     assert max(map(cell_len, screen(run))) <= WIDTH
+
+
+def test_a_long_name_leaves_room_for_the_gpu_and_the_number_of_steps() -> None:
+    run = replace(analyzed(BASE), label="a_report_whose_name_is_far_too_long_for_a_line" * 2)
+    assert screen(run)[0].endswith("… · MLP trainer · 2 ranks, NVIDIA H200 · 38 steps")
+    assert len(screen(run)[0]) == WIDTH
+
+
+def test_savings_of_the_trainer_are_of_its_step_without_the_profiler() -> None:
+    """Recorded 2.437 ms, of which the profiler adds 0.311: 1.674 - 0.311 are saved."""
+    said, first = analyzed(BASE).summary, analyzed(BASE).findings[0]
+    assert first.saving_s is not None
+    assert first.saving_without_recorder_s == pytest.approx(
+        first.saving_s - (said.recorded_s - said.step_s)
+    )
+    assert f"in place of {1e3 * said.step_s:.2f} ms" in said.verdict.text
+
+
+def test_a_fix_that_saves_no_more_says_so() -> None:
+    run = analyzed(PROGRAMS / "item_b32.sqlite.xz")
+    first, second, *others = run.findings
+    none = replace(second, after_previous_s=0.0)
+    run = replace(run, findings=(first, none, *others))
+    (line,) = (one for one in screen(run) if one.startswith(" 2 "))
+    assert "no less" in line
 
 
 @pytest.mark.slow

@@ -40,6 +40,7 @@ def report(original: bytes, tmp_path: Path) -> Path:
         (b"\xfd7zXZ\x00", "name it .sqlite.xz"),
         (b"\x28\xb5\x2f\xfd", "zstd -d"),
         (b"PAR1", "got a Parquet file"),
+        (b"version https://git-lfs.github.com/spec/v1\noid", "git lfs pull"),
         (b"QdstrmVersion 1", "QdstrmImporter"),
         (b"NVIDIA Tegra Profiler Report 2024@2", "name it .nsys-rep"),
         (b"\0" * 9000, "got something else"),

@@ -43,6 +43,9 @@ _SUFFIX: Final = re.compile(r"(64)?(_chk|_unlocked|_nocancel|_time64)*(@.*)?$")
 _MOSTLY: Final = 0.5
 """A thread sleeps in a gap if it runs on no processor for so much of it."""
 
+_SELDOM: Final = 0.05
+"""Below this share of its gaps a thread is said to run: a scheduler takes a processor away, too."""
+
 
 def advice_by_words(name: str) -> str:
     """What to do against the host's work in a range, by its whole words: `DataLoader` has two."""
@@ -82,7 +85,8 @@ def in_gaps(idle: IdleCause | None) -> str:
         return ""
     said = []
     if idle.asleep is not None:
-        said.append(f"the thread sleeps for {percent(idle.asleep)} of such gaps")
+        sleeping = f"sleeps for {percent(idle.asleep)} of such gaps"
+        said.append(f"the thread {sleeping if idle.asleep >= _SELDOM else 'runs meanwhile'}")
     if idle.wait:
         said.append(f"it is in {idle.wait}" if said else f"the thread is in {idle.wait}")
     return f"; {', and '.join(said)}" if said else ""
