@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
+import jsonschema
 from click.testing import CliRunner, Result
 
 from perfmodel.cli import COMMANDS, main
+from perfmodel.render.analysis_json import analysis_schema
 from support.build_report import ReportBuilder
 
 EVIL: Final = "\x1b[31m[bold]evil[/bold]\r\nname \u202e$x_1$"
 
 
+DESCRIBED: Final = ("analyze", "compare")
+"""Commands whose JSON the schema of the package describes."""
+
+
+@cache
+def _schema() -> Any:
+    return jsonschema.Draft202012Validator(json.loads(analysis_schema()))
+
+
 def perfmodel(*arguments: object) -> Result:
-    """Run a command; any exception but SystemExit is the test's."""
-    return CliRunner().invoke(
-        main, [str(a) for a in arguments], prog_name="perfmodel", catch_exceptions=False
-    )
+    """Run a command, and hold JSON against its schema; exceptions but SystemExit are the test's."""
+    words = [str(a) for a in arguments]
+    result = CliRunner().invoke(main, words, prog_name="perfmodel", catch_exceptions=False)
+    described = words[:1] and words[0] in DESCRIBED and "--history" not in words
+    if described and "--json" in words and result.stdout.startswith("{"):
+        wrong = [*_schema().iter_errors(json.loads(result.stdout))]
+        assert not wrong, f"{wrong[0].json_path}: {wrong[0].message}"[:500]
+    return result
 
 
 def commands() -> dict[str, click.Command]:
