@@ -30,9 +30,12 @@ from perfmodel.analysis.whatif import GraphChanges  # noqa: E402
 from perfmodel.base.document import LEFT_OUT, json_keys  # noqa: E402
 from perfmodel.base.errors import ErrorDocument  # noqa: E402
 from perfmodel.render.analysis_json import SCHEMA_VERSION, AnalysisDocument, BriefDocument  # noqa: E402
+from perfmodel.render.compare import CompareDocument  # noqa: E402
 from perfmodel.render.evidence import Evidence  # noqa: E402
 
-DOCUMENTS: Final = (AnalysisDocument, BriefDocument, Evidence, GraphChanges, ErrorDocument)
+DOCUMENTS: Final = (
+    AnalysisDocument, BriefDocument, Evidence, GraphChanges, CompareDocument, ErrorDocument
+)  # fmt: skip
 SCHEMA: Final = ROOT / "perfmodel" / "render" / "analysis.schema.json"
 PAGE: Final = ROOT / "docs" / "json.md"
 GLOSSARY: Final = ROOT / "perfmodel" / "commands" / "GLOSSARY.md"
@@ -54,7 +57,8 @@ is made of the types that write the document, and tests hold the documents again
 - What is not known, or not finite, is `null`. Keys in *italics* are left out where not known.
 - `--json --brief` prints a [BriefDocument](#briefdocument): the first screen of every run. `--json
   --evidence KEY` prints [Evidence](#evidence). `perfmodel whatif --json` prints
-  [GraphChanges](#graphchanges) where it replays steps. The schema is of all of these.
+  [GraphChanges](#graphchanges) where it replays steps, `perfmodel compare --json` a
+  [CompareDocument](#comparedocument). The schema is of all of these.
 - With `--json` an error is JSON, too: `{"error": {...}}` on standard output, with the exit code of
   the command.
 """

@@ -508,7 +508,8 @@ FIT = click.option(
 )
 operators = together(
     click.option("--shapes", type=REPORT,
-                 help="Recording of the same program with its operators' sizes."),
+                 help="Recording of the same program with its operators' sizes, or of the capture "
+                 "of its CUDA graphs, or a folder of captures."),
     click.option("--attention", type=click.Choice(["full", "causal"]), default="full",
                  show_default=True, help="FLOPs of attention: of all scores, or without those "
                  "that a causal mask hides."),

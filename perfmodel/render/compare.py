@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import perfmodel
-from perfmodel.analysis.compare.compare import Comparison, Gate, Row, Side, Unit, work_changed
-from perfmodel.analysis.compare.pairs import Pairs
+from perfmodel.analysis.compare.compare import (
+    Comparison,
+    Difference,
+    Gate,
+    Row,
+    Side,
+    Unit,
+    Verdict,
+    work_changed,
+)
+from perfmodel.analysis.compare.pairs import By, Pairs
 from perfmodel.analysis.compare.series import GPU_IDLE, GROUPS, Group
 from perfmodel.base.document import pick, plain
 from perfmodel.base.escape import printable
@@ -371,62 +381,251 @@ def _gain(row: Row, batch: Row) -> str:
     return f"{now}; {saved} of the {of_step} saved"
 
 
+@dataclass(frozen=True)
+class ComparedLaunch:
+    """One run of a side: its steps that count, its warm-up, and its settings."""
+
+    label: str
+    batches: int
+    warmup: int
+    ranks: int
+    queues: bool
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ComparedSide:
+    """The runs of a side."""
+
+    launches: tuple[ComparedLaunch, ...]
+
+
+@dataclass(frozen=True)
+class ComparedTest:
+    """How differences are tested.
+
+    Attributes
+    ----------
+    intervals : int
+        Intervals that were tested.
+    least : float
+        Relative change that a verdict must exceed.
+    launch_noise : float or None
+        Relative standard deviation that is assumed between runs; None where it is measured.
+    other_machines : bool
+        Whether the sides ran on different machines.
+    detectable_slower, detectable_faster : float
+        Smallest changes of the step that can be detected.
+    """
+
+    alpha: float
+    intervals: int
+    correction: str
+    least: float
+    unit: str
+    launch_noise: float | None
+    other_machines: bool
+    detectable_slower: float
+    detectable_faster: float
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """A time per step on both sides.
+
+    Attributes
+    ----------
+    before_s, after_s : float or None
+        None where a side has none.
+    share_before : float or None
+        Of the step.
+    ratio, ratio_low, ratio_high : float or None
+        After over before, with its interval at `level`.
+    p : float or None
+        Of the hypothesis that nothing differs.
+    launches_before, launches_after : int
+        Runs in which it was measured.
+    """
+
+    group: Group
+    name: str
+    path: tuple[str, ...]
+    before_s: float | None
+    after_s: float | None
+    difference_s: float | None
+    share_before: float | None
+    ratio: float | None
+    p: float | None
+    level: float | None
+    verdict: Verdict
+    ratio_low: float | None
+    ratio_high: float | None
+    launches_before: int
+    launches_after: int
+
+
+@dataclass(frozen=True)
+class ComparedWork:
+    """What a step does more or less of."""
+
+    name: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class ComparedUnit:
+    """Samples or tokens of a step on both sides, of which times are compared."""
+
+    name: str
+    before: float
+    after: float
+    ratio: float
+
+
+@dataclass(frozen=True)
+class ComparedPair:
+    """Kernels of both sides that do the work of one operator."""
+
+    operator: str
+    by: By
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    calls: int
+    before_s: float
+    after_s: float
+
+
+@dataclass(frozen=True)
+class ComparedPairs:
+    """All pairs, their time, and that of kernels that only one side has."""
+
+    before_s: float
+    after_s: float
+    alone_before_s: float
+    alone_after_s: float
+    rows: tuple[ComparedPair, ...]
+
+
+@dataclass(frozen=True)
+class ComparedGate:
+    """The answer of `--fail-if-slower`: `low` and `high` are limits of after / before of the step.
+
+    Attributes
+    ----------
+    slower : bool or None
+        None where the noise is too large to decide.
+    gpu, host : (float, float, bool or None) or None
+        Limits and answer for the time in kernels, and for the step with hosts of one speed.
+    """
+
+    limit: float
+    low: float
+    high: float
+    slower: bool | None
+    gpu: tuple[float, float, bool | None] | None
+    host: tuple[float, float, bool | None] | None
+    host_ratio: float | None
+    per: str | None
+    less: float | None
+    without_recorder_s: tuple[float, float] | None
+    rows: tuple[ComparedRow, ...]
+
+
+@dataclass(frozen=True)
+class CompareDocument:
+    """What `perfmodel compare --json` prints.
+
+    Attributes
+    ----------
+    batch : ComparedRow
+        The step.
+    per : ComparedUnit or None
+        Where the sides have not as many samples or tokens in a step.
+    addressed : sequence of ComparedRow
+        What became faster or slower most.
+    idle : sequence of ComparedRow
+        Idle time of the GPUs by cause.
+    """
+
+    schema_version: int
+    perfmodel_version: str
+    before: ComparedSide
+    after: ComparedSide
+    differences: tuple[Difference, ...]
+    test: ComparedTest
+    batch: ComparedRow
+    work: tuple[ComparedWork, ...]
+    per: ComparedUnit | None
+    addressed: tuple[ComparedRow, ...]
+    rows: tuple[ComparedRow, ...]
+    idle: tuple[ComparedRow, ...]
+    pairs: ComparedPairs | None
+    gate: ComparedGate | None
+    warnings: tuple[str, ...]
+
+
 def document(comparison: Comparison) -> dict[str, Any]:
     """Return the whole comparison as plain Python data in base units, missing as None."""
     c = comparison
-    found: dict[str, Any] = plain({
-        "schema_version": SCHEMA_VERSION,
-        "perfmodel_version": perfmodel.__version__,
-        "before": _side(c.before),
-        "after": _side(c.after),
-        "differences": c.differences,
-        "test": {
-            "alpha": c.alpha,
-            "intervals": c.tested,
-            "correction": "Holm, half of alpha for the batch",
-            "least": c.least,
-            "unit": "launches" if c.noise is None else "batches, launches assumed",
-            "launch_noise": c.noise,
-            "other_machines": c.machines,
-            "detectable_slower": c.detectable,
-            "detectable_faster": 1 - 1 / (1 + c.detectable),
-        },
-        "batch": _row(c.batch),
-        "work": [
-            {"name": name, "before": old, "after": new}
-            for name, old, new in work_changed(c.before, c.after)
-        ],
-        "per": c.unit and pick(c.unit, "name before after ratio"),
-        "addressed": [_row(r) for r in c.addressed],
-        "rows": [_row(r) for r in c.rows],
-        "idle": [_row(r) for r in c.idle],
-        "pairs": c.pairs and {
-            **pick(c.pairs, "before_s after_s alone_before_s alone_after_s"),
-            "rows": [
-                pick(p, "operator by before after calls before_s after_s") for p in c.pairs.rows
-            ],
-        },
-        "gate": c.gate and {
-            **pick(c.gate, "limit low high slower gpu host host_ratio launch_ratio per less"),
-            **pick(c.gate, "without_recorder_s"),
-            "rows": [_row(r) for r in c.gate.rows],
-        },
-        "warnings": c.warnings,
-    })  # fmt: skip
+    unit, pairs, gate = c.unit, c.pairs, c.gate
+    found: dict[str, Any] = plain(
+        CompareDocument(
+            schema_version=SCHEMA_VERSION,
+            perfmodel_version=perfmodel.__version__,
+            before=_side(c.before),
+            after=_side(c.after),
+            differences=tuple(c.differences),
+            test=ComparedTest(
+                alpha=c.alpha,
+                intervals=c.tested,
+                correction="Holm, half of alpha for the batch",
+                least=c.least,
+                unit="launches" if c.noise is None else "batches, launches assumed",
+                launch_noise=c.noise,
+                other_machines=c.machines,
+                detectable_slower=c.detectable,
+                detectable_faster=1 - 1 / (1 + c.detectable),
+            ),
+            batch=_row(c.batch),
+            work=tuple(ComparedWork(*one) for one in work_changed(c.before, c.after)),
+            per=None if unit is None else ComparedUnit(**pick(unit, "name before after ratio")),
+            addressed=tuple(map(_row, c.addressed)),
+            rows=tuple(map(_row, c.rows)),
+            idle=tuple(map(_row, c.idle)),
+            pairs=None if pairs is None else ComparedPairs(
+                **pick(pairs, "before_s after_s alone_before_s alone_after_s"),
+                rows=tuple(
+                    ComparedPair(**pick(p, "operator by before after calls before_s after_s"))
+                    for p in pairs.rows
+                ),
+            ),
+            gate=None if gate is None else ComparedGate(
+                **pick(gate, "limit low high slower gpu host host_ratio per less"),
+                **pick(gate, "without_recorder_s"),
+                rows=tuple(map(_row, gate.rows)),
+            ),
+            warnings=tuple(c.warnings),
+        )
+    )  # fmt: skip
     return found
 
 
-def _side(side: Side) -> dict[str, Any]:
-    pairs = zip(side.launches, side.settings, strict=True)
+def _side(side: Side) -> ComparedSide:
     keys = "label batches warmup ranks queues"
-    return {"launches": [{**pick(x, keys), "settings": dict(known)} for x, known in pairs]}
+    return ComparedSide(
+        tuple(
+            ComparedLaunch(**pick(launch, keys), settings=dict(known))
+            for launch, known in zip(side.launches, side.settings, strict=True)
+        )
+    )
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: Row) -> ComparedRow:
     before, after = row.launches
-    return {
+    return ComparedRow(
         **pick(row, "group name path before_s after_s difference_s share_before ratio"),
         **pick(row, "p level verdict", ratio_low="low", ratio_high="high"),
-        "launches_before": before,
-        "launches_after": after,
-    }
+        launches_before=before,
+        launches_after=after,
+    )

@@ -16,6 +16,7 @@ from test_findings import QUIET, find
 from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.analysis.serving import usual_rows
+from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.files import opened_unpacked
 from perfmodel.base.kernels import kernel, kernel_types
 from perfmodel.machines.devices import named
@@ -563,6 +564,30 @@ def test_a_capture_holds_the_batches_that_replay_it(
     assert run.work is not None
     assert (run.work.modelled > 0.9) == joined
     assert (run.serving[0].floor_s is not None) == joined
+
+
+def test_a_folder_of_captures_has_one_for_each_batch(tmp_path: Path) -> None:
+    """As SGLang writes them, beside a note that is no recording."""
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    with opened_unpacked(PUBLIC / f"{SGLANG[1]}.json.xz") as stream:
+        text = stream.read().decode()
+    assert "capture_32_" in text
+    for batch in (64, 32):
+        written = text.replace("capture_32_", f"capture_{batch}_")
+        (folder / f"bs_{batch}.json").write_text(written)
+    (folder / "execution_details.json").write_text('{"model": "Qwen3-8B"}')
+    labels = ["step[DECODE bs=20]"] * 3 + ["step[DECODE bs=40]"] * 3
+    report = several(tmp_path, labels)
+    for shapes, joined in ((folder, 1.0), (folder / "bs_32.json", 0.5)):
+        run = analyze([read(report)], Options(shapes=shapes)).fitted
+        (found,) = run.measured.operators
+        assert found.hidden == pytest.approx((1 - joined) * 544 * len(labels))
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "a.json").write_text("{}")
+    with pytest.raises(PerfmodelError, match="expected"):
+        analyze([read(report)], Options(shapes=notes))
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,27 @@ def test_evidence_and_changes_are_valid(name: str, validator: Any) -> None:
         assert changes["changes"]
 
 
+COMPARED = {
+    "programs": (PROGRAMS / "healthy_b32.sqlite.xz", PROGRAMS / "item_b32.sqlite.xz"),
+    "trainer, with a gate": (
+        BASE, PROFILES / "h200x2_2ranks_pinned_nsys2025.3.1.sqlite.xz", "--fail-if-slower", "5%"
+    ),
+    "MPI": tuple(
+        PROFILES / "diagnosis" / f"heat_{name}_4.sqlite.xz" for name in ("healthy", "slow_rank")
+    ),
+    "operators": (PROGRAMS / "gpt_shapes.sqlite.xz", PROGRAMS / "llama_shapes.sqlite.xz"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_comparisons_are_valid(name: str, validator: Any) -> None:
+    printed = invoke("compare", *COMPARED[name], "--json").stdout
+    document = json.loads(printed)
+    assert [f"{e.json_path}: {e.message}"[:300] for e in validator.iter_errors(document)] == []
+    assert (document["gate"] is not None) is ("gate" in name)
+    assert not validator.is_valid({**document, "batch": {**document["batch"], "p": "small"}})
+
+
 @pytest.mark.slow
 def test_a_brief_document_has_few_tokens_and_the_same_numbers() -> None:
     report = PROGRAMS / "gpt_straggler8.sqlite.xz"

@@ -82,7 +82,7 @@ def operator_times(
     dtype: str | None = None,
     *,
     causal: bool = False,
-    source: Trace | None = None,
+    sources: Sequence[Trace] = (),
 ) -> OperatorTimes | None:
     """Count the operators of every step, and time them; None if no ranges name sizes.
 
@@ -96,14 +96,14 @@ def operator_times(
         Of tensors whose type nothing in the report says.
     causal : bool
         Whether attention is counted as under a causal mask.
-    source : Trace, optional
-        The recording of the capture of graphs that are replayed; `trace` itself by default.
+    sources : sequence of Trace
+        Recordings of the captures of graphs that are replayed; `trace` itself by default.
     """
     tokens = (None,) * len(steps.steps)
-    found = find_replayed(trace, steps, source or trace, tokens, dtype, causal=causal)
+    found = find_replayed(trace, steps, sources or (trace,), tokens, dtype, causal=causal)
     if not found.calls.calls:
         return None
-    warnings = (*found.warnings, *(_slowed(steps) if source is None else ()))
+    warnings = (*found.warnings, *(() if sources else _slowed(steps)))
     inside = steps.times.ops
     number = steps.steps.number[inside.step].astype(np.int64)
     lanes = len(steps.times.process)
@@ -115,7 +115,7 @@ def operator_times(
 def find_replayed(
     trace: Trace,
     steps: StepReport,
-    source: Trace,
+    sources: Sequence[Trace],
     tokens: Sequence[Needed | None],
     dtype: str | None = None,
     *,
@@ -132,11 +132,18 @@ def find_replayed(
         phase: list[Phase] = ["forward"] * count
         nothing = np.full(count, -1, np.int64)
         found = Found(Calls((), nothing, tuple(phase), ("",) * count), ())
-    joined = with_replays(
-        trace, steps, found.calls, source, tokens, dtype, causal=causal, tokens_of=tokens_of
-    )
-    warnings = (*found.warnings, *_hidden(joined.replayed, joined.matched))
-    return Found(joined.calls, warnings, joined.replayed - joined.matched, joined.places)
+    calls, matched, replayed, done = found.calls, 0, 0, frozenset[int]()
+    places: Places = {}
+    for source in sources:
+        joined = with_replays(
+            trace, steps, calls, source, tokens, dtype,
+            causal=causal, tokens_of=tokens_of, done=done,
+        )  # fmt: skip
+        calls, replayed, done = joined.calls, joined.replayed, done | joined.done
+        matched += joined.matched
+        places = {**joined.places, **places}
+    warnings = (*found.warnings, *_hidden(replayed, matched))
+    return Found(calls, warnings, replayed - matched, places)
 
 
 def _hidden(replayed: int, joined: int) -> Iterator[str]:

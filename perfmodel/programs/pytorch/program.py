@@ -10,7 +10,6 @@ from perfmodel.programs.actions import Actions
 from perfmodel.programs.identify import Identity
 from perfmodel.programs.program import Options, Program, RecordedOperators
 from perfmodel.programs.pytorch.ranges import SIZES, is_pytorch, own_ranges
-from perfmodel.readers import read
 from perfmodel.readers.trace import TORCH_PROFILER, Trace
 from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.recorder import Pushes
@@ -179,11 +178,14 @@ class PyTorchProgram(Program):
 
     def _operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
         from perfmodel.programs.pytorch.operator_times import operator_times
-        from perfmodel.programs.pytorch.replays import captures, replays
+        from perfmodel.programs.pytorch.replays import captures, recordings, replays
 
-        other = None if options.shapes is None else read(options.shapes)
-        if other is None or (replays(trace, steps) and captures(other)):
-            return operator_times(trace, steps, options.dtype, causal=options.causal, source=other)
+        others = () if options.shapes is None else recordings(options.shapes)
+        if not others or (replays(trace, steps) and any(captures(one) for one in others)):
+            return operator_times(
+                trace, steps, options.dtype, causal=options.causal, sources=others
+            )
+        other = others[0]
         from perfmodel.programs.pytorch.two_recordings import operator_times_from
 
         shown, found = self.steps(other, options)

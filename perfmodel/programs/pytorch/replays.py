@@ -15,19 +15,22 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from perfmodel.base.arrays import Int32, Int64
+from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.kernels import kernel
 from perfmodel.programs.pytorch.calls import Calls, Kernels, find_calls
 from perfmodel.programs.pytorch.names import OperatorNames, parse
 from perfmodel.programs.pytorch.operators import Call, formula_of
 from perfmodel.programs.pytorch.tree import Tree
+from perfmodel.readers import read
 from perfmodel.readers.trace import KERNEL, NO_NAME, Trace
 from perfmodel.timing.launched import launched
 from perfmodel.timing.nesting import Nesting, innermost, last_moment, nest
@@ -40,6 +43,10 @@ _FILE: Final = tomllib.loads(
 )
 _NODE: Final = re.compile(_FILE["node"])
 _LABELS: Final = tuple(re.compile(row["pattern"]) for row in _FILE["capture"])
+_RECORDINGS: Final = (
+    ".json", ".json.gz", ".json.xz", ".json.zst", ".sqlite", ".sqlite.gz", ".sqlite.xz",
+    ".sqlite.zst",
+)  # fmt: skip
 _ALIKE: Final = 0.9
 """Share of products and of torch.compile's kernels that must be the same in capture and replay:
 a captured operator may choose another kernel only where the library tunes itself."""
@@ -99,6 +106,31 @@ def captures(trace: Trace) -> tuple[Capture, ...]:
         inside &= api.thread == api.thread[begin]
         found.append(Capture(np.flatnonzero(inside), tokens(int(api.start_ns[begin]))))
     return tuple(one for one in found if len(one.call))
+
+
+def recordings(path: Path) -> tuple[Trace, ...]:
+    """Read a recording of captures, or all recordings in a folder: small batches come first.
+
+    Raises
+    ------
+    PerfmodelError
+        If it, or every file of the folder, is no recording.
+    """
+    files = sorted(path.iterdir()) if path.is_dir() else []
+    files = [file for file in files if file.name.endswith(_RECORDINGS)]
+    if not files:
+        return (read(path),)
+    found, problems = [], []
+    for file in files:
+        try:
+            found.append(read(file))
+        except PerfmodelError as problem:  # such as what a tool notes beside them
+            problems.append(problem)
+    if not found:
+        raise problems[0]
+    return tuple(
+        sorted(found, key=lambda one: min((c.tokens or 0 for c in captures(one)), default=0))
+    )
 
 
 TokensOf = Callable[[str], int | None]
@@ -196,6 +228,7 @@ def with_replays(
     *,
     causal: bool = False,
     tokens_of: TokensOf = tokens_captured,
+    done: Set[int] = frozenset(),
 ) -> Joined:
     """Give replayed kernels the operators of their capture.
 
@@ -213,11 +246,14 @@ def with_replays(
         As `calls.find_calls`.
     tokens_of : callable
         Tokens that the ranges around runs without a graph name.
+    done : set of int
+        Replays, by their launching call, that another recording has named.
     """
-    wanted = replays(trace, steps)
+    every = replays(trace, steps)
+    total = sum(len(one.op) for one in every)
+    wanted = [one for one in every if one.call not in done]
     if not wanted:
-        return Joined(calls, 0)
-    total = sum(len(one.op) for one in wanted)
+        return Joined(calls, total)
     ops = steps.times.ops
     place = np.full(int(max(ops.op.max(initial=0), 0)) + 1, -1)
     place[ops.op] = np.arange(len(ops.op))
@@ -230,7 +266,7 @@ def with_replays(
         available = captures(source)
         nesting = _nested(source, _threads(source, available))
         groups = _by_count(trace, wanted, source, available, nesting, names, needed)
-        if sum(len(one) for group in groups for one in group.ops) < total:
+        if sum(len(group.ops) for group in groups) < len(wanted):
             available += tuple(runs_without_graph(trace, wanted, source, tokens_of))
             nesting = _nested(source, _threads(source, available))
             groups = _by_count(trace, wanted, source, available, nesting, names, needed)
@@ -264,7 +300,9 @@ def with_replays(
         if source is not trace:
             _place(trace, source, group, spent)
     found = replace(calls, calls=tuple(more), owner=owner, phase=tuple(phase), module=tuple(module))
-    return Joined(found, total, matched, _most(spent))
+    call_of = {int(one.op.min()): one.call for one in wanted}
+    now = {call_of.get(int(one.min()), -1) for group in groups for one in group.ops}
+    return Joined(found, total, matched, _most(spent), frozenset(now))
 
 
 Places = Mapping[str, tuple[str | None, str | None]]
@@ -281,12 +319,15 @@ class Joined:
         Operations that were replayed, and those of them with a captured call.
     places : mapping of str to (str or None, str or None)
         Line and module of the capture in another recording, by kernel.
+    done : frozenset of int
+        Launching calls of the replays that were named.
     """
 
     calls: Calls
     replayed: int
     matched: int = 0
     places: Places = field(default_factory=dict)
+    done: frozenset[int] = frozenset()
 
 
 def _place(

@@ -9,7 +9,6 @@ from perfmodel.programs.identify import Identity
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.program import ACTIONS, PyTorchProgram
 from perfmodel.programs.serving.steps import is_serving
-from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.operator_times import OperatorTimes
 from perfmodel.timing.step_report import StepReport
@@ -73,13 +72,14 @@ class ServingProgram(PyTorchProgram):
         return _ACTIONS
 
     def _operators(self, trace: Trace, steps: StepReport, options: Options) -> OperatorTimes | None:
-        from perfmodel.programs.pytorch.replays import replays
+        from perfmodel.programs.pytorch.replays import recordings, replays
         from perfmodel.programs.serving.times import serving_times
 
-        source = trace if options.shapes is None else read(options.shapes)
-        if options.shapes is not None and not replays(trace, steps):
+        if options.shapes is None:
+            return serving_times(trace, steps, options, (trace,))
+        if not replays(trace, steps):
             return super()._operators(trace, steps, options)
-        return serving_times(trace, steps, options, source)
+        return serving_times(trace, steps, options, recordings(options.shapes))
 
 
 SERVING_PROGRAM: Final = ServingProgram()

@@ -45,7 +45,7 @@ class Known:
 
 
 def serving_times(
-    trace: Trace, steps: StepReport, options: Options, source: Trace
+    trace: Trace, steps: StepReport, options: Options, sources: Sequence[Trace]
 ) -> OperatorTimes:
     """Count the operators of engine steps, those of replayed graphs among them.
 
@@ -53,13 +53,13 @@ def serving_times(
     ----------
     trace, steps : Trace, StepReport
     options : Options
-    source : Trace
-        The recording of the graphs' capture; `trace` itself where no other one is given.
+    sources : sequence of Trace
+        The recordings of the graphs' captures; `trace` itself where no other one is given.
     """
     said = engine_steps(trace, steps.steps)
     tokens = [Needed(one.tokens, one.sequences) if one else None for one in said]
     found = find_replayed(
-        trace, steps, source, tokens, options.dtype, causal=options.causal, tokens_of=_tokens_of
+        trace, steps, sources, tokens, options.dtype, causal=options.causal, tokens_of=_tokens_of
     )
     calls, work = _counted(trace, steps, found.calls, said, options.decoder)
     inside = steps.times.ops
