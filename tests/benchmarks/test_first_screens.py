@@ -16,7 +16,7 @@ def test_every_recording_has_an_answer_and_a_score() -> None:
         assert case["where"]
         assert case["do"]
         assert case.get("kept", False) == ("before" not in case)
-    assert score(found) == {"before": "13 of 22", "after": "20 of 22", "kept": "7 of 10"}
+    assert score(found) == {"before": "13 of 22", "after": "19 of 22", "kept": "9 of 10"}
 
 
 @pytest.mark.slow
