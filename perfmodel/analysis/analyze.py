@@ -60,7 +60,13 @@ from perfmodel.timing.collectives import (
     marked_by_nccl,
     waiting_of,
 )
-from perfmodel.timing.copies import devices, group_copies, synchronizations, tells_devices
+from perfmodel.timing.copies import (
+    devices,
+    group_copies,
+    pinned_rate,
+    synchronizations,
+    tells_devices,
+)
 from perfmodel.timing.cuda_graphs import first_replay
 from perfmodel.timing.cuda_graphs import notes as graph_notes
 from perfmodel.timing.exchanges import COLLECTIVE, Exchanges
@@ -323,14 +329,14 @@ def _join(
     symbols = {s: v for s, v in identity.values.items() if s in workload.symbols}
     counts = workload.evaluate(symbols)
     found = exchanges_of(run)
-    everything, window, steps, host = _times(run, program, workload, options.warmup, found)
+    machine, tf32 = _ceilings(run, options.machine), _seen_tf32(run)
+    everything, window, steps, host = _times(run, program, workload, options.warmup, found, machine)
     excluded = window.start
     by_gpu, queued = program.step_clock == "gpu", host.queues and program.step_clock == "host"
     measured = everything.within(window, marked_by_nccl)
     head = _head(run, measured)
     totals = sum((counts[label] for label in counted(measured, counts)), Counts())
     collected = _collected(run, found, everything, excluded, totals, steps if by_gpu else None)
-    machine, tf32 = _ceilings(run, options.machine), _seen_tf32(run)
     peaks = {label: program.peak(label, identity, seen_tf32=tf32) for label in ("", *counts)}
     rates, by_clock = fit_rates(measured, {} if workload.replay else counts)
     measured_points = points(run.label, measured, head, workload, totals, symbols, waits=not queued)
@@ -441,13 +447,33 @@ def _serving(
     return serving_rows(run, steps, machine)
 
 
+def _broken_down(
+    run: Run, warmup: int | None, found: Exchanges, machine: Machine | None
+) -> StepBreakdown:
+    """The steps; copies from pageable memory could be as fast as pinned ones."""
+    every = slice(0, max(one.times.step_ns.shape[1] for one in run.steps))
+    link = machine.bandwidth_bytes_per_s.get("pcie") if machine else None
+    rate = pinned_rate(group_copies(run.parts, every, 1), link)
+    return break_down(
+        run.steps,
+        found,
+        warmup=warmup,
+        timed=Timed.of(run.traces),
+        pinned_bytes_per_s=rate[0] if rate else None,
+    )
+
+
 def _times(
-    run: Run, program: Program, workload: Workload, warmup: int | None, found: Exchanges
+    run: Run,
+    program: Program,
+    workload: Workload,
+    warmup: int | None,
+    found: Exchanges,
+    machine: Machine | None,
 ) -> tuple[PathTable, slice, StepBreakdown | None, AsyncBatches]:
     """Times of all ranges, the batches that count, the steps, and the batches on both clocks."""
     everything = tabulate(run.range_times, run.ranks, run.batch_label)
-    timed = Timed.of(run.traces)
-    steps = break_down(run.steps, found, warmup=warmup, timed=timed) if run.steps else None
+    steps = _broken_down(run, warmup, found, machine) if run.steps else None
     host = time_async(run, everything)
     if program.step_clock == "gpu" and steps is not None:
         clocked = on_step_clock(everything, run, steps)
@@ -691,7 +717,7 @@ def _facts(
     """Gather what the findings are drawn from."""
     run = analysis.measured
     head = next(row for row in analysis.ranges if row.label == run.batch_label)
-    calls, seconds = synchronizations(
+    calls, seconds, blocking = synchronizations(
         run.traces, run.range_times, run.batch_label, analysis.batch.warmup
     )
     recorder = analysis.steps.facts.recorder if analysis.steps else None
@@ -706,6 +732,7 @@ def _facts(
         gpu_ops=head.gpu_ops or 0.0,
         synchronizations=calls,
         synchronize_s=seconds,
+        synchronizes_in=blocking,
         host_s=_host_seconds(analysis.ranges),
         copies=analysis.copies,
         collectives=analysis.collectives,

@@ -171,6 +171,7 @@ def break_down(
     *,
     warmup: int | None = None,
     timed: Timed | None = None,
+    pinned_bytes_per_s: float | None = None,
 ) -> StepBreakdown:
     """Sum the steps of a run up.
 
@@ -184,6 +185,8 @@ def break_down(
         Leading steps to leave out; see `perfmodel.timing.step_times.counted_steps`.
     timed : Timed, optional
         Steps that the program timed before it was recorded.
+    pinned_bytes_per_s : float, optional
+        Rate of pinned copies, see `timing.copies.pinned_rate`.
     """
     steps = max(r.times.step_ns.shape[1] for r in reports)
     window = counted_steps([r.times for r in reports], warmup)
@@ -232,6 +235,7 @@ def break_down(
             max((row.gpu_busy_s or 0.0) - (row.waiting_s or 0.0) for row in rows),
             _long_steps(reports, window, numbered),
             timed,
+            pinned_bytes_per_s,
         ),
     )
 
@@ -426,10 +430,20 @@ def _idle(
                     most = names[int(ranges[np.argmax(parts)]) - 1]
                     most = "" if most == report.steps.label else most
                     doing = _doing(report.gaps, mine)
+                    call = _mostly_in(report.gaps, mine)
                     found.append(
-                        IdleCause(rank, CAUSES[code], share * idle_s, share, longest, most, *doing)
+                        IdleCause(
+                            rank, CAUSES[code], share * idle_s, share, longest, most, *doing, call
+                        )
                     )
     return tuple(sorted(found, key=lambda cause: cause.rank))
+
+
+def _mostly_in(gaps: IdleGaps, rows: Int64) -> str:
+    """Call that the host was in for most of some gaps, of those that are kept one by one."""
+    rows = rows[gaps.call[rows] >= 0]
+    spent = np.bincount(gaps.call[rows], gaps.idle_ns[rows], 1)
+    return gaps.names[int(spent.argmax())] if len(rows) else ""
 
 
 def _doing(gaps: IdleGaps, rows: Int64) -> tuple[float | None, str]:

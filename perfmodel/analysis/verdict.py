@@ -13,14 +13,13 @@ import numpy as np
 
 from perfmodel.base.units import percent, si
 from perfmodel.readers.trace import GRAPH, KERNEL, TORCH_PROFILER
-from perfmodel.timing.host_timeline import plain_call
-from perfmodel.timing.trim import LAUNCHES, longest_call
+from perfmodel.timing.trim import LAUNCHES
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import RankRow, RunAnalysis
     from perfmodel.analysis.serving import ServingRow
     from perfmodel.programs.findings import Finding
-    from perfmodel.readers.trace import Trace
+    from perfmodel.timing.first_calls import FirstCall
 
 FIXES: Final = 3
 """Findings that a summary shows."""
@@ -68,8 +67,8 @@ _PART_OF: Final[dict[str, Part]] = {
     "host_compute": "idle", "allocation": "idle", "host_sampling": "idle",
     "exposed_communication": "communication", "small_exchanges": "communication",
     "pageable_copy": "copies", "offloading": "copies", "input_copy": "copies",
-    "page_migration": "copies", "low_precision_unused": "compute", "unfused_attention": "compute",
-    "memory_bound": "compute", "kernel_below_ceiling": "compute", "single_block": "compute",
+    "low_precision_unused": "compute", "unfused_attention": "compute", "memory_bound": "compute",
+    "kernel_below_ceiling": "compute", "single_block": "compute",
     "weights_not_quantized": "compute",
 }  # fmt: skip
 """The part of a step that a finding makes shorter; others are about ranks."""
@@ -453,6 +452,8 @@ def _cause(
         waits_s = max((bar.waiting_s for bar in bars), default=0.0)
         others = f"; the others wait up to {si(waits_s, 's')} per step for it"
         return title + others * (first.kind == "straggler" and waits_s > 0)
+    if first.kind == "page_migration":  # beside kernels, which wait for them: no part of a bar
+        return f"{title} for {percent(first.share or 0.0)} of each step"
     if part is None or not bars or first.of_mean:
         return title
     if part == "communication" and uses_gpu:  # the title says the same
@@ -487,7 +488,15 @@ def _limit(
     of = f" of rank {rank}" if part is not None and len(bars) > 1 else ""
     words = _SERVED if run.serving else _LIMITS if uses_gpu else _WITHOUT_GPU
     said = words[named].format(share=percent(share[rank][named]), of=of)
+    if named == "copies" and _only_sets(run):
+        said = said.replace("Copies", "Setting memory", 1).replace(" take ", " takes ", 1)
     return named, said if part is not None else said + _mostly(run, named)
+
+
+def _only_sets(run: RunAnalysis) -> bool:
+    """Whether a step's copies only set memory."""
+    found = {one.category for one in run.steps.categories} if run.steps else set()
+    return "memset" in found and "copy" not in found
 
 
 def _shares(bar: RankBar) -> dict[Part, float]:
@@ -551,35 +560,44 @@ def _not_recorded(run: RunAnalysis) -> Verdict | None:
 
 
 def _cold_start(run: RunAnalysis) -> Verdict | None:
-    """A verdict on few steps, or unequal ones, beside one call of CUDA as long as half of them all.
+    """A verdict on few steps, or unequal ones, whose time is mostly that of first calls.
 
-    A call in which the GPU had nothing to do: before its first operation, or in a gap as long.
+    What first calls of CUDA's functions take longer than later ones is then at least half of the
+    time in which the GPU works, and of that in which it does not: in the steps, and in first calls
+    before them.
     """
-    calls = [one for trace in run.traces if (one := _longest_call(trace)) is not None]
-    longest_s, name, idle = max(calls, default=(0.0, "", False))
-    gaps = [gap.seconds for one in (run.steps.idle if run.steps else ()) for gap in one.gaps]
+    if run.steps is None:
+        return None
+    process = max(_processes(run), key=lambda calls: sum(c.longer_s for c in calls), default=())
+    longer_s = sum(call.longer_s for call in process)
     steps_s = run.batch.count * run.batch.mean_s
-    if longest_s < _MOST * steps_s or not (idle or max(gaps, default=0.0) >= _MOST * longest_s):
+    busy_s = run.batch.count * max((rank.gpu_busy_s or 0.0 for rank in run.steps.ranks), default=0)
+    idle_s = max(steps_s, longer_s) - busy_s
+    if not process or longer_s < _MOST * max(busy_s, idle_s):
         return None
     torch = any(trace.recorder == TORCH_PROFILER for trace in run.traces)
     later = "schedule(wait=5, warmup=5, active=8)" if torch else "nsys profile --delay=SECONDS"
     steps = "step" if run.batch.count == 1 else f"{run.batch.count} steps"
+    longest = process[0]
+    if longest.longer_s >= _SURE * longer_s:
+        said = f"One {longest.name} takes {si(longest.seconds, 's')}"
+    else:
+        said = (
+            f"{len(process)} first calls, such as {longest.name}, take {si(longer_s, 's')} more "
+            f"than later ones"
+        )
     return Verdict(
-        f"One {name} takes {si(longest_s, 's')}, the recorded {steps} {si(steps_s, 's')}: this is "
-        f"a cold start. Record later steps, with {later}.",
+        f"{said}, the recorded {steps} {si(steps_s, 's')}: this is a cold start. Record later "
+        f"steps, with {later}.",
         "cold_start",
     )
 
 
-def _longest_call(trace: Trace) -> tuple[float, str, bool] | None:
-    """Length and name of the longest call that waits for nothing, and if it came before the GPU."""
-    row = longest_call(trace)
-    if row is None:
-        return None
-    end_ns, name = int(trace.api.end_ns[row]), int(trace.api.name[row])
-    before = len(trace.ops) == 0 or end_ns <= int(trace.ops.start_ns.min())
-    called = plain_call(trace.strings[name]) if name >= 0 else "call of CUDA"
-    return (end_ns - int(trace.api.start_ns[row])) * 1e-9, called, before
+def _processes(run: RunAnalysis) -> Iterator[tuple[FirstCall, ...]]:
+    """First calls that took longer than later ones, process by process, the longest first."""
+    for report in run.measured.steps:
+        for one in sorted({call.process for call in report.first_calls}):
+            yield tuple(call for call in report.first_calls if call.process == one)
 
 
 def _launches(run: RunAnalysis) -> Iterator[int]:

@@ -196,6 +196,8 @@ class Facts:
         Time in which the GPU works; a lower bound if operations are `lacking`.
     gpu_ops, synchronizations, synchronize_s : float
         Operations, blocking calls and the time inside these.
+    synchronizes_in : str
+        The blocking call with most of this time; '' without any.
     host_s : mapping of str to float
         Host time by range.
     copies : sequence of CopyGroup
@@ -275,3 +277,4 @@ class Facts:
     lines: Mapping[tuple[str, str], str] = field(default_factory=dict)
     host_reduction: HostReduction | None = None
     input_copy: Spent | None = None
+    synchronizes_in: str = ""

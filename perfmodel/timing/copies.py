@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from perfmodel.base.arrays import distinct_positions, distinct_rows
 from perfmodel.readers.trace import COPY_KINDS, MEMCPY, MEMORY_KINDS, Trace
 from perfmodel.timing.batches import Batches
+from perfmodel.timing.host_timeline import plain_call
 from perfmodel.timing.range_times import Attribution, RangeTimes, ranks_of
+
+OF_PCIE: Final = 0.8
+"""Share of PCIe's datasheet rate that large pinned copies reach (52.7 of 64 GB/s on an H200)."""
+LARGE: Final = 1e5
+"""Copies of fewer bytes say nothing of a link's rate: starting them takes most of their time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,26 @@ def group_copies(
     return tuple(sorted(groups, key=lambda g: -g.seconds))
 
 
+def pinned_rate(
+    groups: Sequence[CopyGroup], link_bytes_per_s: float | None
+) -> tuple[float, bool] | None:
+    """Rate of pinned copies: the fastest recorded one, else what large ones reach of the link.
+
+    Returns
+    -------
+    (float, bool) or None
+        Bytes per second, and whether it was recorded; None where neither is known.
+    """
+    recorded = [
+        group.bytes_per_s
+        for group in groups
+        if group.memory == "pinned" and group.largest_bytes > LARGE and group.bytes_per_s > 0
+    ]
+    if recorded:
+        return max(recorded), True
+    return (OF_PCIE * link_bytes_per_s, False) if link_bytes_per_s else None
+
+
 def unsized_copies(trace: Trace, found: Attribution) -> int:
     """Count the copies inside ranges whose bytes the report does not tell, or tells below 0."""
     op = distinct_positions(found.op, len(trace.ops))
@@ -79,9 +106,18 @@ def unsized_copies(trace: Trace, found: Attribution) -> int:
 
 def synchronizations(
     traces: Sequence[Trace], times: RangeTimes, batch_label: str, warmup: int
-) -> tuple[float, float]:
-    """Count the synchronizing CUDA calls per rank and batch, and the seconds inside them."""
-    count, spent, batches = 0, 0.0, 0
+) -> tuple[float, float, str]:
+    """Count the synchronizing CUDA calls per rank and batch.
+
+    Returns
+    -------
+    float, float
+        Calls, and the seconds inside them.
+    str
+        Name of those with most of this time; '' without any.
+    """
+    count, batches = 0, 0
+    spent: dict[str, float] = {}
     ran = Batches.of(times, batch_label)
     for trace in traces:
         waits = np.array(["Synchronize" in n for n in trace.strings] + [False], np.bool_)
@@ -92,9 +128,16 @@ def synchronizations(
             batch = ran.holding(rank, trace.api.start_ns[mine])
             mine = mine[batch >= warmup]
             count += len(mine)
-            spent += float((trace.api.end_ns[mine] - trace.api.start_ns[mine]).sum()) * 1e-9
+            length = trace.api.end_ns[mine] - trace.api.start_ns[mine]
+            for code in np.unique(trace.api.name[mine]).tolist():
+                name = plain_call(trace.strings[code])
+                seconds = float(length[trace.api.name[mine] == code].sum()) * 1e-9
+                spent[name] = spent.get(name, 0.0) + seconds
             batches += max(ran.count(rank) - warmup, 0)
-    return (count / batches, spent / batches) if batches else (0.0, 0.0)
+    if not batches:
+        return 0.0, 0.0, ""
+    most = max(spent, key=lambda name: spent[name], default="")
+    return count / batches, sum(spent.values()) / batches, most
 
 
 def tells_devices(traces: Sequence[Trace]) -> bool:

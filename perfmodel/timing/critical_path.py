@@ -36,6 +36,7 @@ from perfmodel.timing.step_graph import (
     KERNEL_OP,
     MPI_OP,
     PAGEABLE_OP,
+    PAGEABLE_READ_OP,
     READ_OP,
     STEP_OP,
     StepGraph,
@@ -47,9 +48,10 @@ PATH_NAMES: Final = {**CAUSE_NAMES, "exposed_communication": "exposed communicat
 """What people call those of another name."""
 
 _KERNEL, _COPY, _COMMUNICATION = (PATH_KINDS.index(k) for k in PATH_KINDS[len(CAUSES) :])
-_PATH_OF: Final = np.zeros(7, np.int8)
+_PATH_OF: Final = np.zeros(8, np.int8)
 _PATH_OF[[KERNEL_OP, COPY_OP, COMMUNICATION_OP]] = _KERNEL, _COPY, _COMMUNICATION
 _PATH_OF[[PAGEABLE_OP, READ_OP, STEP_OP, MPI_OP]] = PAGEABLE, SYNC, HOST, COMMUNICATION
+_PATH_OF[PAGEABLE_READ_OP] = PAGEABLE
 _NEAR: Final = 2
 """An operation that begins so many quick launches after another one's end waited for it."""
 _LOOK_BACK: Final = 8
@@ -87,12 +89,16 @@ class Change:
         By lane: how much shorter each of the host's pieces is, in the order of
         `StepGraph.host_kind`. No piece gets shorter than nothing; the time that a call waits for
         the GPU is no part of it, and follows from the replay.
+    pinned_bytes_per_s : float or None
+        Copies from and to pageable memory use pinned memory, which is so fast: the host waits for
+        none of those to the GPU, and for those that it reads until they have come.
     """
 
     free: frozenset[str] = frozenset()
     scale: Mapping[tuple[int, str], float] = field(default_factory=dict)
     fused: Mapping[int, float] = field(default_factory=dict)
     shorter_ns: Mapping[int, Int64] = field(default_factory=dict)
+    pinned_bytes_per_s: float | None = None
 
     def __or__(self, other: Change) -> Change:
         """Both changes at once: factors are multiplied, and what is taken off is added."""
@@ -106,6 +112,7 @@ class Change:
             {**self.scale, **scale},
             {**self.fused, **other.fused},
             {**self.shorter_ns, **shorter},
+            other.pinned_bytes_per_s or self.pinned_bytes_per_s,
         )
 
 
@@ -128,6 +135,10 @@ class _Nodes:
         Pieces that wait for an operation, and their ends.
     wait_op, tail_ns : int64, shape (w,)
         The operation that each waited for, and when it returned after that.
+    reads : bool, shape (w,)
+        Whether each waited for what it copies to pageable memory itself.
+    staged, staged_bytes : int64, shape (s,)
+        Operations that copy from and to pageable memory, and what they move.
     start_ns, end_ns : int64, shape (k,)
     step, call : int32, shape (k,)
         As those of `StepGraph`.
@@ -153,6 +164,9 @@ class _Nodes:
     wait_end_ns: Int64
     wait_op: Int64
     tail_ns: Int64
+    reads: Bool
+    staged: Int64
+    staged_bytes: Int64
     start_ns: Int64
     end_ns: Int64
     step: Int32
@@ -378,27 +392,34 @@ class Replay:
     def _lengths(self, change: Change) -> _Lengths:
         """Apply a change to the lengths."""
         nodes, scale = self._nodes, self._scales(change)
-        free = np.array([kind in change.free for kind in PATH_KINDS])
+        free = _free(change)
         passed = self._passed(change, scale)
         op_scale = scale[self._op_lane, nodes.kind]
         length, gap = self._length_ns * op_scale, np.where(op_scale == 0, 0, nodes.gap_ns)
         for group, part in change.fused.items():
             gap[nodes.group == group] = 0
             length[nodes.group == group] *= part
+        waits = ~free[nodes.host_kind[nodes.wait]]
+        if change.pinned_bytes_per_s and CAUSES[PAGEABLE] not in change.free:
+            at = nodes.staged
+            pinned_ns = nodes.staged_bytes / change.pinned_bytes_per_s * 1e9
+            length[at] = np.minimum(self._length_ns[at], pinned_ns)
+            gap[at] = nodes.gap_ns[at]
+            waits |= nodes.reads
         base = nodes.begin_ns - passed[self._first_piece[:-1]]
         return _Lengths(
             base=np.repeat(base, np.diff(self._first_wait) + 1),
             launch=passed[nodes.call] + nodes.latency_ns,
             gap=gap,
             length=np.clip(length, 0, _LONGEST_NS).astype(np.int64),
-            waits=~free[nodes.host_kind[nodes.wait]],
+            waits=waits,
             wait_passed=passed[nodes.wait + 1],
         )
 
     def _scales(self, change: Change) -> Floats:
         """Return the factors of a change for the lengths of each lane and kind."""
         lanes = range(len(self._nodes.begin_ns))
-        free = np.array([kind in change.free for kind in PATH_KINDS])
+        free = _free(change)
         scale = np.array([[change.scale.get((i, k), 1.0) for k in PATH_KINDS] for i in lanes])
         scaled: Floats = scale.reshape(len(lanes), len(PATH_KINDS)) * ~free
         return scaled
@@ -493,6 +514,12 @@ class Replay:
         return source
 
 
+def _free(change: Change) -> Bool:
+    """Which of `PATH_KINDS` take the host no time after a change."""
+    pinned = {CAUSES[PAGEABLE]} if change.pinned_bytes_per_s else set()
+    return np.array([kind in change.free | pinned for kind in PATH_KINDS])
+
+
 def _recorded_order(nodes: _Nodes, waiting: Int64) -> Int64:
     """Order the nodes in time: starts of operations, ends of those that wait for ranks, calls.
 
@@ -542,7 +569,8 @@ def _offsets(counts: Sequence[int]) -> Int64:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, np.int64))])
 
 
-_BY_WAIT: Final = ("wait", "wait_end_ns", "wait_op", "tail_ns")
+_BY_WAIT: Final = ("wait", "wait_end_ns", "wait_op", "tail_ns", "reads")
+_STAGED: Final = ("staged", "staged_bytes")
 _BY_PIECE: Final = ("host_ns", "host_kind", "host_group")
 
 
@@ -554,12 +582,12 @@ def _join(
     Each is copied to its place at once: thousands of lanes are large.
     """
     first_of = {"wait": first_piece, "call": first_piece, "wait_op": first_op, "before": first_op,
-                "other": first_op}  # fmt: skip
+                "other": first_op, "staged": first_op}  # fmt: skip
     longest = max((int(np.diff(g.host_edge_ns).max(initial=0)) for g in graphs), default=0)
     columns: dict[str, Any] = {}
     if longest < 1 << 31:  # the host's pieces are the most: half the memory
         columns["host_ns"] = np.empty(int(first_piece[-1]), np.int32)
-    parts: dict[str, list[Any]] = {name: [] for name in ("begin_ns", *_BY_WAIT)}
+    parts: dict[str, list[Any]] = {name: [] for name in ("begin_ns", *_BY_WAIT, *_STAGED)}
     for i, (graph, shift) in enumerate(zip(graphs, shift_ns, strict=True)):
         lane = _prepare(graph, shift)
         for name in (f.name for f in fields(_Nodes)):
@@ -611,6 +639,8 @@ def _prepare(graph: StepGraph, shift_ns: int) -> _Nodes:
     order = np.argsort(wait, kind="stable")
     wait, wait_op = wait[order], wait_op[order]
     tail = np.where(graph.op_waiter[wait_op] < 0, host_end[wait] - end[wait_op], 0)
+    none = np.empty(0, np.int64)
+    staged = none if graph.op_bytes is None else np.flatnonzero(graph.op_bytes)
     group = np.where(graph.op_kind == COMMUNICATION_OP, COLLECTIVES, graph.op_small)
     return _Nodes(
         begin_ns=host_start[:1] if len(host_start) else np.zeros(1, np.int64),
@@ -621,6 +651,9 @@ def _prepare(graph: StepGraph, shift_ns: int) -> _Nodes:
         wait_end_ns=host_end[wait],
         wait_op=wait_op,
         tail_ns=tail,
+        reads=(graph.op_kind[wait_op] == PAGEABLE_READ_OP) & (graph.op_call[wait_op] == wait),
+        staged=staged,
+        staged_bytes=none if graph.op_bytes is None else graph.op_bytes[staged],
         start_ns=start,
         end_ns=end,
         step=graph.op_step.astype(np.int32),

@@ -195,7 +195,9 @@ def call_kinds(trace: Trace, found: Launched, launch_ns: Int64) -> tuple[Int8, B
     """What the host does in every CUDA call, as codes of `CAUSES`, and which calls drain the GPU.
 
     A copy between the GPU and pageable memory holds the host up until the data have moved; one to
-    pinned memory does if a blocking call of the same thread comes next, as in `.item()`. What is
+    pinned memory does if a blocking call of the same thread comes next, as in `.item()`. A call
+    that copies to pageable memory counts as that where its copies run for most of it; else it
+    waits for what was launched before. What is
     launched between two such reads, if it is little, is computed to be read, and counts as reading.
     `launch_ns` are those of `quick_launches`.
     """
@@ -218,13 +220,25 @@ def call_kinds(trace: Trace, found: Launched, launch_ns: Int64) -> tuple[Int8, B
     for chosen, code in ((pageable & into, PAGEABLE), (pageable & out, SYNC)):
         calls = found.call[chosen[found.op]]
         kind[calls], drains[calls] = code, True
+    kind[_mostly_copying(trace, found, pageable & out)] = PAGEABLE
     read = found.call[(copies & out)[found.op]]
+    read = read[kind[read] != PAGEABLE]
     order, place = _by_thread(trace)
     following = _next_call(trace, order, place, read)
     kind[read[(following >= 0) & waits[trace.api.name[following]]]] = SYNC
     inside = _for_reading(trace, found, launch_ns, read[kind[read] == SYNC], order, place)
     kind[inside[kind[inside] == LAUNCH]] = SYNC
     return kind, drains
+
+
+def _mostly_copying(trace: Trace, found: Launched, chosen: Bool) -> Int64:
+    """Calls that some copies, of those that they launch, run for at least half of."""
+    rows = np.flatnonzero(chosen[found.op])
+    calls, at = np.unique(found.call[rows], return_inverse=True)
+    op = found.op[rows]
+    copying = np.bincount(at, trace.ops.end_ns[op] - trace.ops.start_ns[op], len(calls))
+    mostly: Int64 = calls[2 * copying >= trace.api.end_ns[calls] - trace.api.start_ns[calls]]
+    return mostly
 
 
 def _by_thread(trace: Trace) -> tuple[Int64, Int32]:

@@ -164,6 +164,8 @@ def _with_mpi(
             name: np.append(getattr(graph, name), values)[order].astype(getattr(graph, name).dtype)
             for name, values in columns.items()
         }
+        if graph.op_bytes is not None:
+            merged["op_bytes"] = np.append(graph.op_bytes, np.zeros(count, np.int64))[order]
         joined.append(replace(graph, **merged))
         known.append(np.append(own, group)[order])
     return joined, [*shifts], known

@@ -82,7 +82,8 @@ class IdleCause:
     for most of it, '' outside all but the step's own. `asleep` is the share of the longest gaps in
     which the host's thread ran on no processor, None where that was not recorded; `wait` is the
     system's call that it was in for at least half of them. Both are known where the host is outside
-    CUDA.
+    CUDA. `call` is the CUDA or MPI call that the host was in for most of the longest gaps of every
+    step.
     """
 
     rank: int
@@ -93,6 +94,7 @@ class IdleCause:
     range: str = ""
     asleep: float | None = None
     wait: str = ""
+    call: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,9 @@ class StepFacts:
     path : tuple of PathPart
         Largest first; empty where the steps cannot be replayed.
     free_s : mapping of str to float
-        Time of a step in which one of `PATH_KINDS`, or `DISPATCH`, takes none.
+        Time of a step in which one of `PATH_KINDS`, or `DISPATCH`, takes none. Without `copy` no
+        copy between host and GPU takes any; `pageable_copy` uses pinned memory, where its rate is
+        known.
     small : tuple of SmallRange
     stragglers : tuple of LateRank
         The rank that the others wait for most first; empty where no exchange is matched.
@@ -250,6 +254,8 @@ class StepFacts:
     kernels_next_s : float
         What a step takes less without kernels, once its launches cost nothing: of a step that the
         host limits more than kernels save now.
+    pinned_bytes_per_s : float or None
+        Rate of pinned copies, see `timing.copies.pinned_rate`.
     recorder : Recorder or None
         The step without the profiler; None where no step can be replayed.
     unrecorded : StepFacts or None
@@ -278,6 +284,7 @@ class StepFacts:
     changes: Mapping[str, Change] = field(default_factory=dict)
     base: Change = field(default_factory=Change)
     kernels_next_s: float = 0.0
+    pinned_bytes_per_s: float | None = None
     recorder: Recorder | None = None
     unrecorded: StepFacts | None = None
 
@@ -325,6 +332,7 @@ def step_facts(
     gpu_s: float,
     long: LongSteps | None = None,
     timed: Timed | None = None,
+    pinned_bytes_per_s: float | None = None,
 ) -> StepFacts:
     """Replay the steps of a run, and find its small kernels and its late ranks.
 
@@ -348,6 +356,8 @@ def step_facts(
     long : LongSteps, optional
     timed : Timed, optional
         Steps that the program timed before it was recorded.
+    pinned_bytes_per_s : float, optional
+        Rate of pinned copies; else copies from and to pageable memory could take no time.
     """
     replay = replay_of(reports, numbered, sent, found, median_s)
     graphs = [graph for report in reports for graph in report.graphs]
@@ -364,7 +374,7 @@ def step_facts(
         excess = _excess(reports, late, base, idle, worst)
         doing = "" if excess is None else str(excess)
         stragglers = (replace(worst, doing=doing, excess=excess), *stragglers[1:])
-    asked = _Asked(reports, window, spent, count, late)
+    asked = _Asked(reports, window, spent, count, late, pinned_bytes_per_s)
     saved = _saved(replay, Change(), asked)
     step = saved.step_s
     path = replay.critical_path(Change()) if step else {}
@@ -393,6 +403,7 @@ def step_facts(
         unified=unified_facts([r.migrations for r in reports], window, len(lanes)),
         changes=saved.changes,
         kernels_next_s=saved.kernels_next_s,
+        pinned_bytes_per_s=pinned_bytes_per_s,
         recorder=recorder,
     )
     if recorder is None or not longer or not step:
@@ -426,6 +437,7 @@ class _Asked:
     spent: Mapping[str, float]
     collectives: float
     late: int | None
+    pinned_bytes_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,18 +460,19 @@ def _saved(replay: Replay, base: Change, asked: _Asked) -> _Saved:
     def saved_s(change: Change) -> float:
         return max(step - replay.step_s(base | change), 0.0) if step else 0.0
 
-    free = {
-        # without some work waiting may move into the step that is the median one
-        kind: step - saved_s(Change(free=frozenset([kind])))
+    changes = {
+        kind: Change(free=frozenset([kind]))
         for kind, seconds in asked.spent.items()
         if step and seconds > _WORTH * step
     }
-    changes = {kind: Change(free=frozenset([kind])) for kind in free}
-    if len(dispatch := {CAUSES[LAUNCH], CAUSES[HOST]} & free.keys()) > 1:
+    if len(dispatch := {CAUSES[LAUNCH], CAUSES[HOST]} & changes.keys()) > 1:
         changes[DISPATCH] = Change(free=frozenset(dispatch))
-        free[DISPATCH] = step - saved_s(changes[DISPATCH])
-    if "copy" in free or "pageable_copy" in free:
+    if changes.keys() & {"copy", "pageable_copy"}:
         changes["copy"] = Change(free=frozenset(["copy", "pageable_copy"]))
+    if "pageable_copy" in changes and asked.pinned_bytes_per_s:
+        changes["pageable_copy"] = Change(pinned_bytes_per_s=asked.pinned_bytes_per_s)
+    # without some work waiting may move into the step that is the median one
+    free = {kind: step - saved_s(change) for kind, change in changes.items()}
     many = {COLLECTIVES: 0.0} if asked.collectives >= _SMALL_MESSAGES else {}
     hidden = Change(free=frozenset(["exposed_communication"]), fused=many)
     if asked.collectives and step:

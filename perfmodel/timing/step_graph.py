@@ -10,7 +10,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Bool, Int8, Int32, Int64
 from perfmodel.readers.trace import MEMCPY, MEMSET, PAGEABLE_MEMORY, TO_GPU, TO_HOST, Trace
-from perfmodel.timing.host_timeline import STEP, SYNC, HostTimeline, step_begins
+from perfmodel.timing.host_timeline import PAGEABLE, STEP, SYNC, HostTimeline, step_begins
 from perfmodel.timing.launched import Launched
 from perfmodel.timing.spans import Steps
 from perfmodel.timing.step_times import StepTimes
@@ -22,6 +22,7 @@ PAGEABLE_OP: Final = 3
 READ_OP: Final = 4
 STEP_OP: Final = 5
 MPI_OP: Final = 6
+PAGEABLE_READ_OP: Final = 7
 MOST_OPS: Final = 16_000
 """Operations of a lane that are kept: those of its last whole steps, or of a part of one step."""
 _MOST_STEPS: Final = 10
@@ -49,7 +50,8 @@ class StepGraph:
         Position of the launching call among the host's pieces.
     op_kind : int8, shape (k,)
         `KERNEL_OP`, `COPY_OP`, `COMMUNICATION_OP`, `PAGEABLE_OP` (a copy from pageable memory),
-        `READ_OP` (a copy to the host that waits for it, or a kernel whose result is only read),
+        `PAGEABLE_READ_OP` (one to pageable memory that takes most of its call), `READ_OP`
+        (another copy to the host that waits for it, or a kernel whose result is only read),
         `STEP_OP` (the beginning of a step without a GPU) or `MPI_OP` (see `timing.run_graph`).
     op_small : int32, shape (k,)
         Number of the range whose small kernel it is, -1 if it is none.
@@ -64,6 +66,8 @@ class StepGraph:
         others; None where the recorder's cost is not asked.
     recorder : str
         As `Trace.recorder`.
+    op_bytes : int64, shape (k,), or None
+        What copies from and to pageable memory move; None without any such copy.
     slow : float or None
         By what factor recording was slower than usual, see `recorder`; None without CUDA calls.
     """
@@ -86,6 +90,7 @@ class StepGraph:
     host_ranges: Int32 | None = None
     recorder: str = ""
     slow: float | None = None
+    op_bytes: Int64 | None = None
 
 
 def last_steps(graph: StepGraph, most: int) -> StepGraph:
@@ -101,7 +106,8 @@ def last_steps(graph: StepGraph, most: int) -> StepGraph:
     begin = int(graph.op_call[rows].min())
     columns = {name: getattr(graph, name) for name in StepGraph.__slots__}
     host = {name: columns[name][begin:].copy() for name in _HOST if columns[name] is not None}
-    ops = {name: column[rows] for name, column in columns.items() if name.startswith("op_")}
+    kept_ops = {k: v for k, v in columns.items() if k.startswith("op_") and v is not None}
+    ops = {name: column[rows] for name, column in kept_ops.items()}
     return replace(graph, **host, **{**ops, "op_call": ops["op_call"] - begin})
 
 
@@ -154,13 +160,16 @@ def step_graph(
     staged = into & (ops.src_kind[op] == PAGEABLE_MEMORY)
     kind[copies & staged] = PAGEABLE_OP
     kind[(~copies | out) & (line.kind[at] == SYNC)] = READ_OP
+    kind[copies & out & (line.kind[at] == PAGEABLE)] = PAGEABLE_READ_OP
     kind[communicates[op]] = COMMUNICATION_OP
+    pageable = np.isin(kind, (PAGEABLE_OP, PAGEABLE_READ_OP))
     host = np.arange(begin, end)  # copies: views would hold the whole timeline
     return StepGraph(
         np.append(line.start_ns[host], line.end_ns[host[-1:]]),
         line.kind[host], host % 2 == 0, line.drains(host), ops.start_ns[op], ops.end_ns[op],
         ops.stream[op], number.astype(np.int32), (at - begin).astype(np.int32), kind,
         small[op].astype(np.int32), np.full(len(op), -1, np.int32), line.launch_ns,
+        op_bytes=np.where(pageable, np.maximum(ops.bytes[op], 0), 0) if pageable.any() else None,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from perfmodel.base.kernels import PRODUCTS
 from perfmodel.readers.codes import sums
 from perfmodel.readers.trace import KERNEL, MEMCPY, MEMSET, NO_NAME, Trace, join_columns
 from perfmodel.timing.by_process import Part, by_process
+from perfmodel.timing.first_calls import FirstCall, first_calls
 from perfmodel.timing.host_timeline import (
     HostTimes,
     call_kinds,
@@ -138,6 +139,8 @@ class StepReport:
         Line and module by kernel, of kernels that another recording shows in a graph's capture.
     launch_ns : tuple of float
         Median time of the calls that launch kernels in steps, of every process that has any.
+    first_calls : tuple of FirstCall
+        What took longer since it was called for the first time, in steps or before them.
     """
 
     steps: Steps
@@ -163,6 +166,7 @@ class StepReport:
     migrations: Migrations
     captured: Mapping[str, tuple[str | None, str | None]]
     launch_ns: tuple[float, ...]
+    first_calls: tuple[FirstCall, ...]
 
 
 def report_steps(trace: Trace, steps: Steps, pushes: Pushes | None = None) -> StepReport:
@@ -320,6 +324,7 @@ def _measured(
         migrations=migrations(trace, steps, times),
         captured={},
         launch_ns=tuple(_launch_times(trace, found, step)),
+        first_calls=first_calls(trace, steps, found),
     )
 
 
@@ -449,6 +454,7 @@ def _joined(
         migrations=Migrations.join(column["migrations"]),
         captured={},
         launch_ns=tuple(ns for times in column["launch_ns"] for ns in times),
+        first_calls=tuple(call for calls in column["first_calls"] for call in calls),
     )
 
 

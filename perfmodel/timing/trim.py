@@ -81,21 +81,7 @@ def needed(trace: Trace, found: Attribution, *, replays: bool) -> tuple[Bool, Bo
     kernels = np.isin(trace.ops.kind, (KERNEL, GRAPH)).any()
     asked = ["Synchronize"] if kernels else ["Synchronize", *LAUNCHES]  # what launched them
     waits = np.array([any(a in s for a in asked) for s in trace.strings] + [False], np.bool_)
-    calls = waits[trace.api.name]
-    if (longest := longest_call(trace)) is not None:
-        calls[longest] = True
-    return _operations(trace, found, replays=replays), calls
-
-
-def longest_call(trace: Trace) -> int | None:
-    """Row of the longest call of CUDA that waits for no work of the GPU; None without any."""
-    waiting = ("Synchronize", "Memcpy", "Memset", "Free", "Query", "Wait")
-    waits = [any(w in s for w in waiting) for s in trace.strings] + [False]
-    rows = np.flatnonzero(~np.array(waits, np.bool_)[trace.api.name])
-    if len(rows) == 0:
-        return None
-    length = trace.api.end_ns[rows] - trace.api.start_ns[rows]
-    return int(rows[length.argmax()])
+    return _operations(trace, found, replays=replays), waits[trace.api.name]
 
 
 def _operations(trace: Trace, found: Attribution, *, replays: bool) -> Bool:

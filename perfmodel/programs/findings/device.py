@@ -28,13 +28,15 @@ def page_migrations(facts: Facts, actions: Actions, steps: StepFacts) -> Iterato
     both = moved.to_gpu_bytes > 0 and moved.to_host_bytes > 0
     size = moved.to_gpu_bytes + moved.to_host_bytes
     rate = f" at {si(size / moved.seconds, 'B/s')}" if size and moved.seconds else ""
+    back = moved.later_bytes
+    later = f"; {si(back, 'B')} more move to the host after the last step" if back else ""
     yield Finding(
         "page_migration",
         "pages of unified memory move between host and GPU",
         moved.seconds,
         f"{moved.count:.0f} migrations per step move {si(moved.to_gpu_bytes, 'B')} to the GPU and "
         f"{si(moved.to_host_bytes, 'B')} to the host{rate}, in "
-        f"{si(moved.seconds, 's')} of {si(steps.step_s or facts.batch.value, 's')}",
+        f"{si(moved.seconds, 's')} of {si(steps.step_s or facts.batch.value, 's')}{later}",
         actions.advise("share_pages" if both else "prefetch_pages"),
     )
 

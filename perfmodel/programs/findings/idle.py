@@ -19,16 +19,14 @@ from perfmodel.programs.findings.host import (
     sleeps,
 )
 from perfmodel.programs.findings.ranks import slow_launches, straggler
+from perfmodel.timing.copies import pinned_rate
 from perfmodel.timing.step_facts import DISPATCH
 
 if TYPE_CHECKING:
     from perfmodel.timing.copies import CopyGroup
-    from perfmodel.timing.idle_causes import Gap
     from perfmodel.timing.point_to_point import RangeOfRank
     from perfmodel.timing.step_facts import StepFacts
 
-_OF_PCIE: Final = 0.8
-"""Share of PCIe's datasheet rate that large pinned copies reach (52.7 of 64 GB/s on an H200)."""
 _OFFLOADED: Final = 0.1
 """Share of a step from which copies between host and GPU are more than those of inputs: 0.3 to 6 %
 in the recorded trainings that offload nothing."""
@@ -43,6 +41,8 @@ _REPLAYED: Final = 0.5
 _MUCH: Final = 0.2
 """Input and output of all ranks with a smaller share of a step are what a program needs: 11 to 12 %
 in healthy MPI programs, 33 % and more where it was made a fault (benchmarks/diagnosis)."""
+_OFTEN: Final = 2
+"""Of fewer steps nobody knows whether every step does the same."""
 _WHILE: Final = {
     "launch_bound": "while the host launches",
     "blocking_sync": "while the host waits for the GPU, and after it",
@@ -87,15 +87,10 @@ def pageable_copies(
     for group in copies:
         if group.memory != "pageable":
             continue
-        pinned = [g for g in copies if g.memory == "pinned" and g.largest_bytes > 1e5]
-        if pinned:
-            rate = max(g.bytes_per_s for g in pinned)
-            source = f"pinned copies in this report reach {si(rate, 'B/s')}"
-        elif facts.machine and "pcie" in facts.machine.bandwidth_bytes_per_s:
-            rate = _OF_PCIE * facts.machine.bandwidth_bytes_per_s["pcie"]
-            source = f"pinned ones should reach about {si(rate, 'B/s')}"
-        else:
+        pinned = _pinned(facts)
+        if pinned is None:
             continue
+        rate, source = pinned
         spent = max(facts.copying_s.get(group.direction, 0.0), group.seconds)
         yield Finding(
             "pageable_copy",
@@ -106,6 +101,17 @@ def pageable_copies(
             f"{share_of_step(facts, spent)} on the host; {source}",
             actions.pin(group.direction),
         )
+
+
+def _pinned(facts: Facts) -> tuple[float, str] | None:
+    """Rate of pinned copies, and words on where it is from; None where it is not known."""
+    link = facts.machine.bandwidth_bytes_per_s.get("pcie") if facts.machine else None
+    found = pinned_rate(facts.copies, link)
+    if found is None:
+        return None
+    rate, recorded = found
+    said = "pinned copies in this report reach" if recorded else "pinned ones should reach about"
+    return rate, f"{said} {si(rate, 'B/s')}"
 
 
 @finding("offloading", needs=("copies",))
@@ -169,13 +175,13 @@ def long_steps(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Fin
         f"the median step takes {si(long.median_s, 's')}, the mean one {si(long.mean_s, 's')}: "
         f"{later if paused else take}, in the mean; per "
         f"step of all the GPU idles {si(long.saving_s, 's')} more {_WHILE[long.cause]}{gap}",
-        _against(long.cause, where, long.gap, steps, actions),
+        _against(long.cause, where, long.gap.call if long.gap else "", steps, actions),
         of_mean=True,
     )
 
 
-def _against(cause: str, where: str, gap: Gap | None, steps: StepFacts, actions: Actions) -> str:
-    """What to do against a cause of idle time."""
+def _against(cause: str, where: str, call: str, steps: StepFacts, actions: Actions) -> str:
+    """What to do against a cause of idle time, most of it in a call."""
     if cause == "launch_bound":
         return actions.launch_less(synchronizes=False)
     if cause == "pageable_copy":
@@ -184,8 +190,7 @@ def _against(cause: str, where: str, gap: Gap | None, steps: StepFacts, actions:
         recorder = steps.recorder.name if steps.recorder else ""
         return against_host_work(steps.most_idle(cause), where, recorder, actions)
     what = "wait_less" if cause == "blocking_sync" else "allocate_less"
-    call = gap.call if gap and gap.call else "a blocking call"
-    return actions.advise(what, where=where, call=call)
+    return actions.advise(what, where=where, call=call or "a blocking call")
 
 
 def _slowed(facts: Facts) -> str:
@@ -256,25 +261,28 @@ def host(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Finding]:
         "blocking_sync": _waits_title(facts),
         "host_compute": _host_title(steps),
         "allocation": "the host allocates and frees GPU memory in every step",
-        "pageable_copy": "the host copies from pageable memory",
+        "pageable_copy": f"the host copies {_directions(_pageable(facts))} pageable memory",
     }
+    if not _recurs(facts):  # whether the next step does so, too, is unknown
+        del titles["allocation"]
     late = straggler(steps)
     if is_dispatch(steps):
         del titles["host_compute"]
     for kind, title in titles.items():
         idle, gap = steps.idle_s(kind), steps.longest(kind)
-        call = gap.call if gap else ""
+        most_idle = steps.most_idle(kind)
+        call = most_idle.call if most_idle else ""
         where = f" in '{gap.range}'" if gap and gap.range else ""
         most = steps.saved_s(kind)
         if kind == "host_compute":
             most = min(most, idle)
-        elif kind != "pageable_copy":
-            most = min(most, steps.idle_s())
+        else:  # what copies take less themselves, and what the GPU may idle less since
+            most = min(most, steps.idle_s() + _sooner_s(facts) * (kind == "pageable_copy"))
         if late is not None and late.excess is not None and late.excess.kind == kind:
             most -= steps.straggler_saving_s
         longest = f"; the longest gap is {si(gap.seconds, 's')}{where}" if gap else ""
         said = {
-            "blocking_sync": f"{_waits(facts, call)} per step; "
+            "blocking_sync": f"{_waits(facts)} per step; "
             f"the GPU idles {si(idle, 's')} right after them{longest}",
             "host_compute": f"the GPU idles {si(idle, 's')} per step while the host is outside "
             f"CUDA{longest}{in_gaps(steps.most_idle(kind))}{_slowed(facts)}",
@@ -284,7 +292,16 @@ def host(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Finding]:
         }[kind]
         mostly = steps.mostly_in(kind)
         within = f" in '{mostly}'" if mostly else ""
-        yield Finding(kind, title, most, said, _against(kind, within, gap, steps, actions))
+        if kind == "pageable_copy":
+            action = actions.pin(_pageable(facts)[0].direction) if _pageable(facts) else ""
+        else:
+            action = _against(kind, within, call, steps, actions)
+        yield Finding(kind, title, most, said, action)
+
+
+def _recurs(facts: Facts) -> bool:
+    """Whether so many steps were recorded that what they do is what every step does."""
+    return facts.batch.instances >= _OFTEN * facts.ranks
 
 
 def _host_title(steps: StepFacts) -> str:
@@ -299,17 +316,20 @@ def _waits_title(facts: Facts) -> str:
     """Count what waits for the GPU per step, where that is more than once."""
     copies = sum(g.count for g in facts.copies if g.direction == "Device-to-Host")
     count = max(round(facts.synchronizations), round(copies))  # a call waits for each copy
-    often = f"{count} times per step" if count > 1 else "in every step"
+    often = (
+        f"{count} times per step" if count > 1 else "in every step" if _recurs(facts) else "once"
+    )
     return f"the host waits for the GPU {often}"
 
 
-def _waits(facts: Facts, call: str) -> str:
+def _waits(facts: Facts) -> str:
     """Count what waits for the GPU: blocking calls, and copies to the host."""
     copies = [g for g in facts.copies if g.direction == "Device-to-Host"]
     count, seconds = sum(g.count for g in copies), sum(g.seconds for g in copies)
     found = []
     if round(facts.synchronizations) or not round(count):
-        said, plural = f", {call}" if call else "", "s" * (round(facts.synchronizations) != 1)
+        call, plural = facts.synchronizes_in, "s" * (round(facts.synchronizations) != 1)
+        said = f", {call}" if call else ""
         found.append(
             f"{facts.synchronizations:.0f} blocking call{plural} "
             f"({si(facts.synchronize_s, 's')} inside them{said})"
@@ -320,16 +340,47 @@ def _waits(facts: Facts, call: str) -> str:
     return " and ".join(found)
 
 
+_BOTH: Final = 0.1
+"""A direction with a smaller share of the time of pageable copies is not named: reading a number
+back takes pageable memory, too."""
+
+
+def _pageable(facts: Facts) -> list[CopyGroup]:
+    """Copies from and to pageable memory that take time, most first."""
+    ways = ("Host-to-Device", "Device-to-Host")
+    groups = [g for g in facts.copies if g.memory == "pageable" and g.direction in ways]
+    groups.sort(key=lambda group: -group.seconds)
+    whole = sum(group.seconds for group in groups)
+    return [group for group in groups if group.seconds > _BOTH * whole]
+
+
+def _directions(groups: Sequence[CopyGroup]) -> str:
+    """Say whether copies are from or to the host's memory, most first."""
+    words = ["to" if group.direction == "Device-to-Host" else "from" for group in groups]
+    return " and ".join(words) or "from"
+
+
+def _sooner_s(facts: Facts) -> float:
+    """What pageable copies take less with pinned memory; all of it where its rate is not known."""
+    pinned = _pinned(facts)
+    least = [group.bytes / pinned[0] if pinned else 0.0 for group in _pageable(facts)]
+    pairs = zip(_pageable(facts), least, strict=True)
+    return sum(max(group.seconds - least_s, 0.0) for group, least_s in pairs)
+
+
 def _copies(facts: Facts) -> str:
-    """Describe the copies from pageable memory."""
-    groups = [g for g in facts.copies if g.memory == "pageable" and g.direction == "Host-to-Device"]
-    size, seconds = sum(g.bytes for g in groups), sum(g.seconds for g in groups)
-    if not seconds:
+    """Describe the copies from and to pageable memory."""
+    groups, pinned = _pageable(facts), _pinned(facts)
+    if not groups:
         return "copies from pageable memory"
-    return (
-        f"{si(size, 'B')} per step at {si(size / seconds, 'B/s')}, {si(seconds, 's')} in which "
-        f"the host waits, too"
+    each = " and ".join(
+        f"{si(g.bytes, 'B')} {'back' if g.direction == 'Device-to-Host' else 'to the GPU'} at "
+        f"{si(g.bytes / g.seconds, 'B/s')}"
+        for g in groups
     )
+    spent = sum(group.seconds for group in groups)
+    source = f"; {pinned[1]}" if pinned else ""
+    return f"{each} per step, {si(spent, 's')} in which the host waits, too{source}"
 
 
 @finding("host_compute", needs=("ranges_by_rank", "host_ranks"))
