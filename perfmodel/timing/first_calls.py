@@ -48,7 +48,7 @@ class FirstCall:
 
 
 def first_calls(trace: Trace, steps: Steps, found: Launched) -> tuple[FirstCall, ...]:
-    """Find the first calls that took longer than later ones of the same name, the longest first.
+    """Find first calls that took longer than later ones, by process, the longest first.
 
     Those before the end of the last step of their process.
 
@@ -94,7 +94,7 @@ def first_calls(trace: Trace, steps: Steps, found: Launched) -> tuple[FirstCall,
         for row, ns in zip(rows.tolist(), longer.tolist(), strict=True)
         if ns > 0
     ]
-    return tuple(sorted(calls, key=lambda call: -call.longer_s))
+    return tuple(sorted(calls, key=lambda call: (call.process, -call.longer_s)))
 
 
 def _idle_ns(trace: Trace, found: Launched, process: Int32, rows: Int64) -> Int64:

@@ -125,14 +125,14 @@ def test_synchronizations_inside_batches_are_counted(tmp_path: Path) -> None:
             thread.api("cudaMalloc_v3020", start + 4_000, start + 4_100)
             thread.kernel("cudaDeviceSynchronize lookalike", (start, start + 5), (start, start + 9))
     run = measured(report.write(tmp_path / "r.sqlite"))
-    count, spent = synchronizations(run.traces, run.range_times, BATCH, 1)
+    count, spent, _ = synchronizations(run.traces, run.range_times, BATCH, 1)
     assert count == 2.0
     assert spent == pytest.approx(2_000e-9)
 
 
 def test_no_batch_after_the_warm_up_has_no_synchronization(tmp_path: Path) -> None:
     run = measured(training_report(tmp_path / "r.sqlite", Training(pace=(1,))))
-    assert synchronizations(run.traces, run.range_times, BATCH, 5) == (0.0, 0.0)
+    assert synchronizations(run.traces, run.range_times, BATCH, 5) == (0.0, 0.0, "")
 
 
 def on_device_zero(path: Path, version: str, ordinals: dict[int, int]) -> Trace:

@@ -118,7 +118,8 @@ def _pinned(facts: Facts) -> tuple[float, str] | None:
 def offloading(facts: Facts, actions: Actions, copies: Sequence[CopyGroup]) -> Iterator[Finding]:
     """Copies between host and GPU that are much of a step: parameters, states or a cache.
 
-    The saving is that of a replay without copies; without one, all their time.
+    The saving is that of a replay without copies; without one, all their time. What does not come
+    back must come, as inputs do: what pinned memory would save of that is another finding's.
     """
     there, back = (
         [group for group in copies if group.direction == direction]
@@ -130,10 +131,11 @@ def offloading(facts: Facts, actions: Actions, copies: Sequence[CopyGroup]) -> I
         return
     into, out = (sum(group.bytes for group in groups) for groups in (there, back))
     steps = facts.steps
+    held = min(into, out) >= _EITHER_WAY * max(into, out)
     saved = seconds
     if steps and "copy" in steps.free_s:  # of the median step; others may have more of them
-        saved = min(seconds, whole * (1 - steps.free_s["copy"] / steps.step_s))
-    held = min(into, out) >= _EITHER_WAY * max(into, out)
+        less_s = steps.saved_s("copy") - (0.0 if held else steps.saved_s("pageable_copy"))
+        saved = min(seconds, whole * max(less_s, 0.0) / steps.step_s)
     what = "what is offloaded returns" if held else "parameters, states or inputs are on the host"
     link = facts.machine.bandwidth_bytes_per_s.get("pcie") if facts.machine else None
     rate = (into + out) / seconds
