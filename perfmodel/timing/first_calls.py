@@ -50,7 +50,7 @@ class FirstCall:
 def first_calls(trace: Trace, steps: Steps, found: Launched) -> tuple[FirstCall, ...]:
     """Find first calls that took longer than later ones, by process, the longest first.
 
-    Those before the end of the last step of their process.
+    Those before the last launch in the steps of their process, and before the end of these.
 
     The first one is that of each function of CUDA's API in a process; of those that launch
     kernels, of each kernel, whose code is loaded then. The usual time is the median of all other
@@ -71,9 +71,11 @@ def first_calls(trace: Trace, steps: Steps, found: Launched) -> tuple[FirstCall,
     first[asked[at]] = True
     loads = [name.startswith(_LOADING) for name in trace.strings]
     first |= np.array([*loads, False], np.bool_)[api.name]
-    last = np.full(len(trace.processes), np.iinfo(np.int64).min)
-    np.maximum.at(last, steps.process, steps.end_ns)
-    slow = first & (length > _QUICK_NS) & (api.start_ns < last[process])
+    ended, launched = (np.full(len(trace.processes), np.iinfo(np.int64).min) for _ in range(2))
+    np.maximum.at(ended, steps.process, steps.end_ns)
+    np.maximum.at(launched, found.process, found.at_ns)
+    slow = first & (length > _QUICK_NS)
+    slow &= api.start_ns <= np.minimum(ended, launched)[process]
     rows = asked[slow[asked]]
     usual = np.full(len(rows), _QUICK_NS)
     for one, name in {*zip(process[rows].tolist(), api.name[rows].tolist(), strict=True)}:

@@ -174,6 +174,109 @@ def test_a_long_launch_before_many_steps_is_warm_up(tmp_path: Path) -> None:
     assert analyzed(builder.write(tmp_path / "r.sqlite")).summary.verdict.kind != "cold_start"
 
 
+def test_first_calls_of_many_kernels_are_a_cold_start(tmp_path: Path) -> None:
+    """None is half of the step; a later launch of the same kernels takes 10 µs."""
+    builder = ReportBuilder()
+    thread = builder.thread()
+    builder.gpu()
+    thread.range("step 0", 0, 110 * MS)
+    for i in range(8):
+        at = i * 12 * MS
+        thread.kernel(f"k{i}", (at, at + 10 * MS), (at + 10 * MS, at + 11 * MS))
+    for i in range(8):
+        at = (100 + i) * MS
+        thread.kernel(f"k{i}", (at, at + 10 * US), (at + 20 * US, at + 100 * US))
+    said = analyzed(builder.write(tmp_path / "r.sqlite")).summary.verdict
+    assert said.kind == "cold_start"
+    assert said.text.startswith("8 first calls, such as cudaLaunchKernel, take 79.2 ms more than")
+
+
+def test_a_later_call_as_long_as_the_first_is_no_cold_start(tmp_path: Path) -> None:
+    builder = ReportBuilder()
+    thread = builder.thread()
+    builder.gpu()
+    thread.range("step 0", 0, 110 * MS)
+    for i in range(8):
+        at = i * 12 * MS
+        thread.kernel("k", (at, at + 10 * MS), (at + 10 * MS, at + 11 * MS))
+    said = analyzed(builder.write(tmp_path / "r.sqlite")).summary.verdict
+    assert said.kind != "cold_start"
+
+
+def test_a_launch_of_10_ns_is_no_cold_start(tmp_path: Path) -> None:
+    builder = ReportBuilder()
+    thread = builder.thread()
+    builder.gpu()
+    thread.kernel("k", (0, 10), (10, 30))
+    said = analyzed(builder.write(tmp_path / "r.sqlite")).summary.verdict
+    assert said.kind != "cold_start"
+
+
+def test_what_frees_memory_at_the_end_is_no_cold_start(tmp_path: Path) -> None:
+    builder = ReportBuilder()
+    thread = builder.thread()
+    builder.gpu()
+    launching(0, thread, 20)
+    thread.synchronize(2 * MS, 3 * MS)
+    thread.api("cudaFree_v3020", 4 * MS, 90 * MS)
+    said = analyzed(builder.write(tmp_path / "r.sqlite")).summary.verdict
+    assert said.kind != "cold_start"
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_one_step_does_not_say_what_every_step_allocates(steps: int, tmp_path: Path) -> None:
+    builder = ReportBuilder()
+    thread = builder.thread()
+    builder.gpu()
+    for k in range(steps):
+        at = 20 * k * MS
+        thread.range(f"step {k}", at, at + 19 * MS)
+        launching(at, thread, 50)
+        thread.api("cudaMalloc_v3020", at + 6 * MS, at + 10 * MS)
+        thread.api("cudaMalloc_v3020", at + 10 * MS, at + 14 * MS)
+        launching(at + 14 * MS, thread, 40)
+    found = analyzed(builder.write(tmp_path / "r.sqlite")).findings
+    assert ("allocation" in {one.kind for one in found}) == (steps > 1)
+
+
+def test_a_step_that_only_sets_memory_has_no_copies(tmp_path: Path) -> None:
+    builder = ReportBuilder()
+    thread = builder.thread()
+    builder.gpu()
+    for k in range(4):
+        thread.memset(4096, (k * MS, k * MS + 10 * US), (k * MS + 15 * US, (k + 1) * MS + 5 * US))
+    said = analyzed(builder.write(tmp_path / "r.sqlite")).summary.verdict.text
+    assert said.startswith("Setting memory that nothing hides takes 99 %")
+
+
+def test_data_that_come_back_are_kept_on_the_gpu(tmp_path: Path) -> None:
+    """Each step: 200 MB to the GPU in 50 ms and back in 60 ms, pageable; a kernel of 5 ms.
+
+    The link of an H200, 64 GB/s, of which pinned copies reach 80 %, needs 3.9 ms for each way.
+    """
+    builder = ReportBuilder()
+    thread = builder.thread()
+    builder.gpu()
+    for k in range(6):
+        at = 120 * k * MS
+        thread.range(f"step {k}", at, at + 118 * MS)
+        thread.memcpy("h2d", 200 * 10**6, (at, at + 50 * MS), (at + 20 * US, at + 50 * MS - US))
+        begin = at + 51 * MS
+        thread.kernel("k", (begin, begin + 10 * US), (begin + 15 * US, begin + 5 * MS))
+        thread.memcpy("d2h", 200 * 10**6, (begin + 20 * US, at + 116 * MS),
+                      (begin + 5 * MS + 10 * US, at + 116 * MS - 5 * US))  # fmt: skip
+    run = analyzed(builder.write(tmp_path / "r.sqlite"))
+    by_kind = {one.kind: one for one in run.findings}
+    assert list(by_kind)[:2] == ["offloading", "pageable_copy"]
+    assert by_kind["offloading"].saving_s == pytest.approx(110e-3, rel=0.02)
+    pinned = by_kind["pageable_copy"]
+    assert pinned.saving_s == pytest.approx(110e-3 - 2 * 3.9e-3, rel=0.03)
+    assert "the host copies to and from pageable memory" in pinned.title
+    assert "51.2 GB/s" in pinned.evidence
+    assert "blocking_sync" not in by_kind
+    assert run.summary.verdict.text.endswith("(92 % less).")
+
+
 def test_a_step_that_the_user_names_gets_a_verdict_and_a_caveat(tmp_path: Path) -> None:
     builder = ReportBuilder()
     thread = builder.thread()

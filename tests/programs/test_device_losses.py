@@ -53,6 +53,55 @@ def test_page_migrations(tmp_path: Path) -> None:
     assert not [w for w in run.warnings if "begin the recording earlier" in w]
 
 
+def test_pages_that_move_back_after_the_last_step(tmp_path: Path) -> None:
+    """The host reads the result of the only step: that is no part of it, but is said."""
+    builder = ReportBuilder("2025.3.2")
+    builder.gpu()
+    main = builder.thread()
+    main.kernel("add", (1_000, 5_000), (9_000, 909_000))
+    main.synchronize(6_000, 910_000)
+    for i, (at, kind) in enumerate([(10_000, 11), (200_000, 11), (920_000, 12), (1_200_000, 12)]):
+        builder.insert(
+            "CUPTI_ACTIVITY_KIND_MEMCPY", start=at, end=at + 150_000, deviceId=0, contextId=1,
+            streamId=0, globalPid=main.global_pid, bytes=(i + 1) * 10**6, copyKind=kind, srcKind=4,
+            dstKind=4,
+        )  # fmt: skip
+    run = analyze_reports([builder.write(tmp_path / "r.sqlite")], Options()).fitted
+    assert run.steps is not None
+    unified = run.steps.facts.unified
+    assert unified is not None
+    assert (unified.count, unified.to_gpu_bytes, unified.to_host_bytes) == (2, 3e6, 0)
+    assert unified.later_bytes == 7e6
+    (finding,) = (f for f in run.findings if f.kind == "page_migration")
+    assert finding.saving_s == pytest.approx(300e-6)
+    assert "7.00 MB more move to the host after the last step" in finding.evidence
+    said = run.summary.verdict.text
+    assert said.startswith("Pages of unified memory move between host and GPU for 33 % of each st")
+    assert "Copies" not in said
+
+
+def test_pages_that_move_between_two_steps_are_in_the_first_one(tmp_path: Path) -> None:
+    """As in the time of a step, which lasts until the next one begins."""
+    builder = ReportBuilder("2025.3.2")
+    builder.gpu()
+    main = builder.thread()
+    for step in range(STEPS):
+        t = step * STEP_NS
+        main.range(f"step {step}", t, t + 800_000)
+        main.kernel("reduce", (t + 1_000, t + 5_000), (t + 9_000, t + 709_000))
+        builder.insert(
+            "CUPTI_ACTIVITY_KIND_MEMCPY", start=t + 850_000, end=t + 900_000, deviceId=0,
+            contextId=1, streamId=0, globalPid=main.global_pid, bytes=65_536, copyKind=12,
+            srcKind=4, dstKind=4,
+        )  # fmt: skip
+    run = analyze_reports([builder.write(tmp_path / "r.sqlite")], Options()).fitted
+    assert run.steps is not None
+    unified = run.steps.facts.unified
+    assert unified is not None
+    assert unified.count == pytest.approx(1.0, rel=0.3)  # but for the last one
+    assert unified.later_bytes == 65_536
+
+
 def test_no_migrations(tmp_path: Path) -> None:
     run = analyzed(tmp_path, migrate=False, gridX=100, gridY=1, gridZ=1)
     assert run.steps is not None

@@ -63,7 +63,7 @@ def test_the_first_finding_is_the_planted_fault(name: str) -> None:
     if name == "item":
         assert 3.6e-3 < (run.findings[0].saving_s or 0) < 5.6e-3
     if name == "pageable":
-        assert 60e-3 < (run.findings[0].saving_s or 0) < 70e-3
+        assert 50e-3 < (run.findings[0].saving_s or 0) < 60e-3  # 64.7 ms, less 480 MB at 51 GB/s
     if name == "straggler":
         assert "rank 1" in run.findings[0].title
     if name == "late_allreduce":

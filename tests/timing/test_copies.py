@@ -13,7 +13,7 @@ from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.trace import BETWEEN_GPUS, Trace
-from perfmodel.timing.copies import CopyGroup, devices, group_copies, synchronizations
+from perfmodel.timing.copies import CopyGroup, devices, group_copies, pinned_rate, synchronizations
 from perfmodel.timing.kernels import categorize, communicating, exchange_named
 from perfmodel.timing.run import Run, time_run
 from support.build_report import ReportBuilder
@@ -125,9 +125,36 @@ def test_synchronizations_inside_batches_are_counted(tmp_path: Path) -> None:
             thread.api("cudaMalloc_v3020", start + 4_000, start + 4_100)
             thread.kernel("cudaDeviceSynchronize lookalike", (start, start + 5), (start, start + 9))
     run = measured(report.write(tmp_path / "r.sqlite"))
-    count, spent, _ = synchronizations(run.traces, run.range_times, BATCH, 1)
+    count, spent, name = synchronizations(run.traces, run.range_times, BATCH, 1)
     assert count == 2.0
     assert spent == pytest.approx(2_000e-9)
+    assert name in ("cudaDeviceSynchronize", "cudaStreamSynchronize")  # equally long
+
+
+def test_the_blocking_call_with_most_time_is_named(tmp_path: Path) -> None:
+    """Not the longest one: that is one of 3 µs, beside 20 of 1 µs."""
+    report = ReportBuilder()
+    thread = report.thread(rank=0)
+    thread.range(BATCH, 0, 100_000)
+    thread.synchronize(1_000, 4_000, "cudaStreamSynchronize_v3020")
+    for i in range(20):
+        start = 10_000 + 2_000 * i
+        thread.synchronize(start, start + 1_000, "cudaEventSynchronize_v3020")
+    thread.kernel("k", (100, 200), (300, 900))
+    run = measured(report.write(tmp_path / "r.sqlite"))
+    count, spent, name = synchronizations(run.traces, run.range_times, BATCH, 0)
+    assert (count, name) == (21.0, "cudaEventSynchronize")
+    assert spent == pytest.approx(23e-6)
+
+
+def test_the_rate_of_pinned_copies_is_recorded_or_the_link_s() -> None:
+    def group(memory: str, rate: float, largest: int = 10**6) -> CopyGroup:
+        return CopyGroup("Host-to-Device", memory, 1.0, 1e6, 1e6 / rate, rate, largest)
+
+    recorded = [group("pageable", 60e9), group("pinned", 20e9), group("pinned", 90e9, 100)]
+    assert pinned_rate(recorded, 32e9) == (20e9, True)
+    assert pinned_rate(recorded[:1], 32e9) == (0.8 * 32e9, False)
+    assert pinned_rate(recorded[2:], None) is None
 
 
 def test_no_batch_after_the_warm_up_has_no_synchronization(tmp_path: Path) -> None:

@@ -9,8 +9,14 @@ import pytest
 
 from perfmodel.timing import critical_path
 from perfmodel.timing.critical_path import COLLECTIVES, Change, Replay
-from perfmodel.timing.host_timeline import HOST, LAUNCH, SYNC
-from perfmodel.timing.step_graph import COMMUNICATION_OP, KERNEL_OP, StepGraph
+from perfmodel.timing.host_timeline import HOST, LAUNCH, PAGEABLE, SYNC
+from perfmodel.timing.step_graph import (
+    COMMUNICATION_OP,
+    KERNEL_OP,
+    PAGEABLE_OP,
+    PAGEABLE_READ_OP,
+    StepGraph,
+)
 
 US = 1000
 STEPS = 5
@@ -81,6 +87,33 @@ def test_pieces_of_the_host_are_shorter_by_lane() -> None:
     no_kernel = both | Change(free=frozenset(["kernel"]))
     assert lanes.step_s(no_kernel) == pytest.approx(35e-6)
     assert lanes.step_s(one | Change(shorter_ns={1: shorter})) == lanes.step_s(both)
+
+
+def test_pinned_copies_take_their_bytes_over_the_rate() -> None:
+    """The kernel is a copy of 100 µs and 100 kB, for which the call behind it waits.
+
+    To the GPU the host waits for it no more; what it reads it must wait for.
+    """
+    sent, read = (
+        replace(graph(op_kind=kind), op_bytes=np.full(STEPS, 100_000))
+        for kind in (PAGEABLE_OP, PAGEABLE_READ_OP)
+    )
+    calls = np.arange(STEPS) * 4 + 2  # the call that waits makes the copy
+    read = replace(
+        read, op_call=calls.astype(np.int32), host_kind=np.where(
+            read.host_kind == SYNC, PAGEABLE, read.host_kind).astype(np.int8),
+    )  # fmt: skip
+    for one in (sent, read):
+        assert replay(one).step_s(Change()) == pytest.approx(150e-6)
+    fast, slow = (Change(pinned_bytes_per_s=rate) for rate in (5e9, 0.5e9))  # 20 and 200 µs
+    free = Change(free=frozenset(["pageable_copy"]))
+    assert replay(read).step_s(fast) == pytest.approx(85e-6)  # 20 for the 85 behind its call
+    assert replay(read).step_s(slow) == pytest.approx(150e-6)  # never slower
+    assert replay(read).step_s(free) < replay(read).step_s(fast)
+    both = Change(free=frozenset(["blocking_sync"]))
+    assert replay(sent).step_s(fast | both) == pytest.approx(40e-6)  # the host alone
+    assert replay(sent).step_s(slow | both) == pytest.approx(101e-6)  # copy by copy
+    assert replay(sent).step_s(free | slow) == replay(sent).step_s(free)
 
 
 def test_times_are_those_of_a_usual_step() -> None:

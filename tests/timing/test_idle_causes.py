@@ -107,6 +107,22 @@ def test_a_gap_is_given_to_what_the_host_did(
     assert len(first.gaps) == 3
 
 
+@pytest.mark.parametrize(("copying", "cause"), [(2.5, "pageable_copy"), (1.5, "blocking_sync")])
+def test_a_call_that_mostly_copies_to_pageable_memory_is_no_wait(
+    copying: float, cause: str, tmp_path: Path
+) -> None:
+    """Of a call of 4 ms; the GPU idles before the copy and after it."""
+
+    def fetching(t: Thread, at: int) -> None:
+        begin = at + int(2.5 * MS)
+        gpu = (begin, begin + int(copying * MS))
+        t.memcpy("d2h", 10**6, (at + 2 * MS - 20 * US, at + 6 * MS - 20 * US), gpu)
+
+    steps = steps_of(tmp_path, fetching)
+    assert steps.idle[0].cause == cause
+    assert steps.facts.saved_s(cause) > 0
+
+
 def test_an_operation_that_was_queued_waited_for_another(tmp_path: Path) -> None:
     steps = steps_of(tmp_path, lambda t, at: None, called_ns=500 * US, stream=9)
     assert [(c.cause, c.share) for c in steps.idle] == [("dependency", 1.0)]
