@@ -171,7 +171,7 @@ def trios() -> dict[str, list[Launch]]:
         found[name] = [
             launch_of(run, done=True)
             for path in sorted(first.parent.glob(f"{name}_?.sqlite.xz"))
-            for run in runs_of([measure_report(path, path, Options())], lambda _: None)
+            for run in runs_of([measure_report(path, path, Options())], Options())
         ]
     return found
 

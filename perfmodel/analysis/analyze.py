@@ -258,7 +258,7 @@ def analyze_measured(
     notes += not_joined([one.trace for one in timed]) if len(timed) > 1 else []
     runs: list[RunAnalysis] = []
     errors = [*failed]
-    found = runs_of(timed, progress)
+    found = runs_of(timed, options, progress)
     for run in found:
         try:
             runs.append(analyze_run(run, options, () if runs else notes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from perfmodel.timing.by_process import launches
 from perfmodel.timing.kernels import communicating
 from perfmodel.timing.recorder import Pushes
 from perfmodel.timing.run import Needed, Run, TimedReport, assemble, time_report
-from perfmodel.timing.spans import Steps
+from perfmodel.timing.spans import Candidate, Steps
 from perfmodel.timing.step_graph import MOST_OPS
 from perfmodel.timing.step_report import StepsByPart
 from perfmodel.timing.trim import needed, trim
@@ -44,6 +45,8 @@ _TOGETHER_NS: Final = 100_000
 """The kernels of one collective end together: on NVLink of one host within 20 µs."""
 _MOST: Final = 0.9
 """Of the exchanges of one run so many end together; the first may be before a recording began."""
+_NEVER: Final = 1e-6
+"""Probability of an answer that a report does not have among its own."""
 _NO_GPU: Final = int(np.iinfo(np.int32).max)
 """Comes behind all numbers of GPUs."""
 
@@ -196,20 +199,51 @@ def time_runs(traces: Sequence[Trace], options: Options) -> list[Run]:
     ReportError, SchemaError
         If there is no report, or a run has no batches.
     """
-    return runs_of([time_one(t, options) for t in distinct_reports(traces)])
+    return runs_of([time_one(t, options) for t in distinct_reports(traces)], options)
 
 
 def runs_of(
-    timed: Sequence[TimedReport], progress: Callable[[str], object] = lambda _: None
+    timed: Sequence[TimedReport],
+    options: Options,
+    progress: Callable[[str], object] = lambda _: None,
 ) -> list[Run]:
-    """Put measured reports together to the runs they are of."""
+    """Put reports that were measured with these options together to the runs they are of."""
     by_source = {one.trace.source.resolve(): one for one in timed}
     runs = []
     for label, traces in group([one.trace for one in timed]):
         progress(label)
-        members = [by_source[trace.source.resolve()] for trace in traces]
+        members = _agreed([by_source[trace.source.resolve()] for trace in traces], options)
         runs.append(assemble(_numbered(members), label=label))
     return runs
+
+
+def _agreed(members: Sequence[TimedReport], options: Options) -> list[TimedReport]:
+    """Let the ranks of one run have one step, where their reports alone say different ones.
+
+    Of the answers of its reports the run's is the one of the largest joint probability. Reports
+    with another answer are measured again, if they are files and have the run's among theirs.
+    """
+    said = [one.steps.steps.candidates if one.steps else () for one in members]
+    if len(members) < 2 or options.batch_label or options.level or not all(said):
+        return [*members]
+    answers = [candidates[0] for candidates in said]
+    if all(one.is_like(answers[0]) or one.count == answers[0].count for one in answers):
+        return [*members]
+
+    def joint(answer: Candidate) -> float:
+        like = ([c.score for c in candidates if c.is_like(answer)] for candidates in said)
+        return sum(math.log(max(max(scores, default=0.0), _NEVER)) for scores in like)
+
+    best = max(answers, key=joint)
+    again = replace(options, agreed=best)
+    found = []
+    for one, answer in zip(members, answers, strict=True):
+        source = one.trace.source
+        if answer.is_like(best) or not source.is_file():
+            found.append(one)
+            continue
+        found.append(measure_report(source, source, again, kernels=True, drawn=one.trace.whole))
+    return found
 
 
 def _numbered(members: Sequence[TimedReport]) -> list[TimedReport]:

@@ -459,7 +459,7 @@ def ask(traces: Sequence[Trace], model: Model | None = None, options: Options = 
 
 def ask_of_measured(timed: Sequence[TimedReport], model: Model | None, options: Options) -> WhatIf:
     """Say what `ask` says of reports that were measured with the same options."""
-    return what_if_of(_one_run(timed), model, options)
+    return what_if_of(_one_run(timed, options), model, options)
 
 
 def graph_changes(
@@ -483,11 +483,11 @@ def graph_changes(
     ModelError
         If there are several runs, no steps, or no change of such a name.
     """
-    return changes_of(analyze_run(_one_run(timed), options), together)
+    return changes_of(analyze_run(_one_run(timed, options), options), together)
 
 
-def _one_run(timed: Sequence[TimedReport]) -> Run:
-    runs = runs_of(timed)
+def _one_run(timed: Sequence[TimedReport], options: Options) -> Run:
+    runs = runs_of(timed, options)
     if len(runs) != 1:
         raise ModelError(
             f"expected the report of one run (or those of its ranks); got {len(runs)} runs: "

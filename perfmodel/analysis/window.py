@@ -79,7 +79,7 @@ def time_light(
         else:
             traces.append(events.whole(trace) if events else trace)
             timed.append(time_one(traces[-1], options))
-    (run,) = runs_of(timed)
+    (run,) = runs_of(timed, options)
     return run, traces
 
 

@@ -22,7 +22,7 @@ from perfmodel.timing.launched import Launched, Parts, launched
 from perfmodel.timing.levels import at_level
 from perfmodel.timing.nesting import Nesting, closed_ends, innermost, nest
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes
-from perfmodel.timing.spans import Steps, relabel, with_steps
+from perfmodel.timing.spans import Candidate, Steps, relabel, with_steps
 from perfmodel.timing.step_report import StepReport
 
 _DOMAIN: Final = "TSL"
@@ -172,7 +172,9 @@ def executing(trace: Trace, parts: Parts | None) -> Parts:
     return inside
 
 
-def find_module_steps(trace: Trace, asked: str | None, parts: Parts) -> Steps:
+def find_module_steps(
+    trace: Trace, asked: str | None, parts: Parts, agreed: Candidate | None = None
+) -> Steps:
     """Find the steps: the program's own ranges, else the module with most of the GPU's work.
 
     XLA runs ahead of the GPU and launches small modules between two steps: a step that is a module
@@ -186,7 +188,7 @@ def find_module_steps(trace: Trace, asked: str | None, parts: Parts) -> Steps:
     asked, parts
         As `perfmodel.timing.candidates.find_steps`.
     """
-    found = find_steps(trace, asked, parts)
+    found = find_steps(trace, asked, parts, agreed)
     modules = {
         text
         for domain, text in zip(trace.range_domains, trace.range_labels, strict=True)
@@ -370,7 +372,8 @@ class JaxProgram(Program):
     ) -> tuple[Trace, Steps]:
         """Return the trace with XLA's modules, without thunks, and steps of what they launch."""
         own = own_ranges(without_doubtful_sizes(trace))
-        found = find_module_steps(own, options.batch_label, executing(trace, parts))
+        choice = options.batch_label, executing(trace, parts), options.agreed
+        found = find_module_steps(own, *choice)
         several = found.declared and (found.row < 0).any()
         if several:  # the ranges that are made for them have the modules' name
             kept = ~_called(own, found.label)

@@ -12,7 +12,7 @@ from perfmodel.programs.identify import Identity, read_mark
 from perfmodel.readers.trace import Trace, without_doubtful_sizes
 from perfmodel.timing.candidates import find_steps
 from perfmodel.timing.levels import at_level
-from perfmodel.timing.spans import Level, Steps, with_steps
+from perfmodel.timing.spans import Candidate, Level, Steps, with_steps
 
 if TYPE_CHECKING:
     from perfmodel.machines.machine import Machine
@@ -48,6 +48,8 @@ class Options:
         The user's own formulas.
     batch_label : str or None
         Ranges that are one step each: a name, a glob, or a regular expression between slashes.
+    agreed : Candidate or None
+        The step of all ranks of a run; None where each report says what its own is.
     level : str or None
         Level of the steps whose spans are the unit of the analysis.
     warmup : int or None
@@ -78,6 +80,7 @@ class Options:
     counting: Counting = "document"
     workload: Workload | None = None
     batch_label: str | None = None
+    agreed: Candidate | None = None
     level: Level | None = None
     warmup: int | None = None
     by_time: bool = True
@@ -152,7 +155,7 @@ class Program:
         calls where the trace holds none.
         """
         own = without_doubtful_sizes(trace)
-        found = find_steps(own, options.batch_label, parts)
+        found = find_steps(own, options.batch_label, parts, options.agreed)
         if options.level:
             found = at_level(own, found, options.level, parts)
         return with_steps(own, found, UNNAMED_STEP)

@@ -33,14 +33,21 @@ from perfmodel.readers.frames import FRAMEWORK, MODULE, python_frame
 from perfmodel.readers.json_stream import JsonStream
 from perfmodel.readers.nvtx import BEGUN, GPU_DOMAIN, PAYLOAD_COMMUNICATOR, PAYLOAD_SIZE
 from perfmodel.readers.stacks import FUNCTION_COLUMNS, FUNCTION_NAMES, FUNCTIONS
-from perfmodel.readers.trace import COPY_KINDS, MEMORY_KINDS, PROCESS_BITS, TORCH_PROFILER
+from perfmodel.readers.trace import (
+    COPY_KINDS,
+    MEMORY_KINDS,
+    OPERATORS,
+    PROCESS_BITS,
+    TORCH_PROFILER,
+)
 from perfmodel.readers.write_sqlite import SqliteWriter, written
 
+_CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "NVTX_EVENTS": (
         "start", "end", "globalTid", "eventType", "domainId", "textId", BEGUN, "jsonText TEXT",
     ),
-    "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "globalTid", "correlationId", "nameId"),
+    _CALLS: ("start", "end", "globalTid", "correlationId", "nameId"),
     "CUPTI_ACTIVITY_KIND_KERNEL": (
         "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName",
         "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
@@ -71,6 +78,10 @@ _KINDS: Final = {
 """What an event of a category is (libkineto/include/ActivityType.h); the last line names them as
 PyTorch before 1.13 does, where annotations such as `ProfilerStep#5` are operators."""
 
+_TOLD_APART: Final = "cpu_op"
+"""The category of operators and autograd functions alone, where annotations have one of their own
+(since PyTorch 1.13)."""
+
 _ROCTRACER: Final = {
     "CopyHostToDevice": _COPY, "CopyDeviceToHost": _COPY, "CopyDeviceToDevice": _COPY,
     "CopyHostToDevice2D": _COPY, "CopyDeviceToHost2D": _COPY, "CopyDeviceToDevice2D": _COPY,
@@ -88,7 +99,7 @@ _FOREIGN: Final = {
 """Keys that only other tools' files have, and what such a file is."""
 
 _NO_CALL: Final = "(launch not recorded)"
-"""Stands for the call that launched an operation where nothing of the host was recorded."""
+"""Stands for the call that launched an operation where no call was recorded."""
 _EXECUTION_TRACE: Final = frozenset({"schema", "nodes"})
 """Keys of the files of torch.profiler.ExecutionTraceObserver."""
 
@@ -179,6 +190,7 @@ class _Events:
         self._strings: dict[str, int] = {}
         self._threads: dict[tuple[Hashable, Hashable], int] = {}
         self._annotated: set[str] = set()
+        self._operators: set[str] = set()
         self._counted = False
         self._sized: list[tuple[tuple[Any, ...], str]] = []
         self._on_gpu: list[tuple[str, int, int | None, tuple[Any, ...]]] = []
@@ -192,7 +204,7 @@ class _Events:
         self._first_on_host = True, _NEVER
         self._process = self._gpu_process = 0
         self._count = self._without_time = 0
-        self._without_host = False
+        self._without_host = self._without_calls = False
 
     def convert(self) -> None:
         """Write the rows of all events."""
@@ -232,7 +244,8 @@ class _Events:
         for table in _TABLES:
             self._flush(table)
         self._without_host = not self._threads.keys() - {*self._gpu_threads()}
-        if self._without_host:
+        self._without_calls = _CALLS not in self._made
+        if self._without_calls:
             self._launch_all()
         if self._made and (early := self._origin_ns - self._first_ns):
             for table in self._made:  # events are in any order
@@ -266,6 +279,8 @@ class _Events:
         if kind <= _OPERATOR:
             if kind == _HOST:
                 self._annotated.add(name)
+            elif event.get("cat") == _TOLD_APART:
+                self._operators.add(name)
             label = _label(name, args) if kind == _OPERATOR else name
             payload = _payload(args) if "Collective name" in args else None
             self._counted |= payload is not None
@@ -296,7 +311,7 @@ class _Events:
             if correlation is not None:  # else it launches nothing
                 thread = self._thread(number, event, start, launches=True)
                 call = (*span, thread, correlation, self._text(name))
-                self._row("CUPTI_ACTIVITY_KIND_RUNTIME", call)
+                self._row(_CALLS, call)
             return
         self._add_work(number, kind, event, (*span, correlation))
 
@@ -343,21 +358,21 @@ class _Events:
         return (key for key in self._threads if key[0] == GPU_DOMAIN)
 
     def _launch_all(self) -> None:
-        """Add a call for every GPU operation, where nothing of the host was recorded.
+        """Add a call for every GPU operation, where no call was recorded.
 
-        Each is launched when it begins, so that annotations of the GPU hold their own operations.
+        Each is launched when it begins, so that annotations of the GPU hold their own operations,
+        and those of the host what runs meanwhile.
         """
         tables = sorted(self._made.intersection(_GPU_TABLES))
         if not tables:
             return
-        calls = "CUPTI_ACTIVITY_KIND_RUNTIME"
-        self._made.add(calls)
-        self._out.create(calls, dict.fromkeys(_TABLES[calls], "INTEGER"))
+        self._made.add(_CALLS)
+        self._out.create(_CALLS, dict.fromkeys(_TABLES[_CALLS], "INTEGER"))
         thread, name = self._process | self._next_id(), self._text(_NO_CALL)
         for i, table in enumerate(tables):
             self._out.change(table, "correlationId", f"rowid * {len(tables)} + {i}")
             row = ("start", "start", str(thread), "correlationId", str(name))
-            self._out.add_from(calls, table, row)
+            self._out.add_from(_CALLS, table, row)
 
     def _write_functions(self) -> None:
         """Write functions of Python and stacks; modules become ranges, too, as `annotate` does."""
@@ -365,7 +380,7 @@ class _Events:
         if not rows or "NVTX_EVENTS" not in self._made:
             return
         _write(self._out, FUNCTIONS, dict.fromkeys(FUNCTION_COLUMNS, "INTEGER"), rows)
-        texts = ((i, name.encode("utf-8", "replace").decode()) for i, name in enumerate(names))
+        texts = ((i, _written(name)) for i, name in enumerate(names))
         _write(self._out, FUNCTION_NAMES, {"id": "INTEGER PRIMARY KEY", "value": "TEXT"}, texts)
         for start, end, thread, name, is_stack in rows:
             if not is_stack and names[name].startswith(MODULE):
@@ -433,8 +448,7 @@ class _Events:
             )
         out, beside = self._out, parsed.beside
         _write(out, "StringIds", {"id": "INTEGER PRIMARY KEY", "value": "TEXT"},
-               ((i, text.encode("utf-8", "replace").decode())
-                for text, i in self._strings.items()))  # fmt: skip
+               ((i, _written(text)) for text, i in self._strings.items()))  # fmt: skip
         version = beside.get("schemaVersion")
         _write(out, "META_DATA_EXPORT", {"name": "TEXT", "value": "TEXT"}, [
             ("EXPORT_PRODUCT_VERSION", TORCH_PROFILER),
@@ -445,9 +459,10 @@ class _Events:
             diagnostics.append(
                 f"torch.profiler recorded no times of {self._without_time} GPU operations"
             )
-        if self._without_host:
+        if self._made.intersection(_GPU_TABLES) and self._without_calls:
+            lacking = "nothing of the host" if self._without_host else "no calls of CUDA"
             diagnostics.append(
-                "torch.profiler recorded nothing of the host: every GPU operation counts as "
+                f"torch.profiler recorded {lacking}: every GPU operation counts as "
                 "launched when it begins, and idle time has no cause; record with "
                 "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
             )
@@ -455,6 +470,9 @@ class _Events:
             kinds = {"timestamp": "INTEGER", "text": "TEXT", "severity": "INTEGER"}
             rows = [(0, text, _WARNING) for text in diagnostics]
             _write(out, "DIAGNOSTIC_EVENT", kinds, rows)
+        if not any(name.startswith(_STEP) for name in self._operators):  # which is an annotation
+            names = ((_written(name),) for name in sorted(self._operators - self._annotated))
+            _write(out, OPERATORS, {"name": "TEXT"}, names)
         base = beside.get("baseTimeNanoseconds", 0)
         utc = base + self._origin_ns if type(base) is int else 0
         if _SINCE_EPOCH_NS < utc < _LATEST_NS:
@@ -573,6 +591,11 @@ _MOST_NAMED: Final = 5
 def _write(out: SqliteWriter, table: str, columns: Mapping[str, str], rows: Any) -> None:
     out.create(table, columns)
     out.add(table, len(columns), rows)
+
+
+def _written(text: str) -> str:
+    """Return a text as SQLite holds it: without halves of characters."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _kind(event: Mapping[str, Any]) -> int | None:

@@ -37,6 +37,9 @@ OP_KINDS: Final = ("kernel", "memcpy", "memset", "graph")
 MPI_SOURCES: Final = ("p2p", "start-wait", "other", "collectives")
 MPI_P2P, MPI_WAIT, MPI_OTHER, MPI_COLLECTIVE = range(len(MPI_SOURCES))
 
+OPERATORS: Final = "OPERATOR_NAMES"
+"""Table of the names of operators, by recorders that tell these from annotations."""
+
 TORCH_PROFILER: Final = "torch.profiler"
 """The `Trace.product_version` of traces that it recorded."""
 
@@ -491,6 +494,12 @@ class Trace:
     numbers : int64 array or None
         What was cut out of the labels of PyTorch's operators, as in `readers.operator_texts`; None
         where these are whole.
+    operators : frozenset of str
+        Names of the ranges that the recorder knows to be a framework's operators or a program's
+        autograd functions, without sizes; empty where it does not tell these from annotations.
+    left_out_ns : mapping of int to (int, int)
+        Without GPU operations, of ranges that `perfmodel.timing.spans.relabel` left out, such as
+        operators: the first start and the last end, by process index.
     stacks : Stacks
         Frames of Python, or of recorded call chains; trimmed traces have none.
     all_to_all : Ranges or None
@@ -540,6 +549,8 @@ class Trace:
     whole: bool = True
     left_out: LeftOut | None = None
     numbers: Int64 | None = None
+    operators: frozenset[str] = frozenset()
+    left_out_ns: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     stacks: Stacks = NO_STACKS
     all_to_all: Ranges | None = None
     single: Mapping[str, int] = field(default_factory=dict)

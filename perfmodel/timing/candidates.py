@@ -32,6 +32,7 @@ from perfmodel.timing.evidence import chain, reason
 from perfmodel.timing.launched import Parts, launched
 from perfmodel.timing.nest import Level, best_of, nest_on_gpu, nest_on_host
 from perfmodel.timing.spans import (
+    WHOLE,
     Candidate,
     Source,
     Steps,
@@ -55,7 +56,12 @@ _SHOWN: Final = 12
 """Candidates that are shown."""
 
 
-def find_steps(trace: Trace, asked: str | None = None, parts: Parts | None = None) -> Steps:
+def find_steps(
+    trace: Trace,
+    asked: str | None = None,
+    parts: Parts | None = None,
+    agreed: Candidate | None = None,
+) -> Steps:
     """Find the steps of a program: those asked for, else the likeliest of all candidates.
 
     Parameters
@@ -66,6 +72,8 @@ def find_steps(trace: Trace, asked: str | None = None, parts: Parts | None = Non
         A range's name, a glob such as `step *`, or a regular expression between slashes.
     parts : callable, optional
         Makes the parts that have the operations and calls, where the trace holds none.
+    agreed : Candidate, optional
+        The step of all ranks of the run, which is the step here if it is among the candidates.
 
     Raises
     ------
@@ -81,13 +89,16 @@ def find_steps(trace: Trace, asked: str | None = None, parts: Parts | None = Non
     if asked is not None:
         return _asked(trace, work, asked, options)
     likely = chain([one.z for one in options])
-    if likely[-1] > _SURE:
+    if likely[-1] > _SURE or (agreed is not None and agreed.source == "found"):
         levels = nest_on_gpu(trace, parts) if work.on_gpu else nest_on_host(trace)
         options += [_Found(level) for level in best_of(levels)]
         likely = chain([one.z for one in options])
-    best = int(np.argmax(likely))
+    every = _candidates(options, likely)
+    alike = [i for i, one in enumerate(every) if agreed is not None and one.is_like(agreed)]
+    best = max(alike or range(len(every)), key=lambda i: every[i].score)
     steps = _whole(trace, parts, work) if best == len(options) else options[best].steps(trace, work)
-    return replace(steps, candidates=_shown(options, likely))
+    others = sorted((*every[:best], *every[best + 1 :]), key=lambda one: -one.score)
+    return replace(steps, candidates=(every[best], *others)[:_SHOWN])
 
 
 def held_share(trace: Trace, steps: Steps, parts: Parts) -> float:
@@ -171,16 +182,16 @@ class _Found:
 _Option = _Named | _Found
 
 
-def _shown(options: Sequence[_Option], likely: Floats) -> tuple[Candidate, ...]:
-    """All candidates, the likeliest first, and that the recording is one step."""
+def _candidates(options: Sequence[_Option], likely: Floats) -> tuple[Candidate, ...]:
+    """All candidates, and that the recording is one step."""
     shown = [
         Candidate(one.name, one.source, one.count, one.median_s, float(p), one.reason)
         for one, p in zip(options, likely[:-1], strict=True)
     ]
     one_step = Candidate(
-        "the whole recording", "found", 1, 0.0, float(likely[-1]), "nothing else is a step"
+        WHOLE, "found", 1, 0.0, float(likely[-1]), "nothing else is a step"
     )
-    return tuple(sorted((*shown, one_step), key=lambda c: -c.score)[:_SHOWN])
+    return (*shown, one_step)
 
 
 # --- ranges
@@ -258,6 +269,8 @@ def _whole(trace: Trace, parts: Parts, work: WorkByTime) -> Steps:
             mine = process == p
             last = max(int(table.end_ns[mine].max()), int(table.start_ns[mine].max()))
             times.setdefault(p, []).extend((int(table.start_ns[mine].min()), last))
+    if not work.on_gpu:
+        times.update((p, ends.tolist()) for p, ends, _ in work.parts)
     if not times:
         said = [d.text for d in trace.diagnostics if "NVTX" in d.text or "CUDA" in d.text]
         complaint = f" (Nsight Systems says: {said[0]!r})" if said else ""
@@ -267,8 +280,6 @@ def _whole(trace: Trace, parts: Parts, work: WorkByTime) -> Steps:
         raise SchemaError(
             f"{trace.source.name}: expected {expected}; got none{complaint}; {trace.how_to_record}"
         )
-    if not work.on_gpu:
-        times.update((p, ends.tolist()) for p, ends, _ in work.parts)
     process = np.array(sorted(times), np.int32)
     start, end = (
         np.array([pick(times[p]) for p in process.tolist()], np.int64) for pick in (min, max)

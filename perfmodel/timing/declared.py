@@ -79,12 +79,16 @@ def said_by(name: str) -> Said | None:
 
 
 def declared(trace: Trace, work: WorkByTime) -> list[Declared]:
-    """Return the ranges that repeat under one name, or are called a step, with their work."""
+    """Return the ranges that repeat under one name, or are called a step, with their work.
+
+    Operators are none of them: a program declares what it annotates, not what it calls.
+    """
     ranges = trace.ranges
     if len(ranges) == 0:
         return []
     counts = np.bincount(ranges.name[ranges.name >= 0], minlength=len(trace.range_names))
     counts[[i for i, domain in enumerate(trace.range_domains) if domain == MPI_DOMAIN]] = 0
+    counts[[i for i, text in enumerate(trace.range_labels) if text in trace.operators]] = 0
     by_name = np.argsort(ranges.name, kind="stable")
     first = np.searchsorted(ranges.name[by_name], np.arange(len(counts) + 1))
     found = []

@@ -56,12 +56,12 @@ class HostEvents:
 
 
 def extents(trace: Trace) -> dict[int, tuple[int, int]]:
-    """When every process did what is recorded of it: its MPI calls and ranges.
+    """When every process did what is recorded of it: its MPI calls, ranges and operators.
 
     Not MPI_Init, MPI_Finalize, and what was before the one and after the other; nor the call in
     which a process was stopped.
     """
-    times: dict[int, list[tuple[int, int]]] = {}
+    times = {p: [whole] for p, whole in trace.left_out_ns.items()}
     calls, ends = trace.mpi, closed_ends(trace.ranges)
     inner = ~(_named(trace, _FIRST) | _named(trace, _LAST))
     ours = np.array([d != MPI_DOMAIN for d in trace.range_domains] + [True], np.bool_)
@@ -145,7 +145,9 @@ def _repeated(trace: Trace) -> Int64:
     patterns: dict[str, int] = {}
     code = np.array(
         [
-            -1 if domain == MPI_DOMAIN else patterns.setdefault(pattern_of(text), len(patterns))
+            -1
+            if domain == MPI_DOMAIN or text in trace.operators
+            else patterns.setdefault(pattern_of(text), len(patterns))
             for domain, text in zip(trace.range_domains, trace.range_labels, strict=True)
         ]
         + [-1],

@@ -27,6 +27,8 @@ FoundBy = Literal["mark", "asked", "declared", "found", "whole"]
 _DIGITS: Final = re.compile(r"\d+")
 LEVELS: Final = get_args(Level)
 SOURCES: Final = get_args(Source)
+WHOLE: Final = "the whole recording"
+"""Name of the candidate that all is one step."""
 PAUSE: Final = 0.5
 """A pause is longer than a usual one by more than this share of a usual step: below it is how much
 the steps of the recordings in `profiles/programs` differ of themselves."""
@@ -100,6 +102,17 @@ class Candidate:
     score: float
     reason: str
 
+    def is_like(self, other: Candidate) -> bool:
+        """Whether this is the same answer on another rank, where ranges and operations differ.
+
+        Ranges are by name. What repeats is by number, which may differ by the one at an end.
+        """
+        if "declared" in (self.source, other.source):
+            return (self.source, self.name) == (other.source, other.name)
+        if WHOLE in (self.name, other.name):
+            return self.name == other.name
+        return abs(self.count - other.count) <= 1
+
 
 @dataclass(frozen=True, slots=True)
 class Steps:
@@ -127,7 +140,7 @@ class Steps:
     row : int64, shape (n,)
         Row of `Trace.ranges`, -1 for steps that are no ranges.
     candidates : tuple of Candidate
-        What may be the step, the likeliest first.
+        What may be the step, the chosen one first, then the likeliest.
     apart : bool
         Whether other work lies between two of them, as between layers: each lasts until its own
         last operation, not until the next one's first.
@@ -243,12 +256,26 @@ def relabel(trace: Trace, label: Callable[[str, str], str | None]) -> Trace:
     kept = select(trace.ranges, name >= 0)
     return replace(
         trace,
+        left_out_ns={} if trace.op_count else _extents(trace, np.flatnonzero(name < 0)),
         range_names=tuple(f"{domain}:{text}" if domain else text for domain, text in codes),
         range_labels=tuple(text for _, text in codes),
         range_domains=tuple(domain for domain, _ in codes),
         ranges=replace(kept, name=name[name >= 0], number=np.zeros(len(kept), np.int64)),
         numbers=None,
     )
+
+
+def _extents(trace: Trace, rows: Int64) -> dict[int, tuple[int, int]]:
+    """First start and last end of some ranges, and of those left out before, by process."""
+    start, end = trace.ranges.start_ns[rows], closed_ends(trace.ranges)[rows]
+    process = trace.thread_process[trace.ranges.thread[rows]]
+    found = dict(trace.left_out_ns)
+    for p in np.unique(process).tolist():
+        mine = process == p
+        first, last = int(start[mine].min()), int(end[mine].max())
+        low, high = found.get(p, (first, last))
+        found[p] = min(first, low), max(last, high)
+    return found
 
 
 def with_steps(trace: Trace, steps: Steps, unnamed: str) -> tuple[Trace, Steps]:

@@ -759,7 +759,8 @@ def compare_timed(
                 f"expected a {name} from 0 to 1000 percent; got {100 * value:g} percent; give less"
             )
     measured = [
-        _runs(name, timed, progress) for name, timed in (("before", before), ("after", after))
+        _runs(name, timed, options.measured_by(), progress)
+        for name, timed in (("before", before), ("after", after))
     ]
     # or times mean two things
     done = any(batches.queues for side in measured for _, batches in side)
@@ -937,7 +938,7 @@ def _less(before: Side, after: Side) -> float:
 
 
 def _runs(
-    name: str, timed: Sequence[TimedReport], progress: Callable[[str], object]
+    name: str, timed: Sequence[TimedReport], options: Options, progress: Callable[[str], object]
 ) -> list[tuple[Run, AsyncBatches]]:
     """Put the reports of one side together to its launches, each once."""
     distinct = list({content(one.trace): one for one in timed}.values())
@@ -945,7 +946,7 @@ def _runs(
         raise ReportError(f"expected at least one report {name}; got none; name one")
     return [
         (run, time_async(run, tabulate(run.range_times, run.ranks, run.batch_label)))
-        for run in runs_of(distinct, progress)
+        for run in runs_of(distinct, options, progress)
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final
 
 from perfmodel.readers.frames import MODULE
@@ -17,6 +18,8 @@ _OPERATOR: Final = re.compile(
     r"(?:::|$)|autograd::|torch::autograd::|\w*Backward\d*$|## Call |triton_\w+$|TorchDynamo|"
     r"CompiledFunction|AccumulateGrad|nccl:"
 )
+_OF_AUTOGRAD: Final = ", seq = "
+"""Is in the names of ranges that autograd numbers, which no annotation is."""
 _LIBRARIES: Final = frozenset({"NCCL", "CCCL", "cuBLAS", "cuDNN", "cuSPARSE", "cuSOLVER", "NVTX",
                                "perfmodel"})  # fmt: skip
 _KERNELS: Final = (
@@ -50,7 +53,8 @@ def own_ranges(trace: Trace) -> Trace:
     """The trace with the program's own ranges only: steps, phases, named functions.
 
     Operators of the framework and ranges that libraries push do not say what a program is doing;
-    they are thousands a step. Modules are shown with the operators that they call.
+    they are thousands a step. Modules are shown with the operators that they call. Autograd
+    functions of the program are kept, as `Trace.operators`.
     """
 
     def label(domain: str, text: str) -> str | None:
@@ -60,4 +64,6 @@ def own_ranges(trace: Trace) -> Trace:
         framework = _OPERATOR.match(name) or name.startswith(MODULE) or SIZES in text
         return None if framework else name
 
-    return relabel(trace, label)
+    numbered = {name_of(text) for text in trace.range_labels if _OF_AUTOGRAD in text}
+    operators = trace.operators | numbered.difference(trace.range_labels)
+    return replace(relabel(trace, label), operators=operators)
