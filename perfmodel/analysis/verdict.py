@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from perfmodel.base.units import percent, si
-from perfmodel.readers.trace import GRAPH, KERNEL, TORCH_PROFILER
+from perfmodel.readers.trace import GRAPH, KERNEL, NO_CALL, TORCH_PROFILER
 from perfmodel.timing.trim import LAUNCHES
 
 if TYPE_CHECKING:
@@ -210,7 +210,8 @@ class Summary:
     recorder : str
         The profiler, where it does; else ''.
     steps, ranks : int
-    uses_gpu : bool
+    uses_gpu, uses_mpi : bool
+        Whether GPU work, and calls of MPI, were recorded.
     bars : tuple of RankBar
     fixes : tuple of Fix
         At most `FIXES`; `findings` counts all. None where the recording does not show the steps.
@@ -232,6 +233,7 @@ class Summary:
     steps: int
     ranks: int
     uses_gpu: bool
+    uses_mpi: bool
     bars: tuple[RankBar, ...]
     fixes: tuple[Fix, ...]
     findings: int
@@ -262,6 +264,7 @@ def summarize(run: RunAnalysis) -> Summary:
         steps=run.batch.count,
         ranks=len(run.ranks),
         uses_gpu=uses_gpu,
+        uses_mpi=any(len(trace.mpi) for trace in run.traces),
         bars=bars,
         fixes=() if unseen else tuple(_fixes(run, step_s)),
         findings=len(run.findings),
@@ -542,6 +545,13 @@ def _not_recorded(run: RunAnalysis) -> Verdict | None:
             "kernels_not_recorded",
         )
     recorded = [len(trace.ops) + len(trace.mpi) for trace in run.traces]
+    if torch and not any(recorded):
+        taken = si(run.batch.median.value, "s")
+        return Verdict(
+            f"No GPU work was recorded: a step takes the CPU {taken}, and nothing says what limits "
+            f"it. Record the GPU's work with {flag}.",
+            "kernels_not_recorded",
+        )
     if not any(recorded) and run.identity.config.get("backend") != "numpy":
         return Verdict(
             f"Neither GPU operations nor MPI calls were recorded, so that nothing says what limits "
@@ -623,6 +633,17 @@ def _hides(run: RunAnalysis) -> bool:
     return hidden and run.work is not None and run.work.modelled < _COUNTED
 
 
+def _paused(run: RunAnalysis) -> Iterator[str]:
+    """Say how long pauses between steps are, where they are more than half as long as all steps."""
+    for report in run.measured.steps:
+        longer = sum(pause.longer for pause in report.pauses)
+        if longer > _MOST * len(report.steps):
+            yield (
+                f"Pauses between steps last as long as {longer:.0f} steps: see --section warnings"
+            )
+            return
+
+
 def _caveats(run: RunAnalysis, *, uses_gpu: bool) -> Iterator[str]:
     """What to know of the numbers, what matters most first."""
     steps, count = run.steps, run.batch.count
@@ -637,6 +658,9 @@ def _caveats(run: RunAnalysis, *, uses_gpu: bool) -> Iterator[str]:
         )
     if steps is not None and run.program.step_clock == "gpu" and steps.unattributed > _OUTSIDE:
         yield f"{percent(steps.unattributed)} of the GPU's time is outside the steps"
+    if any(NO_CALL in trace.strings for trace in run.traces):
+        yield "No CUDA calls were recorded: GPU idle time has no known cause"
+    yield from _paused(run)
     if count < _FEW:
         yield f"Only {count} step{'s' * (count != 1)} recorded: no interval; record more"
     sized = bool(run.workload.ranges or run.serving or (run.work and run.work.modelled))

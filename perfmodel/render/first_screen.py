@@ -256,8 +256,11 @@ def shares(said: Summary, part: Part) -> str:
 
 
 def names_of(said: Summary) -> dict[Part, str]:
-    """Names of the parts of a step; without a GPU all but MPI is outside of it."""
-    return _NAMES if said.uses_gpu else {**_NAMES, "compute": "outside MPI", "communication": "MPI"}
+    """Names of the parts of a step; without a GPU all but MPI is outside of it, or the CPU's."""
+    if said.uses_gpu:
+        return _NAMES
+    host = "outside MPI" if said.uses_mpi else "CPU"
+    return {**_NAMES, "compute": host, "communication": "MPI"}
 
 
 def _bar(bar: RankBar, longest: float) -> str:

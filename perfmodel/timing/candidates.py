@@ -188,9 +188,7 @@ def _candidates(options: Sequence[_Option], likely: Floats) -> tuple[Candidate, 
         Candidate(one.name, one.source, one.count, one.median_s, float(p), one.reason)
         for one, p in zip(options, likely[:-1], strict=True)
     ]
-    one_step = Candidate(
-        WHOLE, "found", 1, 0.0, float(likely[-1]), "nothing else is a step"
-    )
+    one_step = Candidate(WHOLE, "found", 1, 0.0, float(likely[-1]), "nothing else is a step")
     return (*shown, one_step)
 
 

@@ -11,7 +11,9 @@ import pytest
 
 import perfmodel
 from benchmarks.common.folders import PROGRAMS
+from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.base.errors import SchemaError
+from perfmodel.programs.program import Options
 from perfmodel.timing.declared import said_by
 from support.build_kineto import trace_event as event
 from support.cli import succeeds
@@ -198,3 +200,119 @@ def test_a_step_that_names_its_epoch_is_no_epoch(tmp_path: Path) -> None:
 def test_what_names_say(said: str | None, names: Sequence[str]) -> None:
     levels = {name: one.level if (one := said_by(name)) else None for name in names}
     assert levels == dict.fromkeys(names, said)
+
+
+def autograd_functions(category: str, name: str = "Redistribute") -> Program:
+    """Ranges that hold all GPU work, at unequal distances and of unequal kernels."""
+    made = Program()
+    made.events.append(event("cpu_op", "aten::mm", pid=1, tid=100, ts=0, dur=1))
+    for i, pause in enumerate([0, 900, 40, 300, 45, 1700, 50, 420, 48, 60, 2100, 52]):
+        at = sum([0, 900, 40, 300, 45, 1700, 50, 420, 48, 60, 2100, 52][: i + 1]) + 30 * i
+        made.events.append(event(category, name, pid=1, tid=100, ts=at, dur=25))
+        for k in range(1 + i % 3):
+            made.kernel(f"kernel_{i * 7 % 5}", at + 4 * k, 3 + pause % 7)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("category", "found_by"),
+    [("user_annotation", "declared"), ("Operator", "declared"), ("cpu_op", "whole")],
+)
+def test_an_operator_declares_no_step(category: str, found_by: str, tmp_path: Path) -> None:
+    """Until 2021 the category of an annotation is that of an operator."""
+    run = analyze_reports(
+        [autograd_functions(category).write(tmp_path / "t.json")], Options()
+    ).fitted
+    assert run.steps.found_by == found_by
+    assert all(c.source != "declared" for c in run.steps.candidates) == (category == "cpu_op")
+
+
+def test_an_annotation_may_be_called_as_an_operator(tmp_path: Path) -> None:
+    made = autograd_functions("user_annotation")
+    made.events.append(event("cpu_op", "Redistribute", pid=1, tid=100, ts=9000, dur=1))
+    assert (
+        analyze_reports([made.write(tmp_path / "t.json")], Options()).fitted.steps.found_by
+        == "declared"
+    )
+
+
+@pytest.mark.parametrize("seq", ["", ", seq = 41, op_id = 7"])
+def test_ranges_that_autograd_numbers_declare_no_step(seq: str, tmp_path: Path) -> None:
+    """Nsight Systems has operators as ranges, as `emit_nvtx` names them."""
+    made = autograd_functions("user_annotation", f"Redistribute{seq}")
+    found = analyze_reports([made.write(tmp_path / "t.json")], Options()).fitted.steps.found_by
+    assert (found == "declared") == (not seq)
+
+
+def test_ranks_of_a_run_have_one_step(tmp_path: Path) -> None:
+    """Alone, the ranges of one rank are its steps, and those of the other hold too little."""
+    paths, alone = [], []
+    for rank, outside in enumerate((0, 9)):
+        made = Program()
+        made.events.append(event("cpu_op", "aten::mm", pid=1, tid=100, ts=0, dur=1))
+        for i, at in enumerate([0, 900, 1500, 2900, 3300, 5000]):
+            made.range("work", at, 100)
+            for k in range(4):
+                made.kernel(f"kernel_{(i * 7 + k) % 5}", at + 9 * k, 10)
+            for k in range(outside if i % 2 else 0):
+                made.kernel(f"other_{(i * 3 + k * k) % 7}", at + 150 + 9 * k, 25)
+        document = {"traceEvents": made.events, "baseTimeNanoseconds": 1_790_857_026 * 10**9,
+                    "distributedInfo": {"rank": rank, "world_size": 2}}  # fmt: skip
+        path = tmp_path / f"rank{rank}.json"
+        path.write_text(json.dumps(document))
+        paths.append(path)
+        alone.append(analyze_reports([path], Options()).fitted.steps)
+    assert [one.found_by for one in alone] == ["declared", "whole"]
+    (run,) = analyze_reports(paths, Options()).runs
+    labels = {(report.steps.label, report.steps.found_by) for report in run.measured.steps}
+    assert len(labels) == 1
+    assert len({row.batches for row in run.ranks}) == 1
+
+
+@pytest.mark.parametrize("stray", [0, 3])
+def test_a_program_of_the_cpu_is_timed_by_its_operators(stray: int, tmp_path: Path) -> None:
+    """Whatever calls of CUDA are recorded, which launch nothing."""
+    made = Program()
+    for i in range(40):
+        name = "aten::addmm" if i % 3 else "MyFunction"
+        made.events.append(
+            event("cpu_op", name, pid=1, tid=100 + i % 2, ts=50 * MS * i, dur=40 * MS)
+        )
+    for i in range(stray):
+        at = 500 * MS + 10 * i
+        made.events.append(
+            event("cuda_runtime", "cudaGetDevice", pid=1, tid=100, ts=at, args={"correlation": i})
+        )
+    path = made.write(tmp_path / "t.json")
+    run = analyze_reports([path], Options()).fitted
+    assert run.batch.median.value == pytest.approx((39 * 50 + 40) * 1e-3)
+    said = " ".join(succeeds("analyze", path).split())
+    assert "No GPU work was recorded: a step takes the CPU 1.99 s" in said
+    assert "activities=[CPU, CUDA]" in said
+    assert "CPU 100 %" in said
+    assert "MPI" not in said
+
+
+def test_kernels_whose_calls_were_not_recorded(tmp_path: Path) -> None:
+    """The GPU's times are known, and that nothing is known of what the GPU waits for is said."""
+    made = training(4)
+    made.events = [e for e in made.events if e["cat"] != "cuda_runtime"]
+    made.events.append(event("cpu_op", "aten::mm", pid=1, tid=100, ts=0, dur=17 * MS))
+    path = made.write(tmp_path / "t.json")
+    run = analyze_reports([path], Options()).fitted
+    assert run.ranks[0].gpu == 0
+    assert run.batch.count == 4
+    assert run.ranks[0].gpu_busy_s == pytest.approx(36 * 10e-6, rel=0.05)
+    assert "No CUDA calls were recorded" in succeeds("analyze", path)
+
+
+def test_pauses_that_outlast_the_steps_are_said(tmp_path: Path) -> None:
+    made = Program()
+    at = 0.0
+    for i in range(30):
+        made.range(f"step {i}", at, 40)
+        made.kernel("work", at + 5, 10)
+        at += 3000 if i % 4 == 3 else 50
+    assert "Pauses between steps last as long as" in succeeds(
+        "analyze", made.write(tmp_path / "t.json")
+    )
