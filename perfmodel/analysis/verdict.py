@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from perfmodel.base.units import percent, si
-from perfmodel.readers.trace import GRAPH, KERNEL, NO_CALL, TORCH_PROFILER
+from perfmodel.readers.trace import GRAPH, KERNEL, NO_CALLS, TORCH_PROFILER
 from perfmodel.timing.trim import LAUNCHES
 
 if TYPE_CHECKING:
@@ -658,7 +658,7 @@ def _caveats(run: RunAnalysis, *, uses_gpu: bool) -> Iterator[str]:
         )
     if steps is not None and run.program.step_clock == "gpu" and steps.unattributed > _OUTSIDE:
         yield f"{percent(steps.unattributed)} of the GPU's time is outside the steps"
-    if any(NO_CALL in trace.strings for trace in run.traces):
+    if any(NO_CALLS in said.text for trace in run.traces for said in trace.diagnostics):
         yield "No CUDA calls were recorded: GPU idle time has no known cause"
     yield from _paused(run)
     if count < _FEW:

@@ -36,7 +36,7 @@ from perfmodel.readers.stacks import FUNCTION_COLUMNS, FUNCTION_NAMES, FUNCTIONS
 from perfmodel.readers.trace import (
     COPY_KINDS,
     MEMORY_KINDS,
-    NO_CALL,
+    NO_CALLS,
     OPERATORS,
     PROCESS_BITS,
     TORCH_PROFILER,
@@ -99,6 +99,8 @@ _FOREIGN: Final = {
 }
 """Keys that only other tools' files have, and what such a file is."""
 
+_NO_CALL: Final = "(launch not recorded)"
+"""Stands for the call that launched an operation where no call was recorded."""
 _EXECUTION_TRACE: Final = frozenset({"schema", "nodes"})
 """Keys of the files of torch.profiler.ExecutionTraceObserver."""
 
@@ -367,7 +369,7 @@ class _Events:
             return
         self._made.add(_CALLS)
         self._out.create(_CALLS, dict.fromkeys(_TABLES[_CALLS], "INTEGER"))
-        thread, name = self._process | self._next_id(), self._text(NO_CALL)
+        thread, name = self._process | self._next_id(), self._text(_NO_CALL)
         for i, table in enumerate(tables):
             self._out.change(table, "correlationId", f"rowid * {len(tables)} + {i}")
             row = ("start", "start", str(thread), "correlationId", str(name))
@@ -461,8 +463,8 @@ class _Events:
         if self._made.intersection(_GPU_TABLES) and self._without_calls:
             lacking = "nothing of the host" if self._without_host else "no calls of CUDA"
             diagnostics.append(
-                f"torch.profiler recorded {lacking}: every GPU operation counts as "
-                "launched when it begins, and idle time has no cause; record with "
+                f"torch.profiler recorded {lacking}: {NO_CALLS}, and idle time has no cause; "
+                "record with "
                 "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
             )
         if diagnostics:

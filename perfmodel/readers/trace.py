@@ -37,8 +37,8 @@ OP_KINDS: Final = ("kernel", "memcpy", "memset", "graph")
 MPI_SOURCES: Final = ("p2p", "start-wait", "other", "collectives")
 MPI_P2P, MPI_WAIT, MPI_OTHER, MPI_COLLECTIVE = range(len(MPI_SOURCES))
 
-NO_CALL: Final = "(launch not recorded)"
-"""Stands for the call that launched an operation where no call was recorded."""
+NO_CALLS: Final = "every GPU operation counts as launched when it begins"
+"""Is in `Trace.diagnostics` where no call of CUDA was recorded."""
 
 OPERATORS: Final = "OPERATOR_NAMES"
 """Table of the names of operators, by recorders that tell these from annotations."""
