@@ -104,7 +104,7 @@ _SERVED: Final[dict[Part, str]] = {
 """Behind a sentence on the step of an engine."""
 
 
-_CAUSES: Final = {
+IDLE_CAUSES: Final = {
     "launch_bound": "while the CPU launches kernels",
     "host_compute": "while the CPU works between kernel launches",
     "blocking_sync": "after synchronization",
@@ -249,7 +249,7 @@ def summarize(run: RunAnalysis) -> Summary:
     recorded_s = run.batch.median.value
     step_s = longer.without_s if longer and longer.without_s is not None else recorded_s
     added = 1.0 - step_s / recorded_s if recorded_s > 0 else 0.0
-    bars = tuple(bar for row in run.ranks if (bar := _bar(row, added)) is not None)
+    bars = tuple(bar for row in run.ranks if (bar := bar_of(row, added)) is not None)
     uses_gpu = any(row.gpu is not None for row in run.ranks)
     work = [bar.step_s - bar.idle_s - bar.waiting_s for bar in bars]
     bound_s = min(max(work), step_s) if work and max(work) > 0 else None
@@ -315,7 +315,7 @@ def _served(row: ServingRow, step_s: float) -> str:
     return f"{takes}, {times:.{0 if times >= 10 else 1}f} times its floor: {least}"
 
 
-def _bar(row: RankRow, added: float) -> RankBar | None:
+def bar_of(row: RankRow, added: float = 0.0) -> RankBar | None:
     """The parts of a rank's step without the share that the profiler added; None if unknown."""
     step_s, compute_s = row.batch_s, row.compute_s
     if not step_s or compute_s is None:
@@ -521,7 +521,7 @@ def _mostly(run: RunAnalysis, part: Part) -> str:
         facts = run.steps.facts.unrecorded or run.steps.facts
         for one in facts.idle:
             busy[one.cause] = busy.get(one.cause, 0.0) + one.seconds
-        busy = {_CAUSES.get(cause, cause): seconds for cause, seconds in busy.items()}
+        busy = {IDLE_CAUSES.get(cause, cause): seconds for cause, seconds in busy.items()}
         words = ", mostly {}"
     else:
         return ""

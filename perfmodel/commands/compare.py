@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import click
 
 from perfmodel.commands import _options
 from perfmodel.commands._output import Progress, emit, write
+from perfmodel.render.first_screen import COMPARED
 
 _EXIT_CODES = {False: 0, True: 7, None: 8}
 """Of the gate: not slower, slower, too noisy to decide."""
@@ -59,13 +61,18 @@ class _Percent(click.FloatRange):
     "--commits", type=_options.TEXT,
     help="With --history: the commits to look at, a line each, from old to new.",
 )  # fmt: skip
-@click.option("--all", "every", is_flag=True, help="List kernels within noise, too.")
+@click.option(
+    "--section", type=click.Choice(COMPARED),
+    help="Print the tables of one section, or all of them, in place of the first screen.",
+)  # fmt: skip
+@click.option("--all", "every", is_flag=True, help="Print all tables, with kernels within noise.")
 @_options.output(*_options.PICTURES)
 def compare(
     reports: tuple[Path, ...],
     after: tuple[Path, ...],
     limit: float | None,
     junit: Path | None,
+    section: str | None,
     every: bool,
     database: Path | None,
     commits: Path | None,
@@ -116,7 +123,10 @@ def compare(
     )
     with Progress(2 * len(before + after)) as advance:
         found = compare_reports(before, after, chosen, advance)
-    emit(render.result(found, every=every), fmt, out, picture=lambda: render.picture(found))
+    shown = render.result(found, section or ("all" if every else None), every=every)
+    if fmt == "text" and not every and section in (None, "warnings"):
+        shown = replace(shown, warnings=())  # the first screen counts them
+    emit(shown, fmt, out, picture=lambda: render.picture(found))
     if junit:
         write(junit, render.junit(found))
     if found.gate is not None:

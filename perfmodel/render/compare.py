@@ -19,11 +19,13 @@ from perfmodel.analysis.compare.compare import (
 )
 from perfmodel.analysis.compare.pairs import By, Pairs
 from perfmodel.analysis.compare.series import GPU_IDLE, GROUPS, Group
+from perfmodel.analysis.compare.summary import ComparedSummary, analyzed, summarize
 from perfmodel.base.document import pick, plain
 from perfmodel.base.escape import printable
 from perfmodel.base.kernels import kernel
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
+from perfmodel.render import first_screen
 from perfmodel.render.result import Block, Result
 
 if TYPE_CHECKING:
@@ -89,26 +91,55 @@ def _interval(row: Row) -> str | None:
     return f"{row.low:.3g} to {row.high:.3g}"
 
 
-def result(found: Comparison, *, every: bool = False) -> Result:
-    """Return a comparison in every format; `every` shows kernels within noise in the text, too."""
+_SECTIONS: Final[dict[Group, str]] = {"range": "ranges", "link": "links", "kernel": "kernels"}
+
+
+def result(found: Comparison, section: str | None = None, *, every: bool = False) -> Result:
+    """Return a comparison in every format; of the text the first screen, or the section named.
+
+    `every` shows kernels within noise in the text, too.
+    """
     return Result(
-        _blocks(found, every),
+        _first(found) if section is None else _chosen(found, section, every=every),
         lambda: document(found),
         tables=[rows(found)],
         warnings=found.warnings,
     )
 
 
-def _blocks(found: Comparison, every: bool) -> Iterator[Block]:
-    yield list(_what(found))
-    yield list(_answer(found))
+def _first(found: Comparison) -> Iterator[Block]:
+    before, after = analyzed(found.before), analyzed(found.after)
+    said = summarize(found, before, after)
+    gate = next(_gate(found.gate)).removeprefix("Gate: ") if found.gate is not None else None
+    there = {name for name, _ in _blocks(found)} | {"all"}
+    sections = [name for name in first_screen.COMPARED if name in there]
+    yield lambda color: first_screen.compared_screen(
+        found, said, after, gate, sections, color=color
+    )
+
+
+def _chosen(found: Comparison, section: str, *, every: bool) -> Iterator[Block]:
+    """The blocks of a section."""
+    if section == "warnings":
+        yield list(found.warnings) or "no warning"
+        return
+    shown = [block for name, block in _blocks(found, every) if section in (name, "all")]
+    yield from shown or [f"Nothing is known of {section} in these recordings."]
+
+
+def _blocks(found: Comparison, every: bool = False) -> Iterator[tuple[str, Block]]:
+    """All blocks of the text, each with the name of its section."""
+    yield "answer", list(_what(found))
+    yield "answer", list(_answer(found))
     groups = [g for g in GROUPS if every or g != "kernel" or not found.pairs]
-    yield from filter(None, (group_table(found, group, every=every) for group in groups))
+    for group in groups:
+        if (table := group_table(found, group, every=every)) is not None:
+            yield _SECTIONS[group], table
     if found.pairs:
-        yield pairs_table(found.pairs, every=every)
+        yield "kernels", pairs_table(found.pairs, every=every)
     if found.idle:
-        yield idle_table(found)
-    yield [f"note: {note}" for note in notes(found)]
+        yield "idle", idle_table(found)
+    yield "answer", [f"note: {note}" for note in notes(found)]
 
 
 _DRAWN: Final = 12
@@ -538,6 +569,8 @@ class CompareDocument:
 
     Attributes
     ----------
+    summary : ComparedSummary
+        The first screen.
     batch : ComparedRow
         The step.
     per : ComparedUnit or None
@@ -550,6 +583,7 @@ class CompareDocument:
 
     schema_version: int
     perfmodel_version: str
+    summary: ComparedSummary
     before: ComparedSide
     after: ComparedSide
     differences: tuple[Difference, ...]
@@ -573,6 +607,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         CompareDocument(
             schema_version=SCHEMA_VERSION,
             perfmodel_version=perfmodel.__version__,
+            summary=summarize(c, analyzed(c.before), analyzed(c.after)),
             before=_side(c.before),
             after=_side(c.after),
             differences=tuple(c.differences),

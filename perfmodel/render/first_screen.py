@@ -1,10 +1,10 @@
-"""The first screen: a verdict, a bar for each rank, the first findings, in 80 columns."""
+"""The first screen, in 80 columns: a verdict, a bar for each rank or side, the first findings."""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal
@@ -14,6 +14,8 @@ from perfmodel.base.table import cut_cells
 from perfmodel.base.units import percent, si
 
 if TYPE_CHECKING:
+    from perfmodel.analysis.compare.compare import Comparison
+    from perfmodel.analysis.compare.summary import ChangedFinding, ComparedSummary
     from perfmodel.analysis.result import RunAnalysis
     from perfmodel.analysis.serving import ServingRow
     from perfmodel.analysis.verdict import Fix, Part, RankBar, Summary
@@ -25,6 +27,8 @@ SECTIONS: Final = (
     "idle", "kernels", "operators", "serving", "ranges", "ranks", "findings", "levels", "warnings",
     "all",
 )  # fmt: skip
+COMPARED: Final = ("answer", "ranges", "links", "kernels", "idle", "warnings", "all")
+"""Sections of a comparison."""
 _BARS: Final = 4
 """Ranks with a bar; of more the slowest and the fastest ones."""
 LETTERS: Final[dict[Part, str]] = {
@@ -47,6 +51,10 @@ _TITLE: Final = 41
 """Letters of a finding's title in a line."""
 _VERDICT: Final = 5
 """Lines of a verdict."""
+_TIGHTEST: Final = "->"
+"""Between a share before and after, where there is little room."""
+_GATE, _NOW = 3, 3
+"""Lines of a gate's answer, and of what limits a step after a change."""
 _LABEL: Final = 16
 """Letters of a report's name, at least."""
 _PHASES: Final = 2
@@ -108,6 +116,15 @@ _ROOMS: Final = (
     *(_Room(evidence, action, gaps=gaps) for evidence, action in _TIGHT for gaps in (True, False)),
 )
 """What is tried in turn until the screen has room."""
+_TWO_SIDED: Final = (
+    *(_Room((most,), (action,)) for most, action in ((3, 5), (3, 3), (2, 3), (0, 5), (0, 3))),
+    *(
+        _Room((most,), (action,), gaps=False)
+        for most, action in ((3, 5), (3, 3), (2, 3), (0, 5), (0, 3), (0, 2), (0, 0))
+    ),
+    _Room((), (), gaps=False),
+)
+"""The same of two sides, with one finding."""
 
 
 def screen(
@@ -124,10 +141,134 @@ def screen(
         Whether lines may have ANSI styles.
     """
     said = run.summary
-    drawn = (list(_lines(run, said, room, sections)) for room in _ROOMS)
+    return _fitting(lambda room: _lines(run, said, room, sections), _ROOMS, color=color)
+
+
+def _fitting(
+    draw: Callable[[_Room], Iterator[_Line]], rooms: Sequence[_Room], *, color: bool
+) -> list[str]:
+    """Draw with the first of these rooms that the screen has."""
+    drawn = (list(draw(room)) for room in rooms)
     chosen = next((lines for lines in drawn if len(lines) <= LINES), [])
     plain = ((kind, cut_cells(printable(line), WIDTH)) for kind, line in chosen)
     return [_styled(kind, line) if color else line for kind, line in plain]
+
+
+def compared_screen(
+    c: Comparison,
+    said: ComparedSummary,
+    after: RunAnalysis | None,
+    gate: str | None,
+    sections: Sequence[str],
+    *,
+    color: bool = False,
+) -> list[str]:
+    """Return the lines on two sides, at most `LINES` of `WIDTH` letters; long texts are cut.
+
+    Parameters
+    ----------
+    c : Comparison
+    said : ComparedSummary
+    after : RunAnalysis or None
+        The run of which `said` names what limits a step now.
+    gate : str or None
+        The answer to a slowdown that is allowed.
+    sections : sequence of str
+    color : bool
+        Whether lines may have ANSI styles.
+    """
+    return _fitting(
+        lambda room: _compared(c, said, after, gate, room, sections), _TWO_SIDED, color=color
+    )
+
+
+def _compared(
+    c: Comparison,
+    said: ComparedSummary,
+    after: RunAnalysis | None,
+    gate: str | None,
+    room: _Room,
+    sections: Sequence[str],
+) -> Iterator[_Line]:
+    labels = [
+        x[0].label + f" and {len(x) - 1} more" * (len(x) > 1)
+        for x in (c.before.launches, c.after.launches)
+    ]
+    steps = [sum(x.batches for x in side.launches) for side in (c.before, c.after)]
+    half = (WIDTH - len(" ->  · 1000 and 1000 steps")) // 2
+    before, now = (cut_cells(printable(label), half) for label in labels)
+    yield "title", f"{before} -> {now} · {steps[0]:,} and {steps[1]:,} steps"
+    batch = c.batch
+    times = f"step {si(batch.before_s, 's', 4)} before, {si(batch.after_s, 's', 4)} after"
+    if batch.ratio is not None and batch.low is not None and batch.high is not None:
+        times += f", ratio {batch.ratio:.3f} [{batch.low:.3f}, {batch.high:.3f}]"
+    yield "", times
+    gap: list[_Line] = [("", "")] * room.gaps
+    yield from gap
+    yield from _wrapped(" VERDICT  ", said.text)
+    changed = "; ".join(str(one) for one in c.differences if not one.workload)
+    if changed:
+        yield from _wrapped(" CHANGED  ", printable(changed), 1 + room.gaps)
+    if gate is not None:
+        yield from _wrapped("Gate: ", gate, _GATE)
+    bars = [one for one in (said.before, said.after) if one is not None]
+    if len(bars) == 2:  # of both sides
+        yield from gap
+        longest = max(bar.step_s for bar in bars)
+        for name, bar in zip(("before", "after"), bars, strict=True):
+            drawn = f"{_bar(bar, longest):<{_BAR}}"
+            yield "bar", f" {name:<8} |{drawn}| {si(bar.step_s, 's')}"
+        yield "legend", _changed_parts(bars, None if after is None else after.summary)
+    if said.gone or said.new:
+        yield from gap
+    most = 1 + room.gaps
+    yield from _changed(" GONE     ", said.gone, most)
+    yield from _changed(" NEW      ", said.new, most)
+    if after is not None and said.limit is not None:
+        yield from gap
+        yield from _wrapped(" NOW      ", said.limit, _NOW)
+        summary = after.summary
+        if summary.recorder:
+            yield "", f"          {step_line(summary)}"
+        if said.fix is not None and room.fixes:
+            yield (
+                "head",
+                f" {'NEXT':<{_TITLE}} {'saves':>8} {'share':>6} {'step then':>10}  certainty",
+            )
+            yield from _fix(summary, 0, said.fix, after.findings[0], room)
+    yield from (("caveat", f" ! {one}") for one in said.caveats)
+    yield "more", f"More: --section {'|'.join(sections)}"
+    if c.warnings:
+        count = len(c.warnings)
+        yield "more", f"      {count} warning{'s' * (count != 1)}: --section warnings"
+
+
+def _changed(head: str, found: Sequence[ChangedFinding], most: int) -> Iterator[_Line]:
+    """A line for each finding that went away or appeared."""
+    for i, one in enumerate(found[:most]):
+        saves = f" (up to {si(one.saving_s, 's')})"
+        title = cut_cells(printable(one.title), WIDTH - len(head) - len(saves))
+        yield "", f"{head if i == 0 else ' ' * len(head)}{title}{saves}"
+
+
+def _changed_parts(bars: Sequence[RankBar], said: Summary | None) -> str:
+    """Letters, names and shares of the parts before and after."""
+    names = _NAMES if said is None else names_of(said)
+    longest = max(bar.step_s for bar in bars)
+    drawn = set("".join(_bar(bar, longest) for bar in bars))
+    parts = [part for part, letter in LETTERS.items() if letter in drawn]
+    shares = {p: [percent(bar.part_s(p) / bar.step_s) for bar in bars] for p in parts}
+    texts = [
+        f"{LETTERS[p]} {{}} {one[0].removesuffix(' %')} -> {one[1]}" for p, one in shares.items()
+    ]
+    short = {**_SHORT, "communication": "comm."} if names is _NAMES else names
+    for indent, to, named in ((11, " -> ", names), (1, " -> ", short), (1, _TIGHTEST, short)):
+        shown = "  ".join(text.format(named[p]) for text, p in zip(texts, parts, strict=True))
+        if to == _TIGHTEST:  # the unit once
+            shown = f"{shown.replace(' %', '')} %"
+        if len(line := " " * indent + shown.replace(" -> ", to)) <= WIDTH:
+            break
+    return line
 
 
 def _served(row: ServingRow) -> str:
@@ -184,7 +325,7 @@ def _lines(
         yield "", f" GPU time  {top}"
     if said.fixes:
         yield "", ""
-        yield "head", f" {'FIX':<{_TITLE}} {'saves':>8} {'share':>6} {'step then':>10}  certainty"
+        yield "head", _head("FIX")
         for i, fix in enumerate(said.fixes[: room.fixes]):
             yield from _fix(said, i, fix, run.findings[i], room)
     reached_s = min((fix.step_s for fix in said.fixes if fix.step_s), default=said.step_s)
@@ -290,6 +431,11 @@ def _top(run: RunAnalysis) -> str:
     return said
 
 
+def _head(first: str) -> str:
+    """The line above findings."""
+    return f" {first:<{_TITLE}} {'saves':>8} {'share':>6} {'step then':>10}  certainty"
+
+
 def _fix(said: Summary, at: int, fix: Fix, one: Finding, room: _Room) -> Iterator[_Line]:
     saves = si(fix.saving_s, "s") if fix.saving_s is not None else "unknown"
     share = percent(fix.share) if fix.share is not None and fix.saving_s is not None else ""
@@ -369,9 +515,9 @@ def _more(run: RunAnalysis, room: _Room, sections: Sequence[str]) -> Iterator[_L
         yield "more", f"      {warnings} warning{'s' * (warnings != 1)}: --section warnings"
 
 
-def _wrapped(head: str, text: str) -> Iterator[_Line]:
+def _wrapped(head: str, text: str, most: int = _VERDICT) -> Iterator[_Line]:
     blank = " " * len(head)
-    lines = textwrap.wrap(text, WIDTH - len(head), max_lines=_VERDICT, placeholder=_MORE)
+    lines = textwrap.wrap(text, WIDTH - len(head), max_lines=most, placeholder=_MORE)
     yield from (("verdict", (head if i == 0 else blank) + line) for i, line in enumerate(lines))
 
 
@@ -388,7 +534,7 @@ def _styled(kind: _Kind, line: str) -> str:
             rf"(?<= )({names})(?= [a-zA-Z])", lambda m: _painted(m[1], _COLORS[m[1]]), line
         )
     if kind == "verdict":
-        return line.replace("VERDICT", _painted("VERDICT", "1;31"), 1)
+        return re.sub("^ (VERDICT|NOW)", lambda m: f" {_painted(m[1], '1;31')}", line)
     return _painted(line, _STYLES.get(kind, ""))
 
 

@@ -22,6 +22,7 @@ from perfmodel.base.errors import ReportError, SchemaError, WorkloadError
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.render.compare import document, result
+from perfmodel.timing.host_timeline import CAUSE_NAMES
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
 from support.build_training import Training, training_report
@@ -97,7 +98,7 @@ def test_a_report_is_no_different_from_itself(base: Path) -> None:
     assert {r.verdict for r in found.rows} == {"within noise"}
     assert "base.sqlite is on both sides: no difference can show" in found.warnings
     assert found.differences == ()
-    assert "changed  nothing that the reports show" in result(found).render()
+    assert "changed  nothing that the reports show" in result(found, "all").render()
 
 
 def test_the_slowest_rank_counts(tmp_path: Path) -> None:
@@ -186,7 +187,7 @@ def test_new_ranges_stand_beside_their_siblings(tmp_path: Path) -> None:
         "only before", "only after", "only after",
     )  # fmt: skip
     assert [r.name for r in found.addressed] == ["x1"]
-    text = result(found).render()
+    text = result(found, "all").render()
     assert "x1, 99.0 µs (10 % of the step) before, gone after; 99.0 µs saved" in text
     assert "    new after: x2 (99.0 µs), z (50.0 µs)\n" in text
 
@@ -371,7 +372,7 @@ def test_three_launches_a_side_tell_their_noise(tmp_path: Path) -> None:
     assert found.batch.ratio == pytest.approx((5 * 5 * 6 / 10 / 11 / 12) ** (1 / 3))
     assert found.batch.verdict == "faster"
     assert not any("do not show how much" in w for w in found.warnings)
-    assert "runs are the unit" in result(found).render()
+    assert "runs are the unit" in result(found, "all").render()
 
 
 def test_a_copied_report_is_no_launch_of_its_own(tmp_path: Path) -> None:
@@ -435,13 +436,13 @@ def test_errors_say_what_to_do(base: Path, tmp_path: Path) -> None:
 
 def test_the_text_answers_the_question(base: Path, tmp_path: Path) -> None:
     slow = training_report(tmp_path / "slow.sqlite", Training(pace=(3,) * BATCHES))
-    said = result(compared(slow, base)).render()
+    said = result(compared(slow, base), "all").render()
     assert "A step takes 3.000 ms before, 1.000 ms after, ratio 0.333 [" in said
     assert (
         "Bottleneck addressed, by range: MPI_Allreduce, 420 µs (14 % of the step) before, 140 µs "
         "after; 280 µs of the 2.00 ms saved"
     ) in said
-    unsure = result(compared(base, base)).render()
+    unsure = result(compared(base, base), "all").render()
     assert "not significant" in unsure
     assert "can be detected" in unsure
     assert "No range or link got significantly faster" in unsure
@@ -482,13 +483,15 @@ def test_the_cause_of_idle_time_that_a_fault_adds_is_named(fault: str, cause: st
         assert {r.path[1]: getattr(r, side) for r in found.idle} == pytest.approx(
             {r.path[1]: known.get(r.path[1], 0.0) for r in found.idle}
         )
-    text = result(found).render()
-    assert f"Idle time removed, by cause: rank 0: {cause} " in text
+    text = result(found, "all").render()
+    assert f"Idle time removed, by cause: rank 0: {CAUSE_NAMES[cause]} " in text
     back = compare_traces(after, before)
     assert [r.difference_s for r in back.idle] == pytest.approx(
         [-r.difference_s for r in found.idle]
     )
-    assert f"Idle time added, by cause: rank 0: {cause} " in result(back).render()
+    assert (
+        f"Idle time added, by cause: rank 0: {CAUSE_NAMES[cause]} " in result(back, "all").render()
+    )
     assert f"idle,rank 0/{cause}," in result(found).render("csv")
     assert json.loads(result(found).render("json"))["idle"][0]["group"] == "idle"
 

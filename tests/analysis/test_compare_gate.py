@@ -265,8 +265,9 @@ def test_the_command_exits_by_the_answer(
 ) -> None:
     junit = tmp_path / "gate.xml"
     result = perfmodel(
-        "compare", *side(before), "--to", *side(after), "--fail-if-slower", "5%", "--junit", junit
-    )
+        "compare", *side(before), "--to", *side(after), "--fail-if-slower", "5%", "--junit", junit,
+        "--section", "answer",
+    )  # fmt: skip
     assert result.exit_code == code, result.output
     assert words in result.stdout
     if code == 7:

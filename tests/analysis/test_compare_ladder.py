@@ -139,7 +139,7 @@ def test_times_of_queueing_address_no_bottleneck(traces: dict[str, list[Trace]])
     assert {r.group for r in found.addressed} == {"link"}
     (idle,) = found.addressed
     assert idle.before_s == pytest.approx(178e-6, rel=0.01)
-    said = result(found).render()
+    said = result(found, "all").render()
     assert "Bottleneck addressed, by host: GPU idle, 178 µs (54 % of the step) before" in said
     assert "Of a step, the GPU idles" not in said  # once is enough
     shown = group_table(found, "range")
@@ -149,7 +149,7 @@ def test_times_of_queueing_address_no_bottleneck(traces: dict[str, list[Trace]])
 
 
 def test_more_may_be_lost_than_the_batch_lost(traces: dict[str, list[Trace]]) -> None:
-    said = result(rungs(traces, "fused-x3", "peer-x3")).render()
+    said = result(rungs(traces, "fused-x3", "peer-x3"), "all").render()
     assert "gone after; 18.1 µs saved, 15.8 µs of the step\n" in said
 
 

@@ -32,13 +32,94 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_before_and_after(reports: dict[str, Path]) -> None:
-    result = perfmodel("compare", reports["b1"], reports["a1"])
+    result = perfmodel("compare", reports["b1"], reports["a1"], "--section", "all")
     assert result.exit_code == 0
     assert "A step takes 6.000 ms before, 2.000 ms after" in result.stdout
     assert "Ranges (host time per step, slowest rank)" in result.stdout
     assert "note: runs of one configuration are assumed to differ by 10 %" in result.stdout
     (warning,) = result.stderr.splitlines()
     assert warning.startswith("perfmodel: warning: 1 run before and 1 after do not show")
+
+
+def test_the_first_screen_answers(reports: dict[str, Path]) -> None:
+    result = perfmodel("compare", reports["b1"], reports["a1"], "--fail-if-slower", 5)
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines[0] == "b1 -> a1 · 9 and 9 steps"
+    assert lines[1].startswith("step 6.000 ms before, 2.000 ms after, ratio 0.333 [")
+    said = " ".join(result.stdout.split())
+    assert "VERDICT A step is 3x as fast (2.00 ms in place of 6.00 ms), more than noise" in said
+    assert "Gate: a step is not more than 5 % slower (ratio " in said
+    assert "! 1 run before, 1 after: 10 % between runs is assumed; 3 of each measure it" in said
+    assert "More: --section answer|ranges|" in said
+    assert "1 warning: --section warnings" in said
+    back = perfmodel("compare", reports["a1"], reports["b1"], "--fail-if-slower", 5)
+    assert back.exit_code == 7
+    assert "Gate: a step is more than 5 % slower" in back.stdout
+
+
+PAIRS = [
+    ("profiles/programs/item_b32.sqlite.xz", "profiles/programs/healthy_b32.sqlite.xz"),
+    ("profiles/programs/healthy_b32.sqlite.xz", "profiles/programs/straggler_p2_b32.sqlite.xz"),
+    ("profiles/programs/gpt_shapes.sqlite.xz", "profiles/programs/gpt_fp32_shapes.sqlite.xz"),
+    (
+        "profiles/campaign/h200x2_p2_host_float32_H512_B3000.sqlite.xz",
+        "profiles/campaign/h200x2_p2_pinned_float32_H512_B3000.sqlite.xz",
+    ),
+    (
+        "profiles/diagnosis/heat_slow_rank_4.sqlite.xz",
+        "profiles/diagnosis/heat_healthy_4.sqlite.xz",
+    ),
+]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_first_screen_fits(pair: tuple[str, str], turned: bool) -> None:
+    before, after = (ROOT / path for path in (pair[::-1] if turned else pair))
+    lines = perfmodel("compare", before, after, "--fail-if-slower", 5).stdout.splitlines()
+    assert 10 < len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    for words in (" VERDICT  ", "Gate: ", " before   |", " NOW      ", "More: "):
+        assert any(line.startswith(words) for line in lines), words
+
+
+def test_work_is_said_before_times() -> None:
+    one, other = (ROOT / path for path in PAIRS[2])
+    said = json.loads(succeeds("compare", one, other, "--json"))["summary"]
+    assert said["text"].startswith(
+        "A step has 2,048 tokens in place of 4,608. A token takes 80 % longer (8.88 µs in place of "
+        "4.93 µs), which is not significant"
+    )
+
+
+def test_findings_that_went_away_and_appeared() -> None:
+    one, other = (ROOT / path for path in PAIRS[0])
+    found = json.loads(succeeds("compare", one, other, "--json"))["summary"]
+    assert [x["kind"] for x in found["gone"]] == ["blocking_sync"]
+    assert found["new"] == []
+    assert found["fix"]["kind"] == "launch_bound"
+    assert found["verdict"] == "within noise"
+    parts = ("compute_s", "communication_s", "waiting_s", "copies_s", "idle_s")
+    for side in ("before", "after"):
+        bar = found[side]
+        assert sum(bar[part] for part in parts) == pytest.approx(bar["step_s"])
+    turned = json.loads(succeeds("compare", other, one, "--json"))["summary"]
+    assert (turned["gone"], turned["new"]) == (found["new"], found["gone"])
+
+
+def test_a_slowdown_has_the_reason_of_the_change_back() -> None:
+    one, other = (
+        ROOT / "profiles" / "programs" / f"{x}_b32.sqlite.xz" for x in ("healthy", "dataloader")
+    )
+    slower, faster = (
+        json.loads(succeeds("compare", *pair, "--json"))["summary"]["text"]
+        for pair in ((one, other), (other, one))
+    )
+    assert slower.startswith("A step takes 4.68x as long (58.9 ms in place of 12.6 ms), more than ")
+    assert "43.8 ms of the 46.3 ms lost in 'data'" in slower
+    assert "43.8 ms of the 46.3 ms saved in 'data'" in faster
+    assert "the GPU idles 44.4 ms less while the CPU works between kernel launches" in faster
 
 
 @pytest.mark.parametrize(
@@ -158,7 +239,7 @@ def test_frames(reports: dict[str, Path]) -> None:
     assert found.differences == ()
     assert len(found.warnings) == 1
     assert found.to_dict()["batch"]["verdict"] == "faster"
-    assert str(found).startswith("before   b1: 9 steps")
+    assert str(found).startswith("b1 -> a1 · 9 and 9 steps")
     assert isinstance(found.kernels, pd.DataFrame)
 
 

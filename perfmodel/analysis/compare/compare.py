@@ -52,6 +52,7 @@ from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import AsyncBatches, time_async
 from perfmodel.timing.collectives import NCCL
+from perfmodel.timing.host_timeline import CAUSE_NAMES
 from perfmodel.timing.recorder import Recorder
 from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.samples import tabulate
@@ -115,7 +116,9 @@ class Row:
         """Return its name for a reader: the innermost label, and its kind where no total has it."""
         if self.group == "range" or self.part or len(self.path) == 1:
             return self.path[-1]
-        return ": ".join(self.path) if self.group in ("link", "idle") else self.path[-1]
+        if self.group == "idle":
+            return f"{self.path[0]}: {CAUSE_NAMES.get(self.path[1], self.path[1])}"
+        return ": ".join(self.path) if self.group == "link" else self.path[-1]
 
     @property
     def depth(self) -> int:
@@ -130,10 +133,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The launches of one side, and what they say of themselves."""
+    """The launches of one side, and what they say of themselves.
+
+    `middle` is the launch whose median batch is the middle one of the side, as it was measured, and
+    its warm-up; None where launches were not measured here.
+    """
 
     launches: tuple[Launch, ...]
     settings: tuple[Mapping[str, str], ...]
+    middle: tuple[Run, int] | None = None
 
     @property
     def queues(self) -> bool:
@@ -823,7 +831,7 @@ def compare_sides(
         noise=None if enough else options.noise,
         machines=machines,
         detectable=effects[first].detectable(tests[first][2], options.least),
-        addressed=_addressed(rows, before, after, unit.ratio if unit else 1.0),
+        addressed=addressed(rows, before, after, unit.ratio if unit else 1.0),
         idle=_idle(before.launches, after.launches, batch_s),
         gate=_gate(
             old, new, medians, first, rows, options, machines, unit, _less(before, after)
@@ -972,7 +980,10 @@ def _side(
             f"the runs {name} do not have one configuration ({text}): their differences count "
             f"as noise; compare runs of one configuration"
         )
-    return Side(tuple(launches), tuple(given)), warnings
+    medians = [float(np.nanmedian(next(iter(x.series.values())).seconds)) for x in launches]
+    middle = int(np.argsort(medians)[len(medians) // 2])
+    chosen = runs[middle][0], launches[middle].warmup
+    return Side(tuple(launches), tuple(given), chosen), warnings
 
 
 def _medians(launches: Sequence[Launch], key: Key) -> list[Median]:
@@ -1045,9 +1056,7 @@ def _idle(before: Launches, after: Launches, batch_s: float | None) -> tuple[Row
     return tuple(sorted(found, key=lambda row: -abs(row.difference_s)))
 
 
-def _addressed(
-    rows: Sequence[Row], before: Side, after: Side, more: float = 1.0
-) -> tuple[Row, ...]:
+def addressed(rows: Sequence[Row], before: Side, after: Side, more: float = 1.0) -> tuple[Row, ...]:
     """The innermost range and the link that certainly lost the most time, in that order.
 
     Where a step has so many times `more` samples after, times per sample count.
@@ -1057,7 +1066,7 @@ def _addressed(
     more than any link lost.
     """
     if more != 1:
-        rows = [_each(row, more) for row in rows]
+        rows = [each(row, more) for row in rows]
     if (rows[0].after_s or 0.0) >= (rows[0].before_s or 0.0):
         return ()  # nothing was gained that it could be the reason of
     least_s = LEAST * (rows[0].before_s or 0.0)
@@ -1072,7 +1081,7 @@ def _addressed(
     return tuple(found)
 
 
-def _each(row: Row, more: float) -> Row:
+def each(row: Row, more: float) -> Row:
     """Return a row whose times after are for as many samples as before."""
     if row.ratio is None or row.low is None or row.high is None:
         return row if row.after_s is None else replace(row, after_s=row.after_s / more)
