@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Floats, distinct_rows
+from perfmodel.base.arrays import Bool, Floats, distinct_rows
 from perfmodel.timing.exchanges import COLLECTIVE, SEND, Exchanges
 from perfmodel.timing.late_ranks import Chain, LateRank
 from perfmodel.timing.samples import PathTable
@@ -78,6 +78,8 @@ class RangeOfRank:
     own_s, own_more_s : float
         Median over all steps of its time outside MPI, and what is beyond that of the median rank;
         their means where those are more than twice as much: it is longer in some steps only.
+    own_of_mean : bool
+        Whether `own_s` and `own_more_s` are means.
     """
 
     rank: int
@@ -90,6 +92,7 @@ class RangeOfRank:
     mpi_s: float = 0.0
     own_s: float = 0.0
     own_more_s: float = 0.0
+    own_of_mean: bool = False
 
 
 def point_to_point(
@@ -138,7 +141,7 @@ def ranges_by_rank(measured: PathTable, ranks: Sequence[int]) -> tuple[RangeOfRa
         median[known] = np.nanmedian(host[known], axis=1)
         share = np.isfinite(host).mean(axis=1)
         inside = np.nan_to_num(one.mpi_s)
-        outside, beyond = _outside(np.nan_to_num(host) - inside)
+        outside, beyond, some = _outside(np.nan_to_num(host) - inside)
         usual = float(np.quantile(median, 0.5, method="lower"))  # of two ranks the faster one
         most, mean = float(median.max()), float(median.mean())
         found += [
@@ -153,15 +156,16 @@ def ranges_by_rank(measured: PathTable, ranks: Sequence[int]) -> tuple[RangeOfRa
                 mpi_s=float(inside[i].mean()),
                 own_s=float(outside[i]),
                 own_more_s=float(beyond[i]),
+                own_of_mean=bool(some[i]),
             )
             for i in known.tolist()
         ]
     return tuple(found)
 
 
-def _outside(seconds: Floats) -> tuple[Floats, Floats]:
-    """Return the time of every rank, and what is beyond that of the median rank."""
+def _outside(seconds: Floats) -> tuple[Floats, Floats, Bool]:
+    """Return the time of every rank, what is beyond the median rank's, and which are means."""
     usual, mean = np.median(seconds, axis=1), seconds.mean(axis=1)
     more, more_of_mean = (t - np.quantile(t, 0.5, method="lower") for t in (usual, mean))
     some = more_of_mean > _RARE * np.maximum(more, 0.0)
-    return np.where(some, mean, usual), np.where(some, more_of_mean, more)
+    return np.where(some, mean, usual), np.where(some, more_of_mean, more), some

@@ -343,6 +343,18 @@ def test_wide_letters_take_two_columns_of_the_screen() -> None:
     assert max(map(cell_len, screen(run))) <= WIDTH
 
 
+def test_a_rank_that_is_longer_in_some_steps_is_late_in_the_mean_step() -> None:
+    """Rank 0 writes a checkpoint after every sixth step: the median step has none of it."""
+    run = analyzed(PROFILES / "diagnosis" / "heat_checkpoint_root_4.sqlite.xz")
+    first = run.findings[0]
+    assert (first.kind, first.rank, first.range) == ("waiting_mpi", 0, "checkpoint")
+    assert first.of_mean
+    assert first.saving_s is not None
+    then = f"{1e3 * (run.batch.mean_s - first.saving_s):.2f} ms in place of "
+    assert f"{then}{1e3 * run.batch.mean_s:.2f} ms" in run.summary.verdict.text
+    assert run.summary.fixes[0].step_s == pytest.approx(run.batch.mean_s - first.saving_s)
+
+
 def test_a_long_name_leaves_room_for_the_gpu_and_the_number_of_steps() -> None:
     run = replace(analyzed(BASE), label="a_report_whose_name_is_far_too_long_for_a_line" * 2)
     assert screen(run)[0].endswith("… · MLP trainer · 2 ranks, NVIDIA H200 · 38 steps")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -318,12 +318,16 @@ def _trend(facts: Facts, waiting: Waiting, worst: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Longer:
-    """Work that takes a rank longer than the median rank; `alone` with the time of both."""
+    """Work that takes a rank longer than the median rank; `alone` with the time of both.
+
+    `of_mean` says that it is longer in some steps only, and that the times are means.
+    """
 
     said: str
     alone: str
     more_s: float
     range: str | None = None
+    of_mean: bool = False
 
 
 def _which(more: _Longer | None) -> str:
@@ -331,7 +335,8 @@ def _which(more: _Longer | None) -> str:
     if more is None:
         return ""
     where = f" in {more.range!r}" if more.range else " outside MPI"
-    return f", which is {si(more.more_s, 's')} longer{where}"
+    mean = " on average" * more.of_mean
+    return f", which is {si(more.more_s, 's')} longer{where}{mean}"
 
 
 def _who_is_last(facts: Facts) -> tuple[str, _Longer | None, int | None]:
@@ -387,7 +392,9 @@ def _longer_outside(facts: Facts, rank: int) -> _Longer | None:
     outside = _computes_more(facts, rank)
     if outside is not None and (most is None or most.own_more_s < outside.more_s / 2):
         return outside
-    return None if most is None else _in_range(most, most.own_s, most.own_more_s)
+    if most is None:
+        return None
+    return replace(_in_range(most, most.own_s, most.own_more_s), of_mean=most.own_of_mean)
 
 
 def _in_range(one: RangeOfRank, seconds: float, more_s: float) -> _Longer:
@@ -463,6 +470,7 @@ def late_messages(facts: Facts, actions: Actions, messages: PointToPoint) -> Ite
             rank=late.rank,
             where=f" in {most.range!r}" if most and most.range else "",
         ),
+        of_mean=bool(most and most.of_mean),
         range=most.range if most else None,
         rank=late.rank,
     )
