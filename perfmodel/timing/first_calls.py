@@ -76,13 +76,15 @@ def first_calls(trace: Trace, steps: Steps, found: Launched) -> tuple[FirstCall,
     np.maximum.at(launched, found.process, found.at_ns)
     slow = first & (length > _QUICK_NS)
     slow &= api.start_ns <= np.minimum(ended, launched)[process]
-    rows = asked[slow[asked]]
-    usual = np.full(len(rows), _QUICK_NS)
-    for one, name in {*zip(process[rows].tolist(), api.name[rows].tolist(), strict=True)}:
-        later = length[(process == one) & (api.name == name) & ~first]
-        if len(later):
-            mine = (process[rows] == one) & (api.name[rows] == name)
-            usual[mine] = max(_QUICK_NS, int(np.median(later)))
+    groups, group = distinct_rows(process[asked], api.name[asked])
+    wanted = np.zeros(len(groups), np.bool_)
+    wanted[group[slow[asked]]] = True
+    later = np.flatnonzero(wanted[group] & ~first[asked])
+    later = later[np.lexsort((length[asked[later]], group[later]))]
+    known, begin, count = np.unique(group[later], return_index=True, return_counts=True)
+    usual_of = np.full(len(groups), _QUICK_NS)
+    usual_of[known] = np.maximum(_QUICK_NS, length[asked[later[begin + count // 2]]])
+    rows, usual = asked[slow[asked]], usual_of[group[slow[asked]]]
     order = np.lexsort((api.start_ns[rows], process[rows]))
     rows, usual = rows[order], usual[order]
     longer = _idle_ns(trace, found, process, rows) - usual
