@@ -249,6 +249,25 @@ def test_a_step_that_only_sets_memory_has_no_copies(tmp_path: Path) -> None:
     assert said.startswith("Setting memory that nothing hides takes 99 %")
 
 
+def test_inputs_from_pageable_memory_are_pinned_first(tmp_path: Path) -> None:
+    """They must come: without copies a step saves 3.9 of 50 ms more, which nothing hides now."""
+    builder = ReportBuilder()
+    thread = builder.thread()
+    builder.gpu()
+    for k in range(6):
+        at = 60 * k * MS
+        thread.range(f"step {k}", at, at + 58 * MS)
+        thread.memcpy("h2d", 200 * 10**6, (at, at + 50 * MS), (at + 20 * US, at + 50 * MS - US))
+        begin = at + 51 * MS
+        thread.kernel("k", (begin, begin + 10 * US), (begin + 15 * US, begin + 8 * MS))
+    first, second, *_ = analyzed(builder.write(tmp_path / "r.sqlite")).findings
+    assert (first.kind, second.kind) == ("pageable_copy", "offloading")
+    assert second.saving_s is not None
+    assert first.saving_s is not None
+    assert first.saving_s + second.saving_s == pytest.approx(50e-3, rel=0.03)
+    assert "no kernel hides it" in second.evidence
+
+
 def test_data_that_come_back_are_kept_on_the_gpu(tmp_path: Path) -> None:
     """Each step: 200 MB to the GPU in 50 ms and back in 60 ms, pageable; a kernel of 5 ms.
 

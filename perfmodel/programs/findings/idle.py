@@ -132,15 +132,15 @@ def offloading(facts: Facts, actions: Actions, copies: Sequence[CopyGroup]) -> I
     into, out = (sum(group.bytes for group in groups) for groups in (there, back))
     steps = facts.steps
     held = min(into, out) >= _EITHER_WAY * max(into, out)
-    saved = seconds
+    exposed, pinned = seconds, 0.0
     if steps and "copy" in steps.free_s:  # of the median step; others may have more of them
-        less_s = steps.saved_s("copy") - (0.0 if held else steps.saved_s("pageable_copy"))
-        saved = min(seconds, whole * max(less_s, 0.0) / steps.step_s)
+        exposed = min(seconds, whole * steps.saved_s("copy") / steps.step_s)
+        pinned = 0.0 if held else whole * steps.saved_s("pageable_copy") / steps.step_s
     what = "what is offloaded returns" if held else "parameters, states or inputs are on the host"
     link = facts.machine.bandwidth_bytes_per_s.get("pcie") if facts.machine else None
     rate = (into + out) / seconds
     reached = f", {percent(rate / link)} of the link's {si(link, 'B/s')}" if link else ""
-    hidden = max(seconds - saved, 0.0)
+    hidden = max(seconds - exposed, 0.0)
     beside = (
         f"{si(hidden, 's')} of it runs beside kernels"
         if hidden > WORTH * whole
@@ -149,7 +149,7 @@ def offloading(facts: Facts, actions: Actions, copies: Sequence[CopyGroup]) -> I
     yield Finding(
         "offloading",
         "the GPU waits for copies between it and the host",
-        saved,
+        max(exposed - pinned, 0.0),
         f"{si(into, 'B')} to the GPU and {si(out, 'B')} back per step at {si(rate, 'B/s')}"
         f"{reached}: {si(seconds, 's')} of {si(whole, 's')}, {percent(seconds / whole)}; "
         f"{beside}; {what}",
