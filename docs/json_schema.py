@@ -32,9 +32,17 @@ from perfmodel.base.errors import ErrorDocument  # noqa: E402
 from perfmodel.render.analysis_json import SCHEMA_VERSION, AnalysisDocument, BriefDocument  # noqa: E402
 from perfmodel.render.compare import CompareDocument  # noqa: E402
 from perfmodel.render.evidence import Evidence  # noqa: E402
+from perfmodel.render.operator_prediction import (  # noqa: E402
+    OperatorPredictionDocument,
+    ReportPredictionDocument,
+)  # fmt: skip
+from perfmodel.render.predict import PredictionDocument  # noqa: E402
+from perfmodel.render.whatif import WhatIfDocument  # noqa: E402
 
 DOCUMENTS: Final = (
-    AnalysisDocument, BriefDocument, Evidence, GraphChanges, CompareDocument, ErrorDocument
+    AnalysisDocument, BriefDocument, Evidence, GraphChanges, CompareDocument, WhatIfDocument,
+    ReportPredictionDocument, OperatorPredictionDocument, PredictionDocument,
+    tuple[PredictionDocument, ...], ErrorDocument,
 )  # fmt: skip
 SCHEMA: Final = ROOT / "perfmodel" / "render" / "analysis.schema.json"
 PAGE: Final = ROOT / "docs" / "json.md"
@@ -58,7 +66,11 @@ is made of the types that write the document, and tests hold the documents again
 - `--json --brief` prints a [BriefDocument](#briefdocument): the first screen of every run. `--json
   --evidence KEY` prints [Evidence](#evidence). `perfmodel whatif --json` prints
   [GraphChanges](#graphchanges) where it replays steps, `perfmodel compare --json` a
-  [CompareDocument](#comparedocument). The schema is of all of these.
+  [CompareDocument](#comparedocument). Of the trainer `whatif` prints a
+  [WhatIfDocument](#whatifdocument). `perfmodel predict --json` prints a
+  [ReportPredictionDocument](#reportpredictiondocument) of a report, an
+  [OperatorPredictionDocument](#operatorpredictiondocument) or
+  [PredictionDocument](#predictiondocument) of a model. The schema is of all of these.
 - With `--json` an error is JSON, too: `{"error": {...}}` on standard output, with the exit code of
   the command.
 """

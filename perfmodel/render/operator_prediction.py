@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from perfmodel.base.document import pick
+from perfmodel.base.document import pick, plain
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si, sizes_text
 from perfmodel.models.one_report import ReportPrediction
 from perfmodel.models.operators import OperatorModel, OperatorPrediction
 from perfmodel.models.operators_file import symbols_of
+from perfmodel.models.roles import Role
 from perfmodel.render.result import Result
 
 _MOST_ROWS: Final = 20
@@ -192,25 +195,130 @@ def _memory(found: ReportPrediction) -> list[str]:
     return lines
 
 
+@dataclass(frozen=True)
+class PredictedCall:
+    """Calls of an operator with the same sizes in a predicted step, all of them together."""
+
+    name: str
+    phase: str
+    kind: str
+    sizes: str
+    count: int
+    flops: float
+    bytes: float
+    gpu_s: float
+
+
+@dataclass(frozen=True)
+class OperatorPredictionDocument:
+    """What `perfmodel predict --model FILE --json` prints of a model of operators.
+
+    Attributes
+    ----------
+    sizes : mapping of str to int
+        By symbol, and the ranks 'p'.
+    step_s, low_s, high_s : float
+        A step, and its interval of 90 %.
+    bound : str
+        GPU, host or communication.
+    source : str
+        The report whose structure was taken.
+    gpu_s_by_kind : mapping of str to float
+    """
+
+    sizes: Mapping[str, int]
+    step_s: float
+    low_s: float
+    high_s: float
+    bound: str
+    source: str
+    warnings: tuple[str, ...]
+    gpu_s: float
+    host_s: float
+    communication_s: float
+    exposed_communication_s: float
+    gpu_s_by_kind: Mapping[str, float]
+    operators: tuple[PredictedCall, ...]
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """The step at the sizes as recorded, without the profiler."""
+
+    sizes: Mapping[str, int]
+    step_s: float
+    low_s: float
+    high_s: float
+    bound: str
+
+
+@dataclass(frozen=True)
+class PredictedHostRatio:
+    """The host to predict over the report's, and by what that is known."""
+
+    factor: float
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ReportPredictionDocument(OperatorPredictionDocument):
+    """What `perfmodel predict REPORT --json` prints.
+
+    Attributes
+    ----------
+    roles : tuple of Role
+        What the report's sizes were taken for.
+    peak_bytes, peak_bytes_by_kind : float or None
+        Most memory of PyTorch's allocator.
+    largest_batch : int or None
+        That fits the GPU.
+    samples_per_s, tokens_per_s, flops_per_s : float or None
+        Of all ranks together.
+    tokens_s : float or None
+        Time of the tokens that were asked for.
+    """
+
+    roles: tuple[Role, ...]
+    recorded: RecordedStep
+    host: PredictedHostRatio
+    peak_bytes: float | None
+    peak_bytes_by_kind: Mapping[str, float] | None
+    largest_batch: int | None
+    samples_per_s: float | None
+    tokens_per_s: float | None
+    flops_per_s: float | None
+    mfu: float | None
+    tokens_s: float | None
+
+
 def report_document(found: ReportPrediction, tokens: float | None = None) -> dict[str, Any]:
     """Return a predicted step of a report as plain data; `tokens_s` is the time of `tokens`."""
-    speed = _throughput(found)
+    speed: dict[str, Any] = dict(_throughput(found))
     rate = speed["tokens_per_s"]
-    return {
-        **document(found.step),
-        "roles": [pick(role, "name value certainty why") for role in found.roles],
-        "recorded": pick(found.recorded, "sizes step_s low_s high_s bound"),
-        "host": pick(found.host, "factor evidence"),
-        "peak_bytes": None if found.peak is None else found.peak.bytes,
-        "peak_bytes_by_kind": None if found.peak is None else dict(found.peak.by_kind),
-        "largest_batch": found.largest_batch,
-        **speed,
-        "tokens_s": tokens / rate if tokens and rate else None,
-    }
+    made: dict[str, Any] = plain(
+        ReportPredictionDocument(
+            **_of_step(found.step),
+            roles=tuple(found.roles),
+            recorded=RecordedStep(**pick(found.recorded, "sizes step_s low_s high_s bound")),
+            host=PredictedHostRatio(**pick(found.host, "factor evidence")),
+            peak_bytes=None if found.peak is None else found.peak.bytes,
+            peak_bytes_by_kind=None if found.peak is None else dict(found.peak.by_kind),
+            largest_batch=found.largest_batch,
+            **speed,
+            tokens_s=tokens / rate if tokens and rate else None,
+        )
+    )
+    return made
 
 
 def document(p: OperatorPrediction) -> dict[str, Any]:
     """Return a prediction as plain data."""
+    made: dict[str, Any] = plain(OperatorPredictionDocument(**_of_step(p)))
+    return made
+
+
+def _of_step(p: OperatorPrediction) -> dict[str, Any]:
+    """What the document of a step has."""
     return {
         **pick(p, "sizes step_s low_s high_s bound source warnings"),
         "gpu_s": p.lanes.gpu_s,
@@ -218,7 +326,7 @@ def document(p: OperatorPrediction) -> dict[str, Any]:
         "communication_s": p.lanes.communication_s,
         "exposed_communication_s": p.lanes.exposed_s,
         "gpu_s_by_kind": p.by_kind,
-        "operators": _calls(p),
+        "operators": tuple(PredictedCall(**one) for one in _calls(p)),
     }
 
 

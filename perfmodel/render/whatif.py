@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from perfmodel.analysis.changes import GraphChanges
-from perfmodel.analysis.question import Answer
-from perfmodel.analysis.whatif import Saving, Step, WhatIf, words
-from perfmodel.base.document import pick
+from perfmodel.analysis.question import Answer, Source
+from perfmodel.analysis.splits import Parallelisms
+from perfmodel.analysis.whatif import Later, Saving, Step, WhatIf, words
+from perfmodel.base.document import LEFT_OUT, pick, plain
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.render.result import Block, Result
@@ -177,42 +179,145 @@ def removed_table(answer: Answer) -> Table:
     return Table.of("Without one source of bytes", answer.removed, REMOVED, [note])
 
 
+@dataclass(frozen=True)
+class ChangedPhase:
+    """A phase that a change makes shorter: as it is, and then."""
+
+    name: str
+    now_s: float | None
+    then_s: float | None
+
+
+@dataclass(frozen=True)
+class ChangeDocument:
+    """A change and what it would save of a batch.
+
+    Attributes
+    ----------
+    predicted_s : float or None
+        The batch then, by the model; with a bound `at_most_saving_s` stands in its place.
+    saving_s, low_s, high_s : float
+        With 90 %.
+    next_low_s, next_high_s : float or None
+        What another run would show.
+    alone_s : float or None
+        The batch by the model alone.
+    source : str
+        model or bound.
+    exact : bool
+        Whether results keep their accuracy.
+    """
+
+    name: str
+    change: str
+    removes: str
+    saving_s: float
+    low_s: float
+    high_s: float
+    next_low_s: float | None
+    next_high_s: float | None
+    alone_s: float | None
+    source: Source
+    exact: bool
+    sizes: Mapping[str, int]
+    settings: Mapping[str, str]
+    phases: tuple[ChangedPhase, ...]
+    notes: tuple[str, ...]
+    predicted_s: float | None = field(default=None, metadata=LEFT_OUT)
+    at_most_saving_s: float | None = field(default=None, metadata=LEFT_OUT)
+
+
+@dataclass(frozen=True)
+class PathStep:
+    """A step of the best sequence of changes; `at_least_s` stands for `predicted_s` of a bound."""
+
+    name: str
+    removes: str
+    low_s: float
+    high_s: float
+    saving_s: float
+    source: Source
+    settings: Mapping[str, str]
+    predicted_s: float | None = field(default=None, metadata=LEFT_OUT)
+    at_least_s: float | None = field(default=None, metadata=LEFT_OUT)
+
+
+@dataclass(frozen=True)
+class WhatIfDocument:
+    """What `perfmodel whatif --json` prints of the trainer's reports.
+
+    Attributes
+    ----------
+    batch_s, low_s, high_s : float
+        The median batch of the report, and 90 % by its batches.
+    interval : float
+        Probability of all intervals.
+    later : tuple of Later
+        Changes that others must come before, or that cannot be predicted.
+    path : tuple of PathStep
+        The greedy best sequence.
+    model_parallel : Parallelisms or None
+    question : Answer
+        To the assignment's Question 2.6.
+    answer : tuple of str
+        The same in sentences.
+    """
+
+    format: str
+    version: int
+    report: str
+    sizes: Mapping[str, int]
+    settings: Mapping[str, str]
+    batch_s: float
+    low_s: float
+    high_s: float
+    interval: float
+    changes: tuple[ChangeDocument, ...]
+    later: tuple[Later, ...]
+    path: tuple[PathStep, ...]
+    model_parallel: Parallelisms | None
+    question: Answer
+    answer: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
 def document(said: WhatIf) -> dict[str, Any]:
     """Return what `whatif --json` prints; times in seconds, per batch."""
-    return {
-        "format": "perfmodel whatif",
-        "version": VERSION,
-        "report": said.label,
-        **pick(said.case, "sizes settings"),
-        **pick(said, "batch_s low_s high_s"),
-        "interval": 0.9,
-        "changes": [_change(c) for c in said.changes],
-        "later": said.later,
-        "path": [_step(s) for s in said.path],
-        "model_parallel": said.parallel,
-        "question": said.answer,
-        "answer": list(words(said)),
-        "warnings": said.warnings,
-    }
+    made: dict[str, Any] = plain(
+        WhatIfDocument(
+            format="perfmodel whatif",
+            version=VERSION,
+            report=said.label,
+            **pick(said.case, "sizes settings"),
+            **pick(said, "batch_s low_s high_s later warnings"),
+            interval=0.9,
+            changes=tuple(_change(c) for c in said.changes),
+            path=tuple(_step(s) for s in said.path),
+            model_parallel=said.parallel,
+            question=said.answer,
+            answer=tuple(words(said)),
+        )
+    )
+    return made
 
 
-def _change(c: Saving) -> dict[str, Any]:
-    return {
-        **pick(c, "name change removes"),
-        **({"predicted_s": c.batch_s} if c.source == "model" else {"at_most_saving_s": c.saving_s}),
-        **pick(c, "saving_s low_s high_s next_low_s next_high_s alone_s source exact"),
+def _change(c: Saving) -> ChangeDocument:
+    by_model = c.source == "model"
+    return ChangeDocument(
+        **pick(c, "name change removes saving_s low_s high_s next_low_s next_high_s alone_s"),
+        **pick(c, "source exact notes"),
         **pick(c.case, "sizes settings"),
-        "phases": [
-            {"name": name, "now_s": now, "then_s": then} for name, (now, then) in c.phases.items()
-        ],
-        "notes": c.notes,
-    }
+        phases=tuple(ChangedPhase(name, *times) for name, times in c.phases.items()),
+        predicted_s=c.batch_s if by_model else None,
+        at_most_saving_s=None if by_model else c.saving_s,
+    )
 
 
-def _step(s: Step) -> dict[str, Any]:
-    return {
-        **pick(s, "name removes"),
-        "predicted_s" if s.source == "model" else "at_least_s": s.batch_s,
-        **pick(s, "low_s high_s saving_s source"),
-        "settings": s.case.settings,
-    }
+def _step(s: Step) -> PathStep:
+    by_model = s.source == "model"
+    return PathStep(
+        **pick(s, "name removes low_s high_s saving_s source"),
+        settings=s.case.settings,
+        predicted_s=s.batch_s if by_model else None,
+        at_least_s=None if by_model else s.batch_s,
+    )

@@ -125,6 +125,39 @@ def test_the_schema_refuses_other_documents(spoil: Any, validator: Any) -> None:
     assert not validator.is_valid(document)
 
 
+MODEL = ROOT / "benchmarks" / "results" / "predict_model.json"
+LADDER = PROFILES / "ladder" / "document_1.sqlite.xz"
+SIZES = ("-H", 512, "-B", 3000, "-p", 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (("whatif", LADDER), "WhatIfDocument"),
+        (("whatif", LADDER, "--model", MODEL), "WhatIfDocument"),
+        (("predict", "--model", MODEL, *SIZES), "PredictionDocument"),
+        (("predict", PROGRAMS / "gpt_shapes.sqlite.xz"), "ReportPredictionDocument"),
+    ],
+)
+def test_what_other_commands_print_is_of_its_type(
+    words: tuple[Any, ...], kind: str, validator: Any
+) -> None:
+    printed = json.loads(succeeds(*words, "--json"))
+    assert sorted(printed) == sorted({*printed} & {*validator.schema["$defs"][kind]["properties"]})
+    only = validator.evolve(schema={**validator.schema, "anyOf": [{"$ref": f"#/$defs/{kind}"}]})
+    assert [error.message for error in only.iter_errors(printed)] == []
+
+
+def test_predictions_over_a_symbol_are_a_list(validator: Any) -> None:
+    printed = json.loads(
+        succeeds("predict", "--model", MODEL, *SIZES, "--scaling", "strong", "--json")
+    )
+    assert len(printed) > 1
+    assert validator.is_valid(printed)
+    del printed[-1]["batch_s"]
+    assert not validator.is_valid(printed)
+
+
 def test_the_command_prints_the_schema() -> None:
     assert succeeds("analyze", "--json-schema") == json_schema.SCHEMA.read_text(encoding="utf-8")
 
