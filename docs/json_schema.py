@@ -37,12 +37,13 @@ from perfmodel.render.operator_prediction import (  # noqa: E402
     ReportPredictionDocument,
 )  # fmt: skip
 from perfmodel.render.predict import PredictionDocument  # noqa: E402
+from perfmodel.render.scaling import ScalingDocument  # noqa: E402
 from perfmodel.render.whatif import WhatIfDocument  # noqa: E402
 
 DOCUMENTS: Final = (
     AnalysisDocument, BriefDocument, Evidence, GraphChanges, CompareDocument, WhatIfDocument,
     ReportPredictionDocument, OperatorPredictionDocument, PredictionDocument,
-    tuple[PredictionDocument, ...], ErrorDocument,
+    tuple[PredictionDocument, ...], ScalingDocument, ErrorDocument,
 )  # fmt: skip
 SCHEMA: Final = ROOT / "perfmodel" / "render" / "analysis.schema.json"
 PAGE: Final = ROOT / "docs" / "json.md"
@@ -70,7 +71,8 @@ is made of the types that write the document, and tests hold the documents again
   [WhatIfDocument](#whatifdocument). `perfmodel predict --json` prints a
   [ReportPredictionDocument](#reportpredictiondocument) of a report, an
   [OperatorPredictionDocument](#operatorpredictiondocument) or
-  [PredictionDocument](#predictiondocument) of a model. The schema is of all of these.
+  [PredictionDocument](#predictiondocument) of a model, and `perfmodel scaling --json` a
+  [ScalingDocument](#scalingdocument). The schema is of all of these.
 - With `--json` an error is JSON, too: `{"error": {...}}` on standard output, with the exit code of
   the command.
 """

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import perfmodel
 from perfmodel.analysis.measure import Split
 from perfmodel.analysis.scaling import Bandwidth, Series, Study, links
-from perfmodel.base.document import pick
+from perfmodel.base.document import pick, plain
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.models.scaling_laws import Fit
@@ -203,35 +204,121 @@ def picture(found: Study, rows: Sequence[Bandwidth]) -> Figure:
     return scaling(curves, stacks, messages)
 
 
+@dataclass(frozen=True)
+class ScalingPoint:
+    """One number of ranks of a series.
+
+    Attributes
+    ----------
+    batch : int or None
+        Samples of all ranks together.
+    low_s, high_s, speedup_low, speedup_high : float or None
+        The series' `interval`.
+    serial_fraction : float or None
+        What this point alone says of it.
+    split : Split or None
+        The parts of a step.
+    launches : tuple of str
+    """
+
+    ranks: int
+    batch: int | None
+    batch_s: float
+    low_s: float | None
+    high_s: float | None
+    speedup: float
+    speedup_low: float | None
+    speedup_high: float | None
+    efficiency: float
+    split: Split | None
+    serial_fraction: float | None
+    launches: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ScalingSeries:
+    """Points that differ in ranks alone, of strong or weak scaling.
+
+    Attributes
+    ----------
+    sizes, settings : mapping
+        What the points share.
+    fit : Fit or None
+        Amdahl's law in strong, Gustafson's in weak scaling.
+    batch_per_rank : float or None
+        Of weak scaling.
+    interval : float
+        Probability of all intervals.
+    resampled : str
+        What the intervals are from: launches or batches.
+    """
+
+    kind: Literal["strong", "weak"]
+    sizes: Mapping[str, int]
+    settings: Mapping[str, str]
+    fit: Fit | None
+    batch_per_rank: float | None
+    interval: float
+    resampled: str
+    points: tuple[ScalingPoint, ...]
+
+
+@dataclass(frozen=True)
+class ScalingLink:
+    """The fit of a ring's times over sizes: `alpha_s` a message, `beta_s_per_byte` a byte."""
+
+    source: str
+    through: str
+    ranks: int
+    algorithm: str
+    alpha_s: float | None
+    beta_s_per_byte: float | None
+
+
+@dataclass(frozen=True)
+class ScalingDocument:
+    """What `perfmodel scaling --json` prints."""
+
+    schema_version: int
+    perfmodel_version: str
+    series: tuple[ScalingSeries, ...]
+    all_reduces: tuple[Bandwidth, ...]
+    links: tuple[ScalingLink, ...]
+    warnings: tuple[str, ...]
+
+
 def document(found: Study, rows: Sequence[Bandwidth]) -> dict[str, Any]:
     """Return the whole study as plain Python data in base units; what is missing is None."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "perfmodel_version": perfmodel.__version__,
-        "series": [_series(s) for s in found.series],
-        "all_reduces": rows,
-        "links": [
-            {
-                "source": source, "through": through, "ranks": ranks, "algorithm": "ring",
-                "alpha_s": link and link.alpha_s, "beta_s_per_byte": link and link.beta_s_per_byte,
-            }
-            for (source, through, ranks), link in links(rows).items()
-        ],
-        "warnings": found.warnings,
-    }  # fmt: skip
+    made: dict[str, Any] = plain(
+        ScalingDocument(
+            schema_version=SCHEMA_VERSION,
+            perfmodel_version=perfmodel.__version__,
+            series=tuple(_series(s) for s in found.series),
+            all_reduces=tuple(rows),
+            links=tuple(
+                ScalingLink(
+                    source, through, ranks, "ring", None if link is None else link.alpha_s,
+                    None if link is None else link.beta_s_per_byte,
+                )
+                for (source, through, ranks), link in links(rows).items()
+            ),
+            warnings=found.warnings,
+        )
+    )  # fmt: skip
+    return made
 
 
-def _series(series: Series) -> dict[str, Any]:
+def _series(series: Series) -> ScalingSeries:
     times = "ranks batch batch_s low_s high_s speedup speedup_low speedup_high efficiency split"
-    return {
+    return ScalingSeries(
         **pick(series, "kind sizes settings fit", batch_per_rank="per_rank"),
-        "interval": 0.95,
-        "resampled": "launches" if series.by_launches else "batches",
-        "points": [
-            {
+        interval=0.95,
+        resampled="launches" if series.by_launches else "batches",
+        points=tuple(
+            ScalingPoint(
                 **pick(p, times, serial_fraction="serial"),
-                "launches": [launch.label for launch in p.launches],
-            }
+                launches=tuple(launch.label for launch in p.launches),
+            )
             for p in series.points
-        ],
-    }
+        ),
+    )

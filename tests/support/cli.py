@@ -18,7 +18,7 @@ from support.build_report import ReportBuilder
 EVIL: Final = "\x1b[31m[bold]evil[/bold]\r\nname \u202e$x_1$"
 
 
-DESCRIBED: Final = ("analyze", "compare", "predict", "whatif")
+DESCRIBED: Final = ("analyze", "compare", "predict", "scaling", "whatif")
 """Commands whose JSON the schema of the package describes."""
 
 
