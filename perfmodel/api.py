@@ -61,14 +61,14 @@ class Screen(str):
 
 @dataclass(frozen=True)
 class Timeline:
-    """The timeline of a step: a notebook shows it, and it zooms, pans and searches there.
+    """The timeline of a step, which zooms, pans and searches in a notebook.
 
     Attributes
     ----------
     html : str
-        The page, which loads nothing.
+        The page, which loads no other file.
     label : str
-        Of the run.
+        Label of the run.
     """
 
     html: str
@@ -97,12 +97,12 @@ class Report:
 
     @cached_property
     def results(self) -> Results:
-        """The analysis of the report with default options, made when it is first asked for."""
+        """Analyze the report with default options, on first access."""
         return analyze(self)
 
     @property
     def summary(self) -> Screen:
-        """What `perfmodel analyze` prints; see `Results.summary`."""
+        """The summary that `perfmodel analyze` prints; see `Results.summary`."""
         return self.results.summary
 
     def timeline(self) -> Timeline:
@@ -150,7 +150,8 @@ class Report:
         Parameters
         ----------
         name : str
-            Such as 'nvtx_gpu_proj_sum'; see `perfmodel.timing.nsys_stats.collect.REPORTS`.
+            Name of a summary, such as 'nvtx_gpu_proj_sum'; see
+            `perfmodel.timing.nsys_stats.collect.REPORTS`.
 
         Raises
         ------
@@ -211,21 +212,21 @@ def analyze(
         `perfmodel.workloads.networks.network("gpt2")`, counts steps of B samples of all ranks.
     counting : {'document', 'full'}
     batch_range : str, optional
-        Name of the NVTX range that is one batch.
+        Name of the NVTX range that is one step.
     level : {'epoch', 'micro_batch', 'phase', 'layer'}, optional
-        Level that is the unit, in place of the step.
+        Level to analyze in place of the step.
     warmup : int, optional
-        Leading batches to exclude; detected by default.
+        Number of steps at the start to exclude; detected by default.
     attribute : {'thread', 'time'}
         Whether GPU work of other threads belongs to the range open at its launch.
     fit : str or int, optional
-        Label or index of the run that fits the roofline; the first that can by default.
+        Label or index of the run that fits the roofline; by default the first suitable run.
     dtype : str, optional
-        Type of the tensors of PyTorch's operators of which a report gives none.
+        Data type of operators' tensors whose type the report does not give.
     shapes : str or Path, optional
         Another recording of the same PyTorch program, which names the sizes of its operators.
     attention : {'full', 'causal'}
-        Whether FLOPs of attention are of all scores, or without those that a causal mask hides.
+        Whether FLOPs of attention count all scores, or only the scores that a causal mask leaves.
     counters : str or Path, optional
         Table of Nsight Compute of the same PyTorch program, with its operators' ranges.
     decoder : str, optional
@@ -234,7 +235,7 @@ def analyze(
         Ceilings, such as `perfmodel.machines.devices.named("h100")`; by default those of the
         datasheet of the GPU in the report.
     host_names : bool
-        Whether hosts have the names that the reports have; else they are numbered.
+        Whether to show the hosts' names from the reports; else hosts are numbered.
     **symbols : int
         Values of symbols (D, H, C, B, p, b) that the reports do not hold, or that override them.
 
@@ -294,13 +295,13 @@ def compare(
     Parameters
     ----------
     before, after : Report, str or Path, or a sequence of them
-        Launches of one configuration; three or more a side show how much launches differ.
+        Runs of one configuration; three or more per side show the difference between runs.
     batch_range, level, warmup, attribute
         As in `analyze`.
     least : float
         Relative change that a verdict must exceed.
     launch_noise : float
-        Relative standard deviation of host times assumed between launches, below three a side.
+        Relative standard deviation of host times between runs, assumed below three per side.
 
     Raises
     ------
@@ -334,17 +335,17 @@ def on_trace_ready(
 ) -> Callable[[_Profiler], None]:
     """Return a handler for `torch.profiler.profile(on_trace_ready=...)` that explains the trace.
 
-    When the profiler has recorded its steps, every rank writes its trace, and the first one shows
-    what `perfmodel analyze` prints of all. Training goes on whatever happens: what fails is a
-    warning.
+    When the profiler has recorded its steps, every rank writes its trace, and rank 0 shows the
+    output of `perfmodel analyze` for all traces. An error becomes a warning, so that training
+    continues.
 
     Parameters
     ----------
     folder : str or Path, optional
-        Where the traces stay, `rank0_0.json.gz` and so on; by default those of one rank are
-        temporary. Traces of several ranks are read together where all ranks see the folder.
+        Folder for the traces `rank0_0.json.gz` and so on; by default traces are temporary. All
+        ranks must see the folder if their traces are to be read together.
     show : callable, optional
-        Is given the text, as a logger's `info`.
+        Function that takes the text, such as a logger's `info`.
     """
     made = itertools.count()
 
@@ -389,12 +390,12 @@ class Compared:
 
     @property
     def rows(self) -> pd.DataFrame:
-        """Everything that was compared, a row each, with its verdict."""
+        """All compared ranges, links and kernels, a row each, with the verdict."""
         return to_frame(comparisons.rows(self.comparison))
 
     @property
     def ranges(self) -> pd.DataFrame:
-        """Host time per batch of every range."""
+        """Host time per step of every range."""
         return to_frame(comparisons.rows(self.comparison, "range"))
 
     @property
@@ -404,7 +405,7 @@ class Compared:
 
     @property
     def kernels(self) -> pd.DataFrame:
-        """GPU time per batch of every kernel."""
+        """GPU time per step of every kernel."""
         return to_frame(comparisons.rows(self.comparison, "kernel"))
 
     @property
@@ -414,7 +415,7 @@ class Compared:
 
     @property
     def work(self) -> pd.DataFrame:
-        """What a step does more or less of: FLOPs, bytes, GPU operations, tokens."""
+        """Changes in the work of a step: FLOPs, bytes, GPU operations, tokens."""
         return to_frame(comparisons.work(self.comparison))
 
     @property
@@ -428,7 +429,7 @@ class Compared:
         return self.comparison.warnings
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `perfmodel compare --json` prints."""
+        """Return the document that `perfmodel compare --json` prints."""
         return comparisons.document(self.comparison)
 
     def __repr__(self) -> str:
@@ -463,7 +464,7 @@ class Results:
 
     @property
     def summary(self) -> Screen:
-        """The first screen: verdict, step, ranks and first findings; it shows itself."""
+        """The summary that `perfmodel analyze` prints: verdict, step, ranks and first findings."""
         return Screen(self)
 
     def timeline(self) -> Timeline:
@@ -490,7 +491,7 @@ class Results:
 
     @property
     def copies(self) -> pd.DataFrame:
-        """Copies by direction and memory kind, per rank and batch."""
+        """Copies by direction and memory kind, per rank and step."""
         return to_frame(tables.copies(self.run))
 
     @property
@@ -515,7 +516,7 @@ class Results:
 
     @property
     def operations(self) -> pd.DataFrame:
-        """A row per GPU operation, with its step, its launch and what it does."""
+        """A row per GPU operation, with its step, launch and category."""
         return self._events("operations")
 
     @property
@@ -548,7 +549,7 @@ class Results:
 
     @property
     def operators(self) -> pd.DataFrame:
-        """A row per operator of a PyTorch step and its sizes; none where sizes are not recorded."""
+        """A row per operator of a PyTorch step and its sizes; empty without recorded sizes."""
         return to_frame(operators.operators(self.run))
 
     @property
