@@ -265,9 +265,10 @@ def said_of(*paths: Path) -> dict[str, Any]:
 
 def without_zero(said: dict[str, Any], zero_ns: int = 0) -> dict[str, Any]:
     """The same with the only times that are counted from the report's zero counted from another."""
-    for cause in said["idle"]:
-        for gap in cause["gaps"]:
-            gap["start_s"] = round(gap["start_s"] - zero_ns * 1e-9, 9)
+    excesses = [late["excess"] or {} for late in said["stragglers"] or ()]
+    gaps = [gap for cause in said["idle"] for gap in cause["gaps"]]
+    for gap in (*gaps, *filter(None, (more.get("gap") for more in excesses))):
+        gap["start_s"] = round(gap["start_s"] - zero_ns * 1e-9, 9)
     return said
 
 
@@ -413,7 +414,8 @@ def lost(path: Path) -> tuple[dict[Any, float], dict[Any, float]]:
     for f in run.findings:
         latency = "NCCL's all-reduce is mostly latency"  # of the link
         if f.kind not in OF_MACHINES and f.title != latency and f.kind != "shared_gpu":
-            said[f.kind, f.title] = f.saving_s or 0.0
+            what = re.sub(r"\d[\d.,]* ?[µmn]?s\b", "", f.title)  # a title says how long, too
+            said[f.kind, what] = f.saving_s or 0.0
     if run.steps is None:
         return sums, said
     facts = run.steps.facts
