@@ -634,14 +634,18 @@ def _hides(run: RunAnalysis) -> bool:
 
 
 def _paused(run: RunAnalysis) -> Iterator[str]:
-    """Say how long pauses between steps are, where they are more than half as long as all steps."""
-    for report in run.measured.steps:
-        longer = sum(pause.longer for pause in report.pauses)
-        if longer > _MOST * len(report.steps):
-            yield (
-                f"Pauses between steps last as long as {longer:.0f} steps: see --section warnings"
-            )
-            return
+    """Say how long pauses between steps are, where they are more than half as long as all steps.
+
+    Of the process with the longest pauses, whichever report it is in.
+    """
+    longer: dict[tuple[int, int], float] = {}
+    for at, report in enumerate(run.measured.steps):
+        for pause in report.pauses:
+            key = at, pause.process
+            longer[key] = longer.get(key, 0.0) + pause.longer
+    most = max(longer.values(), default=0.0)
+    if most > _MOST * run.batch.count:
+        yield f"Pauses between steps last as long as {most:.0f} steps: see --section warnings"
 
 
 def _caveats(run: RunAnalysis, *, uses_gpu: bool) -> Iterator[str]:

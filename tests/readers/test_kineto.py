@@ -362,7 +362,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("analyze", "--section", "all", "TRACE", "--no-plots"), "small.json.gz  (torch.profiler)"),
         (("analyze", "--section", "all", "TRACE", "--json"), '"nsys_version": "torch.profiler"'),
         (("report", "TRACE", "-o", "OUT.html"), "Written"),
-        (("compare", "TRACE", "--to", "TRACE"), "not significant"),
+        (("compare", "TRACE", "--to", "TRACE", "--section", "answer"), "not significant"),
         (("timeline", "TRACE", "-o", "OUT.json"), "steps"),
         (("stats", "TRACE", "--report", "cuda_gpu_kern_sum"), "Instances"),
         (("stats", "TRACE", "--report", "nvtx_gpu_proj_sum"), "aten::mm"),
