@@ -29,6 +29,8 @@ _LEADS: Final = 0.05
 from run to run (benchmarks/results/reruns.json)."""
 _MOST: Final = 0.5
 """Above this share a part is most of the whole."""
+_EQUAL: Final = 0.005
+"""Ratios that are printed as 0 %."""
 _TWICE: Final = 2.0
 """From here on a change is said as a factor: 16.7x, not 1569 %."""
 _NAMED: Final = 2
@@ -192,15 +194,18 @@ def _change(c: Comparison, batch: Row) -> str:
         said = f"{step} is {1 / ratio:.3g}x as fast {times}"
     elif ratio >= _TWICE:
         said = f"{step} takes {ratio:.3g}x as long {times}"
+    elif abs(ratio - 1) < _EQUAL:
+        said = f"{step} takes {si(new, 's')} on both sides"
     elif ratio < 1:
         said = f"{step} takes {percent(1 - ratio)} less time {times}"
     else:
         said = f"{step} takes {percent(ratio - 1)} longer {times}"
     if batch.verdict == "within noise":
         down = 1 - 1 / (1 + c.detectable)
+        equal = abs(ratio - 1) < _EQUAL
         return (
-            f"{said}, which is not significant: these reports show changes above "
-            f"+{percent(c.detectable)} or -{percent(down)} only."
+            f"{said}{'' if equal else ', which is not significant'}: these reports show changes "
+            f"above +{percent(c.detectable)} or -{percent(down)} only."
         )
     reasons = [*_reasons(c, batch)]
     return f"{said}, more than noise explains{': ' if reasons else ''}{'; '.join(reasons)}."
