@@ -414,6 +414,7 @@ def _idle(
     """Split the idle time of every rank's median step by the medians of its causes."""
     found: list[IdleCause] = []
     for report, numbers in zip(reports, numbered, strict=True):
+        single = report.gaps.longest()  # which trimmed reports have, too
         for lane, rank in enumerate(numbers):
             rows = report.gaps.rows_of(lane, window)
             cause = report.gaps.cause[rows].astype(np.int64)
@@ -429,8 +430,8 @@ def _idle(
                     ranges, parts = _shares(report, mine, window, where)
                     most = names[int(ranges[np.argmax(parts)]) - 1]
                     most = "" if most == report.steps.label else most
-                    doing = _doing(report.gaps, mine)
-                    call = _mostly_in(report.gaps, mine)
+                    doing = _doing(report.gaps, mine[single[mine]])
+                    call = _mostly_in(report.gaps, mine[single[mine]])
                     found.append(
                         IdleCause(
                             rank, CAUSES[code], share * idle_s, share, longest, most, *doing, call
@@ -440,7 +441,7 @@ def _idle(
 
 
 def _mostly_in(gaps: IdleGaps, rows: Int64) -> str:
-    """Call that the host was in for most of some gaps, of those that are kept one by one."""
+    """Call that the host was in for most of some gaps."""
     rows = rows[gaps.call[rows] >= 0]
     spent = np.bincount(gaps.call[rows], gaps.idle_ns[rows], 1)
     return gaps.names[int(spent.argmax())] if len(rows) else ""
@@ -449,9 +450,8 @@ def _mostly_in(gaps: IdleGaps, rows: Int64) -> str:
 def _doing(gaps: IdleGaps, rows: Int64) -> tuple[float | None, str]:
     """Share of some gaps in which the host slept, and the system's call that it was in for most.
 
-    Of those that are kept one by one, None where that was not recorded.
+    None where that was not recorded.
     """
-    rows = rows[gaps.start_ns[rows] != NULL]
     known, idle = gaps.asleep_ns[rows] != NULL, gaps.idle_ns[rows]
     slept = gaps.asleep_ns[rows][known].sum() / idle[known].sum() if known.any() else None
     named = gaps.wait[rows] >= 0

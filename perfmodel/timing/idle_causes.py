@@ -148,16 +148,15 @@ class IdleGaps:
         op = np.where(self.op < 0, self.op, ops[self.op]) if len(ops) else self.op
         return {**found, "lane": self.lane + np.int32(first), "op": op.astype(np.int32)}
 
-    def added_up(self) -> IdleGaps:
-        """Add parts of one lane, step, range and cause up, but the longest and the last ones.
+    def longest(self) -> Bool:
+        """Return which parts are among the `LONGEST` longest of their lane, step and cause.
 
-        Of every lane, step and cause the `LONGEST` longest parts stay, the first of equal ones; and
-        the last part of every step.
+        The first of equal ones; never those that are added up.
         """
-        if len(self) == 0:
-            return self
-        _, cell = distinct_rows(self.lane, self.step, self.cause)
         kept = np.zeros(len(self), np.bool_)
+        if len(self) == 0:
+            return kept
+        _, cell = distinct_rows(self.lane, self.step, self.cause)
         idle = np.where(self.start_ns == NULL, -1, self.idle_ns)
         for _ in range(LONGEST):
             most = np.full(int(cell.max()) + 1, -1)
@@ -167,6 +166,13 @@ class IdleGaps:
             longest[cell[row]] = row  # of equal ones the first, which is assigned last
             longest = longest[longest >= 0]
             kept[longest], idle[longest] = True, -1
+        return kept
+
+    def added_up(self) -> IdleGaps:
+        """Add parts of one lane, step, range and cause up, but the `longest` ones."""
+        if len(self) == 0:
+            return self
+        kept = self.longest()
         at = np.flatnonzero(kept)
         rest = np.flatnonzero(~kept)
         rows, group = distinct_rows(
