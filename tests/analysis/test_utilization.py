@@ -315,7 +315,7 @@ def test_a_series_beside_a_report(tmp_path: Path) -> None:
     )
     assert "NVML says 85 %, the report 15 %" in text
     assert "-> the GPU waits for the host, up to " in text
-    assert "copying images host -> device  host_compute" in text
+    assert "copying images host -> device  CPU-bound" in text
     assert (tmp_path / "u.png").read_bytes().startswith(b"\x89PNG")
     found = json.loads(succeeds("utilization", path, "--report", BASE, "--window", "1:3", "--json"))
     assert found["gpus"][0]["means"]["gpu_percent"] == pytest.approx(42.5)
