@@ -151,7 +151,7 @@ def test_the_wheel_works_where_there_is_no_repository(wheel: Path, tmp_path: Pat
     where = run(python, "-c", "import perfmodel; print(perfmodel.__file__)", cwd=tmp_path, **clean)
     assert where.startswith(site)
     said = run(program, "analyze", "run.sqlite", "-o", "out", "--no-plots", cwd=tmp_path, **clean)
-    assert "VERDICT  The GPU is idle" in said
+    assert "VERDICT  The GPU of rank 0 is idle" in said
     with (tmp_path / "out" / "ranges.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == 14
     assert "h200" in run(program, "machine", "list", "--format", "csv", cwd=tmp_path, **clean)

@@ -241,7 +241,7 @@ def _ranked(facts: Facts, actions: Actions) -> tuple[Finding, ...]:
     shown = [
         one
         for one in shown
-        if one.share is None or one.share >= WORTH or later_s(one) >= WORTH * step_s
+        if one.share is None or one.share >= WORTH or later_s(one) >= WORTH * step_s > 0
     ]
 
     def order(one: Finding) -> tuple[bool, bool, float, bool, float]:
@@ -257,10 +257,10 @@ def _ranked(facts: Facts, actions: Actions) -> tuple[Finding, ...]:
 
 
 def _of_step(one: Finding, step_s: float) -> Finding:
-    """Bound a saving by the step, and compute its share."""
+    """Bound a saving by nothing and the step, and compute its share."""
     if one.saving_s is None:
         return one
-    saving_s = min(one.saving_s, step_s)
+    saving_s = min(max(one.saving_s, 0.0), step_s)
     return replace(one, saving_s=saving_s, share=saving_s / step_s)
 
 
