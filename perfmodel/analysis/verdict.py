@@ -181,7 +181,7 @@ class Fix:
         without the profiler, which is estimated; one or two steps only. '' where it is unknown.
     line : str or None
     range : str or None
-        Where most of the loss is, as far as that is known.
+        Place with most of the loss, as far as that is known.
     """
 
     kind: str
