@@ -81,8 +81,6 @@ fi
 ladder=(--out "${LADDER:-benchmarks/results/ladder.json}")
 if [ "$ranks" != 1 ]; then
     gpts=benchmarks/results/gpt/ranks${ranks}_$(date -u +%Y%m%dT%H%M%S) # launches on this host
-    predicted gpt-host 20 "$python" -m perfmodel machine measure --device gpu --only "host calls" \
-        --only launches -o "$gpts.toml"
     for launch in 1 2 3; do
         predicted gpt-ranks 50 "$python" -m torch.distributed.run --nproc-per-node "$ranks" \
             -m benchmarks.predict.gpt_runs "$gpts" --sizes ranks --tag "launch$launch" --both

@@ -33,7 +33,6 @@ from perfmodel.render.analysis_json import SCHEMA_VERSION, AnalysisDocument, Bri
 from perfmodel.render.compare import CompareDocument  # noqa: E402
 from perfmodel.render.evidence import Evidence  # noqa: E402
 from perfmodel.render.operator_prediction import (  # noqa: E402
-    OperatorPredictionDocument,
     ReportPredictionDocument,
 )  # fmt: skip
 from perfmodel.render.predict import PredictionDocument  # noqa: E402
@@ -42,7 +41,7 @@ from perfmodel.render.whatif import WhatIfDocument  # noqa: E402
 
 DOCUMENTS: Final = (
     AnalysisDocument, BriefDocument, Evidence, GraphChanges, CompareDocument, WhatIfDocument,
-    ReportPredictionDocument, OperatorPredictionDocument, PredictionDocument,
+    ReportPredictionDocument, PredictionDocument,
     tuple[PredictionDocument, ...], ScalingDocument, ErrorDocument,
 )  # fmt: skip
 SCHEMA: Final = ROOT / "perfmodel" / "render" / "analysis.schema.json"
@@ -69,8 +68,7 @@ is made of the types that write the document, and tests hold the documents again
   [GraphChanges](#graphchanges) where it replays steps, `perfmodel compare --json` a
   [CompareDocument](#comparedocument). Of the trainer `whatif` prints a
   [WhatIfDocument](#whatifdocument). `perfmodel predict --json` prints a
-  [ReportPredictionDocument](#reportpredictiondocument) of a report, an
-  [OperatorPredictionDocument](#operatorpredictiondocument) or
+  [ReportPredictionDocument](#reportpredictiondocument) of a report, a
   [PredictionDocument](#predictiondocument) of a model, and `perfmodel scaling --json` a
   [ScalingDocument](#scalingdocument). The schema is of all of these.
 - With `--json` an error is JSON, too: `{"error": {...}}` on standard output, with the exit code of

@@ -288,11 +288,6 @@ GIVEN: Final = {
     },
     "predict": {"it is believed to 30 %": "a limit of the code"},
     "pytorch": {"`41.0 % of 989 TFLOP/s, BF16 dense": "an example"},
-    "pytorch_predict": {
-        "A step's 90 % interval": "a level",
-        "at least 3 % of what the GPU sets": "a limit of the code",
-        "what hosts differ by (18 %), or 15 % where": "limits of the code",
-    },
     "scaling": {"Intervals (95 %)": "a level"},
     "schema": {"times outside +-2^62 ns": "a limit of the code"},
     "statistics": {"200 - 50 = 150 ns": "worked by hand"},

@@ -1,16 +1,16 @@
-"""Predicts GPTs on four and eight GPUs from runs on one and two, and scores the predictions.
+"""Predicts GPTs on four and eight GPUs from a report of one GPU, and scores the predictions.
 
     python -m benchmarks.predict.gpt_ranks freeze
     python -m benchmarks.predict.gpt_ranks record FOLDER --ranks 8
-    python -m benchmarks.predict.gpt_ranks score FOLDER ... [--host MACHINE.toml]
+    python -m benchmarks.predict.gpt_ranks score FOLDER ...
     python -m benchmarks.predict.gpt_ranks document
 
-`freeze` keeps what the frozen models predict (predictions_ranks.json). A FOLDER holds what
+`freeze` keeps what gpt_shapes predicts of any host (predictions_ranks.json), of the sizes that
+`gpu.sh` times and of the recordings of eight GPUs that are shipped. A FOLDER holds what
 `benchmarks.predict.gpt_runs --sizes ranks` wrote: seconds of steps, a file a launch, and reports
 cut by `benchmarks.predict.gpt_split`; the steps of a launch with reports are not scored. `record`
 makes such a launch, under Nsight Systems; `bash benchmarks/gpu.sh 8` makes all of them. `score`
-compares both with the predictions, or with --host with those of the same models on a host whose
-calls a machine file times (computed then), and `document` writes the page's part.
+compares both with the predictions, and `document` writes the page's part.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ import perfmodel
 from benchmarks.common import folders, pages, results
 from benchmarks.common.launches import LAUNCH_SD
 from benchmarks.common.pages import markdown
-from benchmarks.predict import gpt
-from benchmarks.predict.gpt_sizes import SETS, SYMBOLS
+from benchmarks.predict import one
+from benchmarks.predict.gpt_sizes import SETS, SYMBOLS, WORDS
 from benchmarks.predict.gpt_split import split
-from perfmodel.machines.measure.measurement import choose
 from perfmodel.models.launches import another, limits
-from perfmodel.models.operators_file import load
+from perfmodel.models.one_report import hosts
 from profiles.programs.record import exported, started
 
 Row = dict[str, Any]
-PREDICTED: Final = gpt.RESULTS / "predictions_ranks.json"
-SCORED: Final = gpt.RESULTS / "score_ranks.json"
-MODELS: Final = ("eager", "fsdp")
-"""The frozen ones of DDP and of FSDP."""
+PAGE: Final = folders.DOCS / "pytorch_predict.md"
+SCRIPT: Final = "benchmarks.predict.gpt_ranks"
+PREDICTED: Final = one.GPT / "predictions_ranks.json"
+SCORED: Final = one.GPT / "score_ranks.json"
+REPORT: Final = "gpt_shapes"
+WAYS: Final = {"ddp": False, "fsdp": True}
 RANKS: Final = (4, 8)
-SHIPPED: Final = ("gpt_ddp8", "gpt_fsdp8")
-"""Recordings of eight GPUs that no model used, and eight.json predicts."""
+SHIPPED: Final = {"ddp": "gpt_ddp8", "fsdp": "gpt_fsdp8"}
+"""Recordings of eight GPUs."""
 STEPS: Final = (
     "GPT; GPUs; by; predicted=s; 90 % from=s; to=s; set by; measured=s; another launch, 95 %; "
     "error=percent.0; inside"
@@ -55,12 +56,32 @@ EXPOSED: Final = (
 )
 
 
-def predicted(machine: str | None = None) -> list[Row]:
-    """Return a row for every size, way and number of GPUs; of another host by its calls."""
-    host = choose(machine)[0] if machine else None
-    models = {name: load(folders.plain(gpt.RESULTS / f"model_{name}.json")) for name in MODELS}
-    found = [row for row in gpt.predictions(models, host=host) if row["sizes"]["p"] in RANKS]
-    return sorted(found, key=lambda row: row["parallel"])
+def predicted() -> list[Row]:
+    """Return a row for every size, way and number of GPUs, of a host of which nothing is known."""
+    found = []
+    for way in WAYS:
+        for sizes in (dict(zip(SYMBOLS, size, strict=True)) for size in SETS["ranks"]):
+            found += [row_of(way, sizes | {"p": ranks}) for ranks in RANKS]
+        found.append(row_of(way, shipped(way)) | {"report": SHIPPED[way]})
+    return found
+
+
+def shipped(way: str) -> dict[str, int]:
+    """Sizes of the shipped recording of a way."""
+    truth = json.loads((one.PROGRAMS / f"{SHIPPED[way]}.truth.json").read_text(encoding="utf-8"))
+    return {symbol: truth[word] for symbol, word in WORDS.items()} | {"p": truth["world"]}
+
+
+def row_of(way: str, sizes: Mapping[str, int]) -> Row:
+    """Predict a step."""
+    case = one.Case("ranks", REPORT, sizes, None, fsdp=WAYS[way], hosts=hosts())
+    step = one.whole(case).step
+    return {
+        "parallel": way, "sizes": dict(step.sizes), "step_s": step.step_s, "low_s": step.low_s,
+        "high_s": step.high_s, "bound": step.bound, "gpu_s": step.lanes.gpu_s,
+        "host_s": step.lanes.host_s, "communication_s": step.lanes.communication_s,
+        "exposed_communication_s": step.lanes.exposed_s,
+    }  # fmt: skip
 
 
 def of_case(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -69,13 +90,33 @@ def of_case(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def scored(predictions: Iterable[Row], measured: Iterable[Row]) -> list[Row]:
-    """Return what `gpt.scored` does, with the interval of another launch."""
-    found = gpt.scored(predictions, measured)
-    for row in found:
+    """Return the predictions that were measured, with the interval of another launch.
+
+    Parameters
+    ----------
+    predictions : iterable of dict
+        As `row_of` makes them.
+    measured : iterable of dict
+        Rows of `gpt_runs`, of several launches: `parallel`, `sizes`, and `step_s` of its rounds.
+    """
+    times: dict[tuple[Any, ...], list[float]] = {}
+    for row in measured:
+        times.setdefault(of_case(row), []).append(statistics.median(row["step_s"]))
+    rows = []
+    for row in predictions:
+        launches = times.get(of_case(row))
+        if not launches:
+            continue
+        found = statistics.median(launches)
         sd = LAUNCH_SD["queued" if row["bound"] == "host" else "NCCL"]
-        mean, width = another([math.log(s) for s in row["launches_s"]], sd)
-        row["launch_low_s"], row["launch_high_s"] = limits(math.exp(mean), width)
-    return found
+        mean, width = another([math.log(s) for s in launches], sd)
+        low, high = limits(math.exp(mean), width)
+        rows.append({
+            **row, "measured_s": found, "launches_s": launches,
+            "error": row["step_s"] / found - 1, "inside": row["low_s"] <= found <= row["high_s"],
+            "launch_low_s": low, "launch_high_s": high,
+        })  # fmt: skip
+    return rows
 
 
 def record(folder: Path, ranks: int) -> None:
@@ -118,9 +159,9 @@ def exposed(prediction: Row, report: Path) -> Row:
     }  # fmt: skip
 
 
-def score(found: Sequence[Path], machine: str | None) -> dict[str, Any]:
+def score(found: Sequence[Path]) -> dict[str, Any]:
     """Return what `gpt_runs` measured in some folders, beside the predictions."""
-    predictions = predicted(machine) if machine else json.loads(PREDICTED.read_text())
+    predictions = json.loads(PREDICTED.read_text())
     by_case = {of_case(row): row for row in predictions}
     measured, reports = [], []
     for path in sorted(p for folder in found for p in folder.rglob("*.json")):
@@ -132,16 +173,14 @@ def score(found: Sequence[Path], machine: str | None) -> dict[str, Any]:
         if not recorded and not rows[0].get("recorded"):  # Nsight Systems makes steps longer
             measured += [row | {"file": path.name} for row in rows]
         reports += [exposed(by_case[of_case(row)], report) for row, report in recorded]
-    return {
-        "machine": machine and Path(machine).name, "measured": measured,
-        "steps": scored(predictions, measured), "exposed": reports,
-    }  # fmt: skip
+    steps = scored(predictions, measured)
+    return {"measured": measured, "steps": steps, "exposed": reports}
 
 
 def of_shipped() -> list[Row]:
     """Return the communication of the shipped recordings of eight GPUs."""
-    rows = {row["report"]: row for row in json.loads((gpt.RESULTS / "eight.json").read_text())}
-    return [exposed(rows[name], gpt.REPORTS / f"{name}.sqlite.xz") for name in SHIPPED]
+    rows = [row for row in json.loads(PREDICTED.read_text()) if "report" in row]
+    return [exposed(row, one.PROGRAMS / f"{row['report']}.sqlite.xz") for row in rows]
 
 
 def text(found: Mapping[str, Any], shipped: Sequence[Row]) -> str:
@@ -185,7 +224,6 @@ def main() -> None:
     parser.add_argument("what", choices=("freeze", "record", "score", "document"))
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
     parser.add_argument("--ranks", type=int, choices=(2, *RANKS), help="of record")
-    parser.add_argument("--host", metavar="MACHINE.toml")
     args = parser.parse_args()
     if args.what == "freeze":
         results.write(PREDICTED, predicted())
@@ -196,8 +234,8 @@ def main() -> None:
         record(args.folders[0], args.ranks)
         return
     if args.what == "score":
-        results.write(SCORED, score(args.folders, args.host), digits=6)
-    pages.put_parts(gpt.PAGE, gpt.SCRIPT, {"ranks": text(results.read(SCORED), of_shipped())})
+        results.write(SCORED, score(args.folders), digits=6)
+    pages.put_parts(PAGE, SCRIPT, {"ranks": text(results.read(SCORED), of_shipped())})
 
 
 if __name__ == "__main__":

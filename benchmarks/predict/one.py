@@ -88,6 +88,7 @@ class Case:
     peak_bytes: int | None = None
     anchors: tuple[TimedStep, ...] = ()
     compiled: bool = False
+    fsdp: bool = False
     hosts: Hosts | None = None
 
 
@@ -95,7 +96,7 @@ class Case:
 def recorded(report: str) -> tuple[RecordedStep, Roles]:
     """The step of a report, and the roles of its sizes."""
     operators = PyTorchOperators()
-    step = operators.recorded_step(read(PROGRAMS / f"{report}.sqlite.xz"), Options(), {})
+    step = operators.recorded_step(read(PROGRAMS / f"{report}.sqlite.xz"), Options())
     return step, operators.roles(step, {})
 
 
@@ -112,12 +113,11 @@ def whole(case: Case) -> ReportPrediction:
     step, roles = recorded(case.report)
     other = baseline(case.gpu) if case.gpu != step.gpu else None
     return predict_report(
-        step,
-        roles,
+        [(step, roles)],
         case.changed,
         baseline(step.gpu),
         PyTorchOperators().call_at,
-        Changes(other, compiled=case.compiled, hosts=case.hosts),
+        Changes(other, compiled=case.compiled, hosts=case.hosts, shards=case.fsdp),
         case.anchors,
     )
 

@@ -1,78 +1,16 @@
-"""`calibrate` and `predict` of a model of operators, for reports that name their sizes."""
+"""`predict` from reports that name their operators' sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from perfmodel.commands import _options
-from perfmodel.commands._output import emit, emit_model, warn
-
-
-def calibrate(
-    traces: Sequence[Any], reports: Sequence[Path], fmt: str, out: Path | None,
-    options: Mapping[str, Any],
-) -> None:  # fmt: skip
-    """Fit a model of operators to reports, and write it."""
-    from perfmodel.models.operators_calibrate import calibrate_operators
-    from perfmodel.models.operators_file import as_text
-    from perfmodel.programs import program_of
-    from perfmodel.render.operator_prediction import calibration
-
-    chosen = _options.chosen({**options, "machine": None, "given": (), "index": None})
-    rows = read_index(options["index"])
-    given = values_of(options["given"], len(traces))
-    steps = []
-    for i, (trace, path) in enumerate(zip(traces, reports, strict=True)):
-        program = program_of([trace], chosen)
-        operators = _operators_of(program)
-        row = rows.get(path.name, {})
-        symbols = {**row.get("sizes", {}), **{name: values[i] for name, values in given.items()}}
-        step = operators.recorded_step(
-            trace, chosen, {k: v for k, v in symbols.items() if k != "p"}
-        )
-        steps.append(replace(step, bare_s=row[BARE]) if row.get(BARE) else step)
-    _with_sizes(steps)
-    _same_symbols(steps)
-    given_files = {path.name for path in reports}
-    steps += [_timed(row, steps[0]) for name, row in rows.items()
-              if name not in given_files and "sizes" in row]  # fmt: skip
-    gpus = [gpu for trace in traces for gpu in trace.gpus]
-    baseline = _baseline(options["machine"]) or _baseline_of(steps[0].gpu, gpus)
-    model = calibrate_operators(program.name, steps, baseline, operators.call_at, options["take"])
-
-    left = list(dict.fromkeys(each for s in model.structures for each in s.unresolved))
-    if left:
-        more = f" and {len(left) - 3} more" if len(left) > 3 else ""
-        warn(
-            f"no product of the sizes given is {', '.join(left[:3])}{more}: kept as recorded; name "
-            "by --set what else differs between the reports, which must be of one program"
-        )
-
-    emit_model(calibration(model), lambda: as_text(model), fmt, out, taken_by="predict takes")
-
-
-def predict(path: Path, fmt: str, out: Path | None, options: Mapping[str, Any]) -> None:
-    """Predict a step of a program by a model of operators."""
-    from perfmodel.models.operators import host_ratio, predict_operators
-    from perfmodel.models.operators_file import load
-    from perfmodel.programs import program_named
-    from perfmodel.render.operator_prediction import prediction
-
-    _only_of_operators(out, {**options, "anchor": options.get("anchors")})
-    model = load(path)
-    given = {name: values[0] for name, values in values_of(options["given"], 1).items()}
-    sizes = {**given, "p": options.get("ranks") or given.get("p", 1)}
-    other, scale = None, None
-    if options.get("machine"):
-        other = _baseline(options["machine"])
-        scale = host_ratio(model.baseline.machine, other.machine)
-    call_at = _operators_of(program_named(model.program)).call_at
-    emit(prediction(predict_operators(model, sizes, call_at, other, scale)), fmt, out)
+from perfmodel.commands._output import emit
 
 
 def _only_of_operators(out: Path | None, options: Mapping[str, Any]) -> None:
@@ -103,9 +41,9 @@ class Asked:
 
 
 def predict_report(
-    path: Path, fmt: str, out: Path | None, options: Mapping[str, Any], asked: Asked
+    paths: Sequence[Path], fmt: str, out: Path | None, options: Mapping[str, Any], asked: Asked
 ) -> None:
-    """Predict a step of other sizes from one report, and what is known of the host."""
+    """Predict a step of other sizes from reports, and what is known of the host."""
     from perfmodel.commands._output import Progress, distinct, read_reports
     from perfmodel.models.one_report import predict_report
     from perfmodel.programs import program_of
@@ -117,21 +55,24 @@ def predict_report(
     if asked.fsdp and (options.get("ranks") or 1) < 2:
         raise click.UsageError("--fsdp: expected ranks to share parameters, by -p; got one")
     chosen = _options.chosen({**options, "machine": None, "given": (), "dtype": None})
-    reports = [path, *distinct(options["anchors"])]
-    with Progress(len(reports)) as advance:
-        trace, *others = read_reports(reports, advance)
-    operators = _operators_of(program_of([trace], chosen))
-    step, *anchors = (operators.recorded_step(t, chosen, {}) for t in (trace, *others))
-    roles = operators.roles(step, _roles_of(asked.names))
+    own = distinct(paths)
+    files = [*own, *distinct(options["anchors"])]
+    with Progress(len(files)) as advance:
+        traces = read_reports(files, advance)
+    operators = _operators_of(program_of(traces[:1], chosen))
+    named = [*_roles_of(asked.names, len(own)), *([{}] * len(files))]
+    steps = [operators.recorded_step(trace, chosen) for trace in traces]
+    reports = [(s, operators.roles(s, n)) for s, n in zip(steps, named, strict=False)]
+    step, trace = steps[0], traces[0]
     given = {name: values[0] for name, values in values_of(options["given"], 1).items()}
     given |= {"p": options["ranks"]} if options.get("ranks") else {}
     if asked.fsdp and step.ranks > 1:
         raise click.UsageError("--fsdp: expected a REPORT of one rank; got several")
     other = _baseline(asked.gpu or options.get("machine"))
     changes = changes_of(asked, other, options.get("dtype"), trace)
-    found = predict_report(step, roles, given, _baseline_of(step.gpu, trace.gpus),
-                           operators.call_at, changes,
-                           (*anchors, *map(_timed_step, asked.timed)))  # fmt: skip
+    anchors = (*reports[len(own) :], *map(_timed_step, asked.timed))
+    found = predict_report(reports[: len(own)], given, _baseline_of(step.gpu, trace.gpus),
+                           operators.call_at, changes, anchors)  # fmt: skip
     emit(report_prediction(found, asked.tokens), fmt, out)
 
 
@@ -164,9 +105,10 @@ def peak_of_report(path: Path) -> Any:
 
     (trace,) = read_reports([path], lambda *_: None)
     operators = _operators_of(program_of([trace], Options()))
-    step = operators.recorded_step(trace, Options(), {})
-    found = predict_report(step, operators.roles(step, {}), {}, _baseline_of(step.gpu, trace.gpus),
-                           operators.call_at, Changes())  # fmt: skip
+    step = operators.recorded_step(trace, Options())
+    report = step, operators.roles(step, {})
+    found = predict_report([report], {}, _baseline_of(step.gpu, trace.gpus), operators.call_at,
+                           Changes())  # fmt: skip
     return found.peak
 
 
@@ -219,14 +161,21 @@ def _timed_step(text: str) -> Any:
     return TimedStep({name: values[0] for name, values in sizes.items()}, step_s)
 
 
-def _roles_of(names: Sequence[str]) -> dict[str, int]:
-    """Read N=ROLE."""
-    found: dict[str, int] = {}
+def _roles_of(names: Sequence[str], reports: int) -> list[dict[str, int]]:
+    """Read N=ROLE or N1,N2,...=ROLE: a number of all reports, or one of each."""
+    found: list[dict[str, int]] = [{} for _ in range(reports)]
     for text in names:
-        number, _, role = text.partition("=")
-        if not role.isidentifier() or not (number.isascii() and number.isdigit()):
+        said, _, role = text.partition("=")
+        numbers = said.split(",")
+        if not role.isidentifier() or not all(n.isascii() and n.isdigit() for n in numbers):
             raise click.BadParameter(f"--name: expected N=ROLE, such as 32=batch; got {text!r}")
-        found[role] = int(number)
+        if len(numbers) not in (1, reports):
+            raise click.BadParameter(
+                f"--name: expected one number, or one for each of the {reports} reports in their "
+                f"order; got {text!r}"
+            )
+        for i, each in enumerate(found):
+            each[role] = int(numbers[i % len(numbers)])
     return found
 
 
@@ -238,60 +187,12 @@ def _operators_of(program: Any) -> Any:
     if found is None:
         raise ModelError(
             f"expected a program whose operators have formulas, such as pytorch; got "
-            f"{program.name!r}; calibrate on its reports again"
+            f"{program.name!r}"
         )
     return found
 
 
 _LONGEST_STEP_S: Final = 1e6
-BARE: Final = "batch_median_s_without_nsys"
-"""Of a row of an index: seconds without a profiler."""
-_MOST_INDEX_BYTES: Final = 20_000_000
-"""An index of the shipped profiles has 300 bytes a row."""
-
-
-def read_index(index: Path | None) -> dict[str, dict[str, Any]]:
-    """Rows of an index by file: sizes of the program, and `BARE`, as far as it has them.
-
-    A file that is no report names a step that was timed, and not recorded.
-    """
-    from perfmodel.base.document import fitting, parse_json
-    from perfmodel.base.errors import ModelError
-    from perfmodel.base.escape import printable
-    from perfmodel.base.files import read_whole
-
-    if index is None:
-        return {}
-    try:
-        rows = parse_json(read_whole(index, _MOST_INDEX_BYTES).decode())
-        return {
-            row["file"]: row
-            | ({BARE: fitting(float, row[BARE])} if row.get(BARE) else {})
-            | ({"sizes": fitting(Mapping[str, int], row["sizes"])} if "sizes" in row else {})
-            for row in rows
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(
-            f"{index}: expected a list of objects with file, sizes and {BARE}; got none that can "
-            f"be read ({printable(repr(error))[:200]}); check the path"
-        ) from None
-
-
-def _timed(row: Mapping[str, Any], like: Any) -> Any:
-    """A step of other sizes that was timed without a profiler, and not recorded."""
-    from perfmodel.base.errors import ModelError
-
-    sizes = {"p": 1, **row["sizes"]}
-    seconds = row.get(BARE)
-    if {*sizes} != {*like.symbols} or not seconds:
-        raise ModelError(
-            f"{row['file']}: expected a row of the index with {BARE} and the sizes "
-            f"{', '.join(sorted(like.symbols))}; got {', '.join(sorted(sizes))}; give all"
-        )
-    return replace(
-        like, source=row["file"], symbols=sizes, calls=(), order=(), step_s=0.0, busy_s=0.0,
-        launches=0, gap_s=0.0, bare_s=seconds,
-    )  # fmt: skip
 
 
 def values_of(given: Sequence[str], count: int) -> dict[str, list[int]]:
@@ -314,28 +215,3 @@ def values_of(given: Sequence[str], count: int) -> dict[str, list[int]]:
             )
         found[name] = numbers * count if len(numbers) == 1 else numbers
     return found
-
-
-def _with_sizes(steps: Sequence[Any]) -> None:
-    """Refuse reports of which none has operators' sizes."""
-    from perfmodel.base.errors import ModelError
-
-    if not any(step.order for step in steps):
-        raise ModelError(
-            "expected reports of a PyTorch program with operators' sizes; got none with them; "
-            "record with nsys profile --pytorch=autograd-shapes-nvtx, or give formulas of the "
-            "program's ranges by --workload FILE.toml (docs/pytorch_predict.md)"
-        )
-
-
-def _same_symbols(steps: Sequence[Any]) -> None:
-    """Refuse reports whose sizes are not named."""
-    from perfmodel.base.errors import ModelError
-
-    names = {frozenset(s.symbols) for s in steps}
-    if len(names) > 1 or names == {frozenset({"p"})}:
-        raise ModelError(
-            "expected the program's sizes of every report, such as --set n_layer=4,8 --set "
-            "batch=16,24 with one value for each report in order, or an index with sizes by "
-            f"--index; got {', '.join(sorted({*names.pop()} - {'p'})) or 'none'} of some"
-        )

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from perfmodel.commands import _options
 from perfmodel.commands._output import Progress, distinct, emit_model, read_reports, warn
+
+_BARE: Final = "batch_median_s_without_nsys"
+"""Of a row of an index: seconds without a profiler."""
+_MOST_INDEX_BYTES: Final = 20_000_000
+"""An index of the shipped profiles has 300 bytes a row."""
 
 
 @click.command(cls=_options.Grouped)
@@ -24,11 +29,6 @@ from perfmodel.commands._output import Progress, distinct, emit_model, read_repo
     help="index.json of the reports: their sizes, and their time unrecorded as "
     "batch_median_s_without_nsys.",
 )  # fmt: skip
-@click.option(
-    "--take", multiple=True, metavar="PRODUCT",
-    help="For PyTorch: the product of symbols to use for sizes that fit several, such as d_model, "
-    "or 'd_model / heads'.",
-)  # fmt: skip
 @_options.machine("File of perfmodel machine measure on that machine: GEMMs, copies, all-reduces.")
 @_options.output(".json", "-", "", said="FILE.json is the model, for predict.")
 def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
@@ -38,12 +38,11 @@ def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: 
     reports that have it; a warning names the run that would determine a missing one. Reports of
     the ranks of one run become one run; every other report is a launch of its own.
 
-    For a PyTorch program, give at least two reports with operators' sizes, of different sizes of
-    the program. For it and for a --workload, --set NAME=V1,V2,... gives sizes that the reports do
-    not hold, in the order of the reports, or the index does, as "sizes" of each file.
+    For a --workload, --set NAME=V1,V2,... gives sizes that the reports do not hold, in the order of
+    the reports, or the index does, as "sizes" of each file. A PyTorch program needs no model: see
+    perfmodel predict REPORT.
     """
-    from perfmodel.commands import _operators
-    from perfmodel.commands._operators import BARE
+    from perfmodel.base.errors import ModelError
     from perfmodel.programs import program_of
 
     reports = distinct(reports)
@@ -51,25 +50,52 @@ def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: 
         traces = read_reports(reports, advance)
     plain = _options.chosen({**options, "machine": None, "given": ()})
     if all(program_of([trace], plain).recorded_operators is not None for trace in traces):
-        _operators.calibrate(traces, reports, fmt, out, options)
-        return
+        raise ModelError(
+            "expected reports of a program with formulas, such as by --workload FILE.toml; got one "
+            "of PyTorch, which needs no model: perfmodel predict REPORT... predicts from its "
+            "reports themselves (docs/pytorch_predict.md)"
+        )
     from perfmodel.models.calibrate import calibrate as calibrated
     from perfmodel.models.model import as_text
     from perfmodel.models.predict import predict as predicted
     from perfmodel.render.predict import calibration
 
-    index = _operators.read_index(options["index"])
+    index = _read_index(options["index"])
     observations, machine = _observed(traces, reports, options, index)
     part, terms, calls = _microbenchmarks(options["machine"], machine)
     model = calibrated(
         observations, machine=machine, alone=part, micro=terms, host_calls=calls,
-        untraced={file: row[BARE] for file, row in index.items() if row.get(BARE)},
+        untraced={file: row[_BARE] for file, row in index.items() if row.get(_BARE)},
     )  # fmt: skip
     if not model.runs:
         predicted(model, observations[0].case)  # says what its report lacks
 
     taken_by = "predict and whatif take"
     emit_model(calibration(model), lambda: as_text(model), fmt, out, taken_by=taken_by)
+
+
+def _read_index(index: Path | None) -> dict[str, dict[str, Any]]:
+    """Rows of an index by file: sizes of the program, and `_BARE`, as far as it has them."""
+    from perfmodel.base.document import fitting, parse_json
+    from perfmodel.base.errors import ModelError
+    from perfmodel.base.escape import printable
+    from perfmodel.base.files import read_whole
+
+    if index is None:
+        return {}
+    try:
+        rows = parse_json(read_whole(index, _MOST_INDEX_BYTES).decode())
+        return {
+            row["file"]: row
+            | ({_BARE: fitting(float, row[_BARE])} if row.get(_BARE) else {})
+            | ({"sizes": fitting(Mapping[str, int], row["sizes"])} if "sizes" in row else {})
+            for row in rows
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(
+            f"{index}: expected a list of objects with file, sizes and {_BARE}; got none that can "
+            f"be read ({printable(repr(error))[:200]}); check the path"
+        ) from None
 
 
 def _observed(

@@ -14,11 +14,12 @@ from perfmodel.programs import model_of_sizes, program_of_sizes
 
 
 @click.command(cls=_options.Grouped)
-@click.argument("report", required=False, type=_options.REPORT)
+@click.argument("reports", nargs=-1, metavar="[REPORT]...", type=_options.REPORT)
 @click.option("--model", "path", type=_options.JSON, help="A model of perfmodel calibrate.")
 @click.option(
-    "--name", "names", multiple=True, metavar="N=ROLE",
-    help="Role of a number among the report's sizes, such as 32=batch; repeatable.",
+    "--name", "names", multiple=True, metavar="N[,N...]=ROLE",
+    help="Role of a number among the report's sizes, such as 32=batch; of several reports one "
+    "number, or one for each in order; repeatable.",
 )  # fmt: skip
 @click.option("--gpu", metavar="NAME", help="Another GPU than the report's, such as h100.")
 @click.option(
@@ -87,14 +88,15 @@ from perfmodel.programs import model_of_sizes, program_of_sizes
 )  # fmt: skip
 @_options.output(*_options.PICTURES, said="Curves are of --sweep and --scaling.")
 def predict(
-    report: Path | None, path: Path | None, fmt: str, out: Path | None, **options: Any
+    reports: tuple[Path, ...], path: Path | None, fmt: str, out: Path | None, **options: Any
 ) -> None:
-    """Predict a step of other sizes from REPORT or a model.
+    """Predict a step of other sizes from a REPORT or a model.
 
     REPORT is of a PyTorch program whose operators' sizes were recorded. The roles of its numbers
     (batch, seq, d_model, n_layer, ...) are inferred and printed; --set changes them, --name
-    corrects them, -p adds ranks by DistributedDataParallel. The host is the report's; --timed and
-    --anchor describe another, --other-host says that it is another.
+    corrects them, -p adds ranks by DistributedDataParallel. More reports of the program at other
+    sizes, of the same host, make the answer surer; sizes that are not given are the first one's.
+    The host is the reports'; --timed and --anchor describe another, --other-host says that it is.
 
     With --decoder:
     The least time of a prefill and a decode of a language model, by its weights, KV cache, FLOPs
@@ -110,28 +112,25 @@ def predict(
     """
     from perfmodel.commands import _operators
     from perfmodel.models.model import load
-    from perfmodel.models.operators_file import is_operators
     from perfmodel.models.predict import predict as predict_case
     from perfmodel.render import predict as shown
 
     if options["decoder"] is not None:
-        emit(_served(report, path, options), fmt, out)
+        if len(reports) > 1:
+            raise click.UsageError(f"--decoder: expected one REPORT or none; got {len(reports)}")
+        emit(_served(next(iter(reports), None), path, options), fmt, out)
         return
     asked = _operators.Asked(**{key: options.pop(key) for key in _operators.Asked.__slots__})
-    if (report is None) == (path is None):
-        raise click.UsageError("expected a REPORT, or a model by --model; give one of them")
-    if report is not None:
-        _operators.predict_report(report, fmt, out, options, asked)
+    if path is None and reports:
+        _operators.predict_report(reports, fmt, out, options, asked)
         return
-    assert path is not None
+    if path is None or reports:
+        raise click.UsageError("expected a REPORT, or a model by --model; give one of them")
     if asked != _operators.Asked():
         raise click.UsageError(
             "--name, --gpu, --graphs, --compile, --timed, --other-host, --fsdp, --accumulate and "
             "--tokens: of a REPORT; got a model"
         )
-    if is_operators(path):
-        _operators.predict(path, fmt, out, options)
-        return
     if options["dtype"] not in (None, *_options.DTYPES.choices):
         raise click.UsageError(f"--dtype {options['dtype']}: of a PyTorch REPORT; got a model")
     model = load(path)

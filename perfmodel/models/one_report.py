@@ -1,10 +1,11 @@
-"""A step of other sizes from one report: its calls with new sizes, in its order, timed anew.
+"""A step of other sizes from a report: its calls with new sizes, in its order, timed anew.
 
 Every call keeps what the report says of it: the host's time before it without the profiler, whether
 the host waits for the GPU there, and how much longer its kernels take than the GPU's grid of GEMMs
 and attention, or its bytes, say. The host's times are of this host, and per call, so that no cost
 of a launch has to be told apart from a cost of a step. What one report cannot say has a usual value
-with its spread, in `usual.toml`.
+with its spread, in `usual.toml`. More reports of the program on the same host say how long kernels
+take at more sizes, and each says anew how fast the host is.
 """
 
 from __future__ import annotations
@@ -20,18 +21,20 @@ from typing import Any, Final
 from perfmodel.base.errors import ModelError
 from perfmodel.base.units import si
 from perfmodel.models.lifetimes import Peak
-from perfmodel.models.operator_times import Baseline, Timer, factors_of
+from perfmodel.models.operator_times import Baseline, Factors, Timer, factors_of
 from perfmodel.models.operators import (
     CallAt,
     Network,
-    OperatorModel,
+    Noise,
     OperatorPrediction,
     PredictedStep,
+    Rates,
     Wire,
     computes,
 )
 from perfmodel.models.recorded import RecordedCall, RecordedStep
 from perfmodel.models.roles import Role, Roles
+from perfmodel.models.spread import chi2_quantile
 from perfmodel.models.structure import Structure
 
 _DTYPES: Final = ("gemm", "attention", "convolution")
@@ -41,6 +44,8 @@ _SHARED: Final = 0.85
 """Share of the host's time of two reports that must be of operators which both have. GPTs, Llamas
 and BERTs share 0.87 and more, and tell each other's host within 0.6 to 1.5 times; CNNs share less
 with them, and are off by up to 2.1 times (six reports of one host in profiles/programs)."""
+_SAME: Final = 0.98
+"""The same share of reports of one program: GPTs of several sizes share all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +171,7 @@ class HostRatio:
 
 @dataclass(frozen=True, slots=True)
 class ReportPrediction:
-    """A step of other sizes, by one report.
+    """A step of other sizes, by a report.
 
     Attributes
     ----------
@@ -206,30 +211,32 @@ def usual() -> Mapping[str, Any]:
     return tomllib.loads(text)
 
 
+Report = tuple[RecordedStep, Roles]
+"""A step with sizes, and the roles of its numbers."""
+
+
 def predict_report(
-    step: RecordedStep,
-    roles: Roles,
+    reports: Sequence[Report],
     given: Mapping[str, int],
     baseline: Baseline,
     call_at: CallAt,
     changes: Changes,
-    anchors: Sequence[RecordedStep | TimedStep] = (),
+    anchors: Sequence[Report | TimedStep] = (),
 ) -> ReportPrediction:
     """Predict a step of a report's program with other sizes, ranks, GPU or data type.
 
     Parameters
     ----------
-    step : RecordedStep
-        With sizes.
-    roles : Roles
-        Of the step.
+    reports : sequence of Report
+        Of one program on one host and GPU. What is not given is as in the first; the calls are
+        those of the one that is nearest in sizes.
     given : mapping
         Sizes to change by role; 'p', the ranks, stays without.
     baseline : Baseline
-        Of the GPU that ran the report.
+        Of the GPU that ran the reports.
     call_at : callable
     changes : Changes
-    anchors : sequence of RecordedStep or TimedStep
+    anchors : sequence of Report or TimedStep
         Of the host to predict, which is the report's without them: a report of it, of any program,
         or the time of a step of this program. Reports of the same GPU also say how long its
         kernels take at more sizes.
@@ -237,58 +244,110 @@ def predict_report(
     Raises
     ------
     ModelError
-        If the sizes fit no program of this kind, the host's times are not known, or an anchor says
-        nothing of the host.
+        If the sizes fit no program of this kind, the host's times are not known, reports are of
+        several programs or GPUs, or an anchor says nothing of the host.
     """
-    for one in (step, *anchors):
-        if isinstance(one, RecordedStep) and not one.host_s:
+    there = [a for a in anchors if not isinstance(a, TimedStep)]
+    for one, _ in (*reports, *there):
+        if not one.host_s:
             raise ModelError(
                 f"{one.source}: expected a report with calls to CUDA, which say what the host "
                 f"takes; got none; record with nsys profile -t cuda,nvtx"
             )
+    sizes, notes = reports[0][1].sizes_at(given)
+    values = {**sizes, "p": given.get("p", reports[0][0].ranks)}
+    step, roles = nearest(reports, values)
+    _check_gpus(reports)
+    values = {**roles.sizes_at(_of_roles(values, roles))[0], "p": values["p"]}
     if changes.compiled and not step.tensors:
         raise ModelError(
             f"{step.source}: expected a report that says which operator made what another reads; "
             f"got none, so that --compile cannot be predicted; record the program without "
             f"torch.compile by nsys profile --pytorch=autograd-shapes-nvtx"
         )
-    sizes, notes = roles.sizes_at(given)
-    ranks = given.get("p", step.ranks)
-    depth = "n_layer" if "n_layer" in sizes else ""
-    old = replace(step, symbols={**roles.values, "p": step.ranks})
-    structure = Structure(old, depth, roles.terms)
-    more = [a for a in anchors if isinstance(a, RecordedStep) and a.gpu == step.gpu]
-    model = _model(old, more, baseline, call_at)
-    own = HostRatio(1.0, step.host_noise)
+    same_gpu = [s for s, _ in (*reports, *there) if s.gpu == step.gpu]
+    factors = factors_of(
+        [call_at(c, c.sizes) for s in same_gpu for c in s.calls if computes(c)], baseline
+    )
+
+    def at(values: Mapping[str, int], host: HostRatio, changes: Changes) -> PredictedStep:
+        return _made(_structure(step, roles), values, call_at, changes, host, factors, baseline)
 
     def made(values: Mapping[str, int]) -> PredictedStep:
-        return _made(model, structure, values, call_at, changes, own)
+        return at(values, HostRatio(1.0, 0.0), changes)
 
+    def own(report: Report) -> HostRatio:
+        there, plain = _structure(*report), HostRatio(1.0, report[0].host_noise)
+        if report[0].gpu != step.gpu:  # the times of its kernels are not known
+            return plain
+        known = _made(there, there.sizes, call_at, Changes(), plain, factors, baseline)
+        return _own_host(known, plain)
+
+    between = usual()["hosts"]["program"]
+    mine = _together([
+        own((step, roles)),
+        *(
+            _ratio_of_report(step, r[0], own(r), between, least=_SAME)
+            for r in reports if r[0] is not step
+        ),
+    ])  # fmt: skip
     ratios = [
-        _ratio_of_report(old, a) if isinstance(a, RecordedStep)
-        else _ratio_of_time(a, roles, step.ranks, made)
+        _ratio_of_time(a, roles, step.ranks, made) if isinstance(a, TimedStep)
+        else _ratio_of_report(step, a[0], own(a), usual()["host"]["timed"])
         for a in anchors
     ]  # fmt: skip
-    mine = _own_host(_made(model, structure, old.symbols, call_at, Changes(), own), own)
     if changes.hosts is not None:
-        ratios.append(_any_of(changes.hosts, old, mine))
+        ratios.append(_any_of(changes.hosts, step, mine))
     host = _together(ratios) if ratios else mine
-    recorded = _predicted(
-        _made(model, structure, old.symbols, call_at, Changes(), mine), mine, Changes(), ()
-    )
-    values = {**sizes, "p": ranks}
-    at = _made(model, structure, values, call_at, changes, host)
-    found = _predicted(at, host, changes, notes)
+    seen = [{**r.values, "p": s.ranks} for s, r in reports]
+    old = {**roles.values, "p": step.ranks}
+    recorded = _predicted(at(old, mine, Changes()), mine, Changes(), seen)
+    changed = at(values, host, changes)
+    found = _predicted(changed, host, changes, seen)
+    found = replace(found, warnings=(*notes, *found.warnings))
     same = changes.dtype is None and not changes.compiled
-    peak = at.peak(_workspace()) if same else None
+    peak = changed.peak(_workspace()) if same else None
     if peak is not None and changes.memory_bytes is not None and peak.bytes > changes.memory_bytes:
         said = f"the GPU has {si(changes.memory_bytes, 'B')} of memory; the step needs "
         found = replace(found, warnings=(*found.warnings, said + si(peak.bytes, "B")))
     largest = _largest(made, values, changes.memory_bytes) if peak is not None else None
     return ReportPrediction(
         found, recorded, roles.found, values, host, peak, largest,
-        _mfu(found, at.timer.baseline), changes.micro_batches,
+        _mfu(found, changed.rates.timer.baseline), changes.micro_batches,
     )  # fmt: skip
+
+
+def nearest(reports: Sequence[Report], values: Mapping[str, int]) -> Report:
+    """The report whose sizes and ranks differ least, as the sum of their logarithms' differences.
+
+    Of those that show all of the first one's roles.
+    """
+
+    def distance(report: Report) -> float:
+        known = {**report[1].values, "p": report[0].ranks}
+        return sum(abs(math.log(values[k] / known[k])) for k in values.keys() & known.keys())
+
+    names = {role.name for role in reports[0][1].found}
+    complete = [r for r in reports if names <= {role.name for role in r[1].found}]
+    return min(complete, key=distance)
+
+
+def _structure(step: RecordedStep, roles: Roles) -> Structure:
+    sizes = {**roles.values, "p": step.ranks}
+    return Structure(step, sizes, "n_layer" if "n_layer" in sizes else "", roles.terms)
+
+
+def _of_roles(values: Mapping[str, int], roles: Roles) -> dict[str, int]:
+    return {role.name: values.get(role.name, role.value) for role in roles.found}
+
+
+def _check_gpus(reports: Sequence[Report]) -> None:
+    gpus = sorted({step.gpu for step, _ in reports})
+    if len(gpus) > 1:
+        raise ModelError(
+            f"expected reports of one GPU; got {', '.join(gpus)}; give those of one, and another "
+            f"GPU by --gpu or --anchor REPORT"
+        )
 
 
 def _mfu(found: OperatorPrediction, baseline: Baseline) -> float | None:
@@ -370,8 +429,21 @@ def _ratio_of_time(
     return HostRatio(factor, usual()["host"]["timed"], (evidence,))
 
 
-def _ratio_of_report(step: RecordedStep, other: RecordedStep) -> HostRatio:
-    """How slow a host is by the calls that its report has in common with another host's."""
+def _ratio_of_report(
+    step: RecordedStep, other: RecordedStep, own: HostRatio, between: float, least: float = _SHARED
+) -> HostRatio:
+    """How slow a host is by the calls that its report has in common with another.
+
+    Parameters
+    ----------
+    step, other : RecordedStep
+    own : HostRatio
+        Of the other report's host over the times that it says.
+    between : float
+        How far two reports of one host differ, a standard deviation of logarithms.
+    least : float
+        Share of the host's time that must be of operators which both have.
+    """
 
     def by_name(of: RecordedStep) -> dict[tuple[str, str], list[float]]:
         found: dict[tuple[str, str], list[float]] = {}
@@ -383,78 +455,69 @@ def _ratio_of_report(step: RecordedStep, other: RecordedStep) -> HostRatio:
     both = here.keys() & there.keys()
     theirs = sum(sum(there[k]) for k in both)
     shared = min(theirs / sum(other.host_s), sum(sum(here[k]) for k in both) / sum(step.host_s))
-    if shared < _SHARED:
+    if shared < least:
+        what = "the program" if least == _SAME else "the operators"
         raise ModelError(
-            f"{other.source}: expected a report of the operators of {step.source}; got one that "
-            f"shares {shared:.0%} of the host's time with it; record the same program on the host "
-            f"to predict, or give the time of a step there by --timed"
+            f"{other.source}: expected a report of {what} of {step.source}; got one that shares "
+            f"{shared:.0%} of the host's time with it; record the same program on the host to "
+            f"predict, or give the time of a step there by --timed"
         )
     ours = sum(len(there[k]) * sum(here[k]) / len(here[k]) for k in both)
-    noise = math.hypot(other.host_noise, usual()["host"]["timed"])
-    return HostRatio(theirs / ours, noise, (other.source,))
+    noise = math.hypot(own.noise, between)
+    return HostRatio(own.factor * theirs / ours, noise, (other.source,))
 
 
 def _together(ratios: Sequence[HostRatio]) -> HostRatio:
-    """The mean of what several anchors say of one host, by how sure each is."""
+    """The mean of what several say of one host, by how sure each is.
+
+    Where they differ significantly (5 %) for what each is unsure, all are less sure by as much: the
+    scale factor of the Particle Data Group (Review of Particle Physics 2022, section 5.2.2).
+    """
     weights = [1 / max(r.noise, 0.01) ** 2 for r in ratios]
-    mean = sum(w * math.log(r.factor) for w, r in zip(weights, ratios, strict=True)) / sum(weights)
+    logs = [math.log(r.factor) for r in ratios]
+    mean = sum(w * x for w, x in zip(weights, logs, strict=True)) / sum(weights)
+    squares = sum(w * (x - mean) ** 2 for w, x in zip(weights, logs, strict=True))
+    free = len(ratios) - 1
+    differ = free > 0 and squares > chi2_quantile(0.95, free)
+    scale = math.sqrt(squares / free) if differ else 1.0
     evidence = tuple(word for r in ratios for word in r.evidence)
-    return HostRatio(math.exp(mean), sum(weights) ** -0.5, evidence)
-
-
-def _model(
-    step: RecordedStep, more: Sequence[RecordedStep], baseline: Baseline, call_at: CallAt
-) -> OperatorModel:
-    said = usual()
-    calls = [call_at(c, c.sizes) for s in (step, *more) for c in s.calls if computes(c)]
-    wires = {
-        name: Wire(w["alpha_s"], w["beta_s_per_byte"]) for name, w in said["collectives"].items()
-    }
-    network = Network(**said["network"])
-    return OperatorModel(
-        program="",
-        gpu=step.gpu,
-        steps=(step,),
-        baseline=baseline,
-        factors=factors_of(calls, baseline),
-        host={},
-        wires=wires,
-        network=network,
-        contention=said["ranks"]["contention"],
-        gap_s=step.gap_s or said["gpu"]["gap_s"],
-        gpu_noise=said["gpu"]["noise"],
-        host_noise=said["host"]["noise"],
-    )
+    return HostRatio(math.exp(mean), scale * sum(weights) ** -0.5, evidence)
 
 
 def _made(
-    model: OperatorModel,
     structure: Structure,
     values: Mapping[str, int],
     call_at: CallAt,
     changes: Changes,
     host: HostRatio,
+    factors: Mapping[tuple[str, ...], Factors],
+    baseline: Baseline,
 ) -> PredictedStep:
     """The step of some sizes on some host, not yet timed."""
     said, step = usual(), structure.step
     if changes.dtype is not None:
         calls = tuple(
-            _of_dtype(c, changes.dtype, model.baseline) if c.kind in _DTYPES else c
-            for c in step.calls
+            _of_dtype(c, changes.dtype, baseline) if c.kind in _DTYPES else c for c in step.calls
         )
         structure = replace(structure, step=replace(step, calls=calls))
     scale = host.factor * (said["ranks"]["host"] if values["p"] > 1 and step.ranks == 1 else 1.0)
     if changes.graphs:
         scale = host.factor * said["graphs"]["launch_s"] / max(sum(step.host_s), 1e-9)
-    recorded = model.baseline if changes.machine is not None else None
-    timer = Timer(changes.machine or model.baseline, model.factors, recorded)
+    recorded = baseline if changes.machine is not None else None
     unit_s = None
     if changes.shards and values["p"] > 1:
         scale = host.factor
         pace = sum(step.host_s) / len(step.host_s) / said["shards"]["call_s"]
         unit_s = said["shards"]["unit_s"] * pace
+    rates = Rates(
+        timer=Timer(changes.machine or baseline, factors, recorded),
+        wires={name: Wire(**wire) for name, wire in said["collectives"].items()},
+        network=Network(**said["network"]),
+        contention=said["ranks"]["contention"],
+        gap_s=step.gap_s or said["gpu"]["gap_s"],
+    )
     return PredictedStep(
-        model, structure, values, timer, call_at, scale, fuses=changes.compiled,
+        rates, structure, values, call_at, scale, fuses=changes.compiled,
         micro_batches=changes.micro_batches, unit_s=unit_s,
     )  # fmt: skip
 
@@ -462,23 +525,26 @@ def _made(
 def _of_dtype(call: RecordedCall, dtype: str, baseline: Baseline) -> RecordedCall:
     """A call in another data type; a convolution's share of what the GPU can do stays."""
     other = replace(call, dtype=dtype)
-    longer = baseline.seconds(other)[0] / baseline.seconds(call)[0]
+    longer = baseline.seconds(other) / baseline.seconds(call)
     return replace(other, gpu_s=call.gpu_s * longer)
 
 
 def _predicted(
-    made: PredictedStep, host: HostRatio, changes: Changes, notes: tuple[str, ...]
+    made: PredictedStep, host: HostRatio, changes: Changes, seen: Sequence[Mapping[str, int]]
 ) -> OperatorPrediction:
     said, step = usual(), made.structure.step
-    noise = said["ranks"]["noise"] * abs(math.log2(made.values["p"] / step.ranks))
+    ranks = said["ranks"]["noise"] * abs(math.log2(made.values["p"] / step.ranks))
     if made.unit_s is not None:
-        noise = math.hypot(noise, said["shards"]["noise"])
-    if changes.graphs:
-        launches = sum(made.structure.step.calls[i].launches for i in step.order)
-        notes += (f"a CUDA graph launches the step's {launches} operations at once",)
-    other = changes.machine is not None
+        ranks = math.hypot(ranks, said["shards"]["noise"])
     fused = said["compile"]["noise"] if changes.compiled else 0.0
-    made.host_error = math.hypot(noise, host.noise, fused)
-    made.gpu_error = math.hypot(said["gpu"]["other"] if other else 0.0, noise, fused)
-    found = made.predicted((step,))
-    return replace(found, warnings=(*notes, *found.warnings))
+    other = said["gpu"]["other"] if changes.machine is not None else 0.0
+    noise = Noise(
+        gpu=math.hypot(said["gpu"]["noise"], other, ranks, fused),
+        host=math.hypot(said["host"]["noise"], host.noise, ranks, fused),
+    )
+    found = made.predicted(noise, seen)
+    if not changes.graphs:
+        return found
+    launches = sum(step.calls[i].launches for i in step.order)
+    note = f"a CUDA graph launches the step's {launches} operations at once"
+    return replace(found, warnings=(note, *found.warnings))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -64,8 +64,8 @@ class Grid:
         """Return a grid of shapes and seconds."""
         return cls(np.log(np.array(shapes, float)), np.log(np.array(seconds)))
 
-    def at(self, shape: tuple[int, int, int]) -> tuple[float, float]:
-        """Seconds of a shape, and how far outside the grid it is (as a logarithm).
+    def at(self, shape: tuple[int, int, int]) -> float:
+        """Seconds of a shape.
 
         The logarithm of the rate (work over seconds) is interpolated in a local plane through the
         nearest points: within 4 to 5 % of GEMMs whose rows or widths were left out of a grid. Below
@@ -74,8 +74,7 @@ class Grid:
         x = np.log(np.array(shape, float))
         distance = np.sqrt(((self.sizes - x) ** 2).sum(axis=1))
         if distance.min() < 1e-9:
-            return float(np.exp(self.seconds[distance.argmin()])), 0.0
-        beyond = np.maximum(self.sizes.min(axis=0) - x, x - self.sizes.max(axis=0)).max()
+            return float(np.exp(self.seconds[distance.argmin()]))
         inside = np.clip(x, self.sizes.min(axis=0), self.sizes.max(axis=0))
         distance = np.sqrt(((self.sizes - inside) ** 2).sum(axis=1))
         near = np.argsort(distance)[:_NEAREST]
@@ -87,7 +86,7 @@ class Grid:
         normal = (rows * weight[:, None]).T @ rows + ridge * weight.mean()
         found = np.linalg.solve(normal, (rows * weight[:, None]).T @ slow)
         more = inside.sum() + np.maximum(x - inside, 0.0).sum()
-        return float(np.exp(found[0] + more)), max(float(beyond), 0.0)
+        return float(np.exp(found[0] + more))
 
 
 @dataclass(frozen=True)
@@ -142,8 +141,8 @@ class Baseline:
         )  # fmt: skip
         return cls(machine, gemms, attention)
 
-    def seconds(self, call: RecordedCall) -> tuple[float, float]:
-        """Seconds of a call, and how far outside what was measured."""
+    def seconds(self, call: RecordedCall) -> float:
+        """Seconds of a call."""
         if call.kind == "gemm" and call.shape:
             return self._gemm(call)
         if call.kind == "attention" and call.shape:
@@ -151,23 +150,23 @@ class Baseline:
             if grid:
                 return grid.at(call.shape)
             peak = self._peak(call.dtype)
-            return call.flops / (_ATTENTION_SHARE * peak) + 4e-6, 0.0
+            return call.flops / (_ATTENTION_SHARE * peak) + 4e-6
         if call.flops and call.dtype:  # a convolution
-            return max(self.memory_s(call.bytes), self._rate_s(call)), 0.0
-        return self.memory_s(call.bytes), 0.0
+            return max(self.memory_s(call.bytes), self._rate_s(call))
+        return self.memory_s(call.bytes)
 
     def _rate_s(self, call: RecordedCall) -> float:
         """Seconds at the share of the peak that GEMMs reach."""
         share = _SHARE_MEASURED if self.machine.basis == "measured" else _SHARE
         return (call.flops + _HALF_AT_FLOPS) / (share * self._peak(call.dtype)) + _KERNEL_S
 
-    def _gemm(self, call: RecordedCall) -> tuple[float, float]:
+    def _gemm(self, call: RecordedCall) -> float:
         assert call.shape is not None
         layout = call.layout or ("nt" if call.phase == "forward" else "nn")
         grid = self.gemms.get((call.dtype, layout))
         if grid:
             return grid.at(call.shape)
-        return self._rate_s(call), 0.0
+        return self._rate_s(call)
 
     def peak_flops_per_s(self, dtype: str) -> float | None:
         """Peak of the data sheet in a data type, by which shares of it are said."""
@@ -212,20 +211,18 @@ class Factors:
     sizes: Floats
     factor: Floats
 
-    def at(self, sizes: Floats) -> tuple[float, float]:
-        """Factor at some sizes, and how far outside those of the reports they are."""
+    def at(self, sizes: Floats) -> float:
+        """Factor at some sizes."""
         distance = np.sqrt(((self.sizes - sizes) ** 2).sum(axis=1))
         weight = 1 / (distance**2 + _REACH**2 * 0.04)
-        beyond = np.maximum(self.sizes.min(axis=0) - sizes, sizes - self.sizes.max(axis=0)).max()
         factor = float((weight * self.factor).sum() / weight.sum()) * _kept(float(distance.min()))
-        return math.exp(factor), max(float(beyond), 0.0)
+        return math.exp(factor)
 
-    def along(self, size: float) -> tuple[float, float]:
+    def along(self, size: float) -> float:
         """Factor at a number of bytes, between the neighbours."""
         order = np.argsort(self.sizes[:, 0])
         x, y = self.sizes[order, 0], self.factor[order]
-        beyond = max(x[0] - size, size - x[-1], 0.0)
-        return float(np.exp(np.interp(size, x, y))), float(beyond)
+        return float(np.exp(np.interp(size, x, y)))
 
 
 def _kept(distance: float) -> float:
@@ -263,37 +260,35 @@ class Timer:
     factors: Mapping[tuple[str, ...], Factors]
     recorded: Baseline | None = None
 
-    def seconds(
-        self, call: RecordedCall, recorded: RecordedCall | None = None
-    ) -> tuple[float, float]:
-        """Seconds of one call, and how far outside the calibration (as a logarithm).
+    def seconds(self, call: RecordedCall, recorded: RecordedCall | None = None) -> float:
+        """Seconds of one call.
 
         A convolution has more sizes than any factor is interpolated over: its factor is that of the
         `recorded` call which it is made of.
         """
-        base, beyond = self.baseline.seconds(call)
+        base = self.baseline.seconds(call)
         if call.flops and call.shape is None and recorded is not None and recorded.gpu_s > 0:
-            there, _ = (self.recorded or self.baseline).seconds(recorded)
+            there = (self.recorded or self.baseline).seconds(recorded)
             far = abs(math.log(call.flops / recorded.flops)) if recorded.flops else 0.0
-            return base * (recorded.gpu_s / there) ** _kept(far), beyond
+            return float(base * (recorded.gpu_s / there) ** _kept(far))
         found = self.factors.get(_group(call))
         if found is None:
-            return base, beyond
+            return base
         place = _place(call)
-        factor, outside = found.along(float(place[0])) if len(place) == 1 else found.at(place)
+        factor = found.along(float(place[0])) if len(place) == 1 else found.at(place)
         if self.recorded is not None and len(place) == 1:
             there = self.recorded.memory_s(call.bytes) * factor
             moving = min(self.recorded.moving_s(call.bytes), there)
             longer = self.baseline.moving_s(call.bytes) / self.recorded.moving_s(call.bytes or 1.0)
-            return there - moving + moving * longer, max(beyond, outside)
-        return base * factor, max(beyond, outside)
+            return there - moving + moving * longer
+        return base * factor
 
 
 def factors_of(calls: Sequence[RecordedCall], baseline: Baseline) -> dict[tuple[str, ...], Factors]:
     """Compare the calls of reports with the baseline of the machine that ran them."""
     rows: dict[tuple[str, ...], list[tuple[Floats, float]]] = {}
     for call in calls:
-        base, _ = baseline.seconds(call)
+        base = baseline.seconds(call)
         if call.gpu_s > 0:
             one = (_place(call), math.log(call.gpu_s / base))
             rows.setdefault(_group(call), []).append(one)
@@ -305,20 +300,3 @@ def factors_of(calls: Sequence[RecordedCall], baseline: Baseline) -> dict[tuple[
         places = np.array([*merged])
         found[group] = Factors(places, np.array([float(np.mean(f)) for f in merged.values()]))
     return found
-
-
-def as_lists(factors: Mapping[tuple[str, ...], Factors]) -> list[dict[str, Any]]:
-    """Factors as they are kept in a model's file."""
-    return [
-        {"group": list(g), "sizes": np.round(f.sizes, 4).tolist(),
-         "factor": np.round(f.factor, 4).tolist()}
-        for g, f in sorted(factors.items())
-    ]  # fmt: skip
-
-
-def from_lists(entries: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], Factors]:
-    """Factors of a model's file."""
-    return {
-        tuple(e["group"]): Factors(np.array(e["sizes"], float), np.array(e["factor"], float))
-        for e in entries
-    }

@@ -1,4 +1,4 @@
-"""A model of a program's operators, and what it predicts of other sizes."""
+"""A step of a program's operators at other sizes: its calls, timed and put on their lanes."""
 
 from __future__ import annotations
 
@@ -8,25 +8,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from perfmodel.base.errors import ModelError
 from perfmodel.base.units import si
-from perfmodel.machines.machine import Machine
-from perfmodel.models.hosts import BETWEEN_HOSTS, CALLS_DIFFER
 from perfmodel.models.lifetimes import RESULT, Peak, Tensor, peak_of, saved_by_fusion
 from perfmodel.models.model import Z90
-from perfmodel.models.operator_times import Baseline, Factors, Timer
-from perfmodel.models.recorded import RecordedCall, RecordedStep, Size
-from perfmodel.models.structure import Structure, runs_of, structures
+from perfmodel.models.operator_times import Timer
+from perfmodel.models.recorded import RecordedCall, Size
+from perfmodel.models.structure import Structure, runs_of
 from perfmodel.models.two_lanes import Lanes, Operation, host_factor, lanes
 
 CallAt = Callable[[RecordedCall, Sequence[Size]], RecordedCall]
 """A program's formulas: a call whose arguments have these sizes, with its work."""
 
-GPU_NOISE: Final = 0.03
-HOST_NOISE: Final = 0.08
-"""Least standard deviations (as logarithms) of what sets a step."""
 _FAR: Final = 0.7
-"""A size outside the calibration by this logarithm (a factor of two) is an extrapolation."""
+"""A size outside the reports' by this logarithm (a factor of two) is an extrapolation."""
 _FIRST_BUCKET_BYTES: Final = 1 << 20
 _BUCKET_BYTES: Final = 25 << 20
 """Gradients that DistributedDataParallel reduces at once (bucket_cap_mb=25, the first 1 MiB)."""
@@ -38,25 +32,6 @@ _WHOLE_LAYER: Final = 0.95
 _FUSED: Final = "(fused)"
 _WHOLE: Final = ("sum", "softmax")
 """Sums over rows read what they sum up in a kernel of their own, or twice."""
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """Seconds of the launching thread: `step_s + launch_s` times the launches of a step.
-
-    Attributes
-    ----------
-    step_s, launch_s : float
-    runs : int
-        Steps that the host set; 0 where the model knows an upper limit alone.
-    traced : bool
-        Whether they were timed under a profiler.
-    """
-
-    step_s: float
-    launch_s: float
-    runs: int
-    traced: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,54 +51,36 @@ class Network:
 
 
 @dataclass(frozen=True)
-class OperatorModel:
-    """What predicts the steps of one program.
+class Rates:
+    """How fast the GPU and the wires are on which a step is predicted.
 
     Attributes
     ----------
-    program : str
-    gpu : str
-    steps : tuple of RecordedStep
-    baseline : Baseline
-        Of the machine that ran the reports.
-    factors : mapping
-        Of the reports' calls over the baseline.
-    host : mapping of bool to Host
-        For one rank (False) and for several (True), where steps were timed without a profiler; else
-        every call keeps the host's time that its report says without one.
+    timer : Timer
+        Of kernels.
     wires : mapping
         By collective.
+    network : Network
+        Between nodes.
     contention : float
+        Share by which a kernel takes longer during a collective.
     gap_s : float
-    scale : float
-        Measured over predicted seconds of the reports that the GPU sets.
-    gpu_noise, host_noise : float
-        Standard deviations of logarithms.
-    take : tuple of str
-        Products of symbols that are meant where the reports allow several.
-    network : Network or None
-        Between nodes; None where collectives are as fast as among the reports' ranks.
+        Between two kernels.
     """
 
-    program: str
-    gpu: str
-    steps: tuple[RecordedStep, ...]
-    baseline: Baseline
-    factors: Mapping[tuple[str, ...], Factors]
-    host: Mapping[bool, Host]
+    timer: Timer
     wires: Mapping[str, Wire]
+    network: Network
     contention: float
     gap_s: float
-    scale: float = 1.0
-    gpu_noise: float = GPU_NOISE
-    host_noise: float = HOST_NOISE
-    take: tuple[str, ...] = ()
-    network: Network | None = None
 
-    @cached_property
-    def structures(self) -> tuple[Structure, ...]:
-        """Of every report with sizes."""
-        return structures([s for s in self.steps if s.order], self.take)
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How unsure what sets a step is, as standard deviations of logarithms."""
+
+    gpu: float
+    host: float
 
 
 @dataclass(frozen=True)
@@ -175,133 +132,61 @@ def sent_bytes(name: str, size: float, ranks: int) -> float:
     return twice * (ranks - 1) / ranks * size
 
 
-def predict_operators(
-    model: OperatorModel,
-    sizes: Mapping[str, int],
-    call_at: CallAt,
-    machine: Baseline | None = None,
-    host_scale: float | None = None,
-) -> OperatorPrediction:
-    """Predict a step of other sizes.
-
-    Parameters
-    ----------
-    model : OperatorModel
-    sizes : mapping
-        Every symbol of the calibration; 'p', the ranks, is 1 without.
-    call_at : callable
-    machine : Baseline, optional
-        Another machine than the calibration's.
-    host_scale : float, optional
-        Host seconds there over those of the calibration's machine, as microbenchmarks or a report
-        of the host say; without it any host may be meant.
-
-    Raises
-    ------
-    ModelError
-        If a symbol is missing or not known, a dimension is ambiguous, or no report is of several
-        ranks where several are asked for.
-    """
-    values = {"p": 1, **sizes}
-    _check(values, [s for s in model.steps if s.order])
-    structure = structure_of(model, values)
-    timer = Timer(machine or model.baseline, model.factors, model.baseline if machine else None)
-    step = PredictedStep(model, structure, values, timer, call_at, host_scale)
-    several = values["p"] > 1
-    return step.predicted([s for s in model.steps if (s.ranks > 1) == several or s.order])
-
-
-def structure_of(model: OperatorModel, values: Mapping[str, int]) -> Structure:
-    """The structure of the report that is nearest in sizes, of as many ranks if there is one.
-
-    Gradients of reports of one rank are reduced in buckets where collectives were timed.
-    """
-    several = values["p"] > 1
-    own = [k for k in model.structures if not k.step.reference]
-    found = [k for k in own if (k.step.ranks > 1) == several]
-    if not found and several and any(name.endswith("AllReduce") for name in model.wires):
-        found = own
-    if not found:
-        raise ModelError(
-            f"expected reports of {'several ranks' if several else 'one rank'} in the calibration "
-            f"to predict p = {values['p']}; got none; calibrate with two of them"
-        )
-    return min(found, key=lambda k: distance(k.step.symbols, values))
-
-
-def _check(values: Mapping[str, int], steps: Sequence[RecordedStep]) -> None:
-    names = {*steps[0].symbols}
-    if {*values} != names:
-        missing, more = sorted(names - {*values}), sorted({*values} - names)
-        raise ModelError(
-            f"expected a value of each of {', '.join(sorted(names - {'p'}))}; got "
-            f"{'none of ' + ', '.join(missing) if missing else 'also ' + ', '.join(more)}; give "
-            f"them by --set NAME=VALUE"
-        )
-
-
-def host_ratio(here: Machine, there: Machine) -> float | None:
-    """Host seconds on one machine over those on another, by what calls take; None if unknown.
-
-    The geometric mean of Python and of launches, of those that both machines' files have.
-    """
-    both = here.latency_s.keys() & there.latency_s.keys() & {"python", "launch"}
-    logs = [math.log(there.latency_s[k] / here.latency_s[k]) for k in both]
-    return math.exp(sum(logs) / len(logs)) if logs else None
-
-
-def distance(one: Mapping[str, int], other: Mapping[str, int]) -> float:
-    """Return the distance of sizes, as the sum of their logarithms' differences."""
-    return sum(abs(math.log(one[k] / other[k])) for k in other if k != "p")
-
-
 _Table = dict[tuple[str, str, str, tuple[Size, ...]], tuple[int, RecordedCall]]
 """By name, phase, kind and sizes of calls: how many there are, and one."""
 
 
 class PredictedStep:
-    """A step that is being predicted."""
+    """A step that is being predicted.
+
+    Parameters
+    ----------
+    rates : Rates
+    structure : Structure
+        Of the report.
+    values : mapping
+        Sizes by symbol, and the ranks 'p'.
+    call_at : callable
+    host_scale : float
+        Host seconds over the report's.
+    fuses : bool
+        Whether torch.compile makes one kernel of what lies between two products.
+    micro_batches : int
+        Of which the gradients are accumulated.
+    unit_s : float or None
+        Host seconds of a unit of FullyShardedDataParallel; None where ranks share nothing.
+    """
 
     def __init__(
         self,
-        model: OperatorModel,
+        rates: Rates,
         structure: Structure,
         values: Mapping[str, int],
-        timer: Timer,
         call_at: CallAt,
-        host_scale: float | None,
+        host_scale: float,
         *,
         fuses: bool = False,
         micro_batches: int = 1,
         unit_s: float | None = None,
     ) -> None:
+        self.rates, self.structure, self.values = rates, structure, values
+        self.call_at, self.host_scale = call_at, host_scale
         self.fuses, self.micro_batches, self.unit_s = fuses, micro_batches, unit_s
-        self.model, self.structure, self.values, self.timer = model, structure, values, timer
-        self.call_at, self.host_scale = call_at, host_scale or 1.0
-        self.gpu_error = 0.0
-        self.beyond: dict[str, float] = {}
         recorded = any(c.name.endswith("AllGather") for c in structure.step.calls)
         self.sharded = recorded or unit_s is not None
         self.calls = structure.calls_at(values)
         self.places = structure.places_at(values)
-        self.host = model.host.get(values["p"] > 1) or model.host.get(values["p"] <= 1)
-        self.host_error = math.hypot(
-            BETWEEN_HOSTS[0] if host_scale is None else CALLS_DIFFER[0],
-            structure.step.host_noise if self.host is None else 0.0,
-        )
 
-    def predicted(self, mine: Sequence[RecordedStep]) -> OperatorPrediction:
-        """Time of the step and of its parts."""
+    def predicted(self, noise: Noise, seen: Sequence[Mapping[str, int]]) -> OperatorPrediction:
+        """Time of the step and of its parts; `seen` are the sizes of the reports."""
         table: _Table = {}
-        operations = self._operations(table)
-        found = lanes(operations, self.model.gap_s, self.model.contention)
+        found = lanes(self._operations(table), self.rates.gap_s, self.rates.contention)
         bound = "GPU"
         if found.exposed_s > 0.3 * found.step_s:
             bound = "communication"
         elif found.host_s > 0.97 * found.step_s:
             bound = "host"
-        warnings = self._warnings(mine)
-        low, high = self._interval(found, bound)
+        low, high = _interval(found, bound, noise)
         return OperatorPrediction(
             sizes=dict(self.values),
             step_s=found.step_s,
@@ -312,21 +197,8 @@ class PredictedStep:
             by_kind=self._by_kind(table),
             calls=tuple(sorted(table.values(), key=lambda row: -row[0] * row[1].gpu_s)),
             source=self.structure.step.source,
-            warnings=tuple(warnings),
+            warnings=tuple(self._warnings(seen)),
         )
-
-    def _interval(self, found: Lanes, bound: str) -> tuple[float, float]:
-        """90 % interval: of what the GPU takes and of what the host does, the longer each time."""
-        gpu = found.gpu_s + found.exposed_s if bound == "host" else found.step_s
-        host = found.step_s if bound == "host" else found.host_s
-        unsure = self.host is not None and self.host.runs == 0
-        host_noise = math.hypot(self.model.host_noise, self.host_error) * (2 if unsure else 1)
-        gpu_noise = math.hypot(self.model.gpu_noise, self.gpu_error)
-        low, high = (
-            max(gpu * math.exp(sign * Z90 * gpu_noise), host * math.exp(sign * Z90 * host_noise))
-            for sign in (-1, 1)
-        )
-        return min(low, found.step_s), max(high, found.step_s)
 
     def _operations(self, table: _Table) -> list[Operation]:
         """Operations in order, of all micro-batches."""
@@ -334,7 +206,7 @@ class PredictedStep:
             return self._pass(table, exchanges=True)
         again = self._pass({}, exchanges=self.unit_s is not None)
         optimizer = next((k for k, o in enumerate(again) if o.joins), len(again))
-        added_s = self.timer.baseline.memory_s(_ADDED * 4 * self._parameters()[0])
+        added_s = self.rates.timer.baseline.memory_s(_ADDED * 4 * self._parameters()[0])
         again = [*again[:optimizer], Operation(0.0, added_s)]  # to the gradients so far
         found = self._pass(table, exchanges=True)
         for key, (count, call) in table.items():
@@ -417,9 +289,9 @@ class PredictedStep:
                 table[key] = count - 1, made
             moved += made.bytes
             apart += one.gpu_s
-            moving += self.timer.baseline.memory_s(made.bytes)
+            moving += self.rates.timer.baseline.memory_s(made.bytes)
         left = max(moved - self._saved.get(self._groups[place], 0), 0.0)
-        seconds = min(self.timer.baseline.memory_s(left) * apart / moving, apart)
+        seconds = min(self.rates.timer.baseline.memory_s(left) * apart / moving, apart)
         first, _, operation = group[0]
         call = replace(first, name=_FUSED, kind="memory", sizes=(), bytes=left, gpu_s=seconds)
         key = (_FUSED, first.phase, "memory", ())
@@ -434,17 +306,11 @@ class PredictedStep:
         return replace(operation, host_s=host_s, gpu_s=seconds, launches=1, waits=waits)
 
     def _host_s(self) -> list[float]:
-        """Host seconds of every call: by the model's steps of known time, else as recorded."""
-        calls = [call for call, _ in self.calls]
-        if self.host is not None or not self.structure.step.host_s:
-            total = sum(c.launches for c in calls if computes(c))
-            host = self.host or Host(0.0, 0.0, 0, True)
-            launch_s = (host.launch_s + host.step_s / max(total, 1)) * self.host_scale
-            return [launch_s * (c.launches if computes(c) else 1) for c in calls]
-        grown = self._tensors()
+        """Host seconds of every call, as recorded."""
+        grown, seconds = self._tensors(), self.structure.step.host_s
         return [
-            self.host_scale * self.structure.step.host_s[k] * (grown if updates(call) else 1.0)
-            for k, call in zip(self.places, calls, strict=True)
+            self.host_scale * seconds[k] * (grown if updates(call) else 1.0)
+            for k, (call, _) in zip(self.places, self.calls, strict=True)
         ]
 
     def _tensors(self) -> float:
@@ -454,28 +320,23 @@ class PredictedStep:
 
     def host_factor(self, step_s: float) -> float | None:
         """By how much the host takes longer where this step takes so long; None if the GPU does."""
-        model = self.model
-        return host_factor(self._operations({}), model.gap_s, model.contention, step_s)
+        rates = self.rates
+        return host_factor(self._operations({}), rates.gap_s, rates.contention, step_s)
 
     def _waits(self) -> list[bool]:
         """Whether the host waits for the GPU before each call."""
         waits = self.structure.step.waits
         return [bool(waits) and waits[k] for k in self.places]
 
-    def _seconds(
-        self, call: RecordedCall, sizes: tuple[Size, ...],
-        table: _Table,
-    ) -> float:  # fmt: skip
+    def _seconds(self, call: RecordedCall, sizes: tuple[Size, ...], table: _Table) -> float:
         key = (call.name, call.phase, call.kind, sizes)
         count, found = table.get(key, (0, None))
         if found is None:
             one = replace(call, arguments=self.structure.arguments_at(call, sizes))
             found = self.call_at(one, sizes)
-            seconds, beyond = self.timer.seconds(found, call)
+            seconds = self.rates.timer.seconds(found, call)
             if self.sharded and updates(call):
                 seconds *= self.structure.step.ranks / self.values["p"]
-            seconds *= self.model.scale
-            self.beyond[call.name] = max(self.beyond.get(call.name, 0.0), beyond)
             found = replace(found, gpu_s=seconds)
         table[key] = count + 1, found
         return found.gpu_s
@@ -516,20 +377,13 @@ class PredictedStep:
             size = (self.call_at(one, sizes).shape or (0, 0, 0))[:2]
         return tensor.item_bytes * math.prod(size)
 
-    def counted(self) -> tuple[int, float]:
-        """Launches and seconds of the step's kernels."""
-        table: _Table = {}
-        computing = [(c, sizes) for c, sizes in self.calls if computes(c)]
-        seconds = sum(self._seconds(c, sizes, table) for c, sizes in computing)
-        return sum(c.launches for c, _ in computing), seconds
-
     # --- collectives
 
     def _copied(self, size: float) -> list[Operation]:
         """A copy of gradients to or from a bucket, where the recording has none."""
         if self.structure.step.ranks > 1:
             return []
-        seconds = self.timer.baseline.memory_s(2 * size) * self.model.scale
+        seconds = self.rates.timer.baseline.memory_s(2 * size)
         return [Operation(0.0, seconds, 1)]
 
     def _updated(self) -> Iterator[tuple[list[Size], list[Size]]]:
@@ -566,7 +420,7 @@ class PredictedStep:
         for item in _ELEMENT_BYTES:
             if old and abs(size / (item * old * scale) - 1) < 0.02:
                 return new / old
-        rest_old = sums[1] - old * step.symbols[depth]
+        rest_old = sums[1] - old * self.structure.sizes[depth]
         rest_new = sums[0] - new * self.values[depth]
         return rest_new / rest_old if rest_old > 0 and rest_new > 0 else sums[0] / sums[1]
 
@@ -580,7 +434,7 @@ class PredictedStep:
         return 0.0, 0.0
 
     def _collective(self, name: str, size: float, kind: str, launch_s: float) -> Operation:
-        wire = self.model.wires.get(name) or Wire(2e-5, 1 / 2e11)
+        wire = self.rates.wires.get(name) or Wire(2e-5, 1 / 2e11)
         ranks = self.values["p"]
         seconds = wire.alpha_s * max(math.log2(ranks), 1.0)
         seconds += sent_bytes(name, size, ranks) * max(wire.beta_s_per_byte, self._network_beta())
@@ -591,8 +445,8 @@ class PredictedStep:
 
         Each GPU has an adapter of its own, and NCCL has a ring for each adapter.
         """
-        network = self.model.network
-        if network is None or self.values["p"] <= network.gpus_per_node:
+        network = self.rates.network
+        if self.values["p"] <= network.gpus_per_node:
             return 0.0
         return network.beta_s_per_byte
 
@@ -675,10 +529,10 @@ class PredictedStep:
             found[call.kind] = found.get(call.kind, 0.0) + count * call.gpu_s
         return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
-    def _warnings(self, mine: Sequence[RecordedStep]) -> list[str]:
+    def _warnings(self, reports: Sequence[Mapping[str, int]]) -> list[str]:
         found = []
         for name in sorted(self.values):
-            seen = [s.symbols[name] for s in mine]
+            seen = [sizes.get(name, self.values[name]) for sizes in reports]
             value = self.values[name]
             if not min(seen) / math.exp(_FAR) <= value <= max(seen) * math.exp(_FAR):
                 limit = f"{min(seen)} to {max(seen)}" if min(seen) < max(seen) else f"{min(seen)}"
@@ -686,17 +540,25 @@ class PredictedStep:
                     f"{name} = {value} is an extrapolation: the reports have {limit}; record "
                     f"one nearer to it"
                 )
-        network = self.model.network
-        if network is not None and self._network_beta():
+        if self._network_beta():
+            network = self.rates.network
             found.append(
                 f"p = {self.values['p']}: more than the {network.gpus_per_node} GPUs of a node; "
                 f"the network is taken to send {si(1 / network.beta_s_per_byte, 'B/s')} per GPU, "
                 f"as data sheets say; record on several nodes"
             )
-        if self.structure.unresolved:
-            shown = ", ".join(self.structure.unresolved[:3])
-            found.append(f"no product of symbols is {shown}: kept as recorded")
         return found
+
+
+def _interval(found: Lanes, bound: str, noise: Noise) -> tuple[float, float]:
+    """90 % interval: of what the GPU takes and of what the host does, the longer each time."""
+    gpu = found.gpu_s + found.exposed_s if bound == "host" else found.step_s
+    host = found.step_s if bound == "host" else found.host_s
+    low, high = (
+        max(gpu * math.exp(sign * Z90 * noise.gpu), host * math.exp(sign * Z90 * noise.host))
+        for sign in (-1, 1)
+    )
+    return min(low, found.step_s), max(high, found.step_s)
 
 
 def _elements(shapes: Sequence[Size]) -> float:

@@ -1,4 +1,4 @@
-"""Recorded steps of a program, call by call: what a model of operators is calibrated with."""
+"""Recorded steps of a program, call by call: what a step of other sizes is predicted from."""
 
 from __future__ import annotations
 
@@ -70,33 +70,23 @@ class RecordedCall:
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """One step of a program, and the sizes that it had.
+    """One step of a program.
 
     Attributes
     ----------
     source : str
         Name of the report.
-    symbols : mapping
-        The program's sizes by name; 'p' is the number of ranks.
+    ranks : int
     gpu : str
     calls : tuple of RecordedCall
         Distinct ones.
     order : tuple of int
         Of every call of the step, as they were launched, its place in `calls`; empty where the
         report names no sizes.
-    step_s : float
-        Median step as recorded.
-    busy_s : float
-        Sum of its computing kernels.
-    launches : int
-        GPU operations of a step.
     gap_s : float
         Between two kernels of which the second waits for the first; 0 where there is none.
     bare_s : float or None
         Step without a profiler.
-    reference : bool
-        Whether it is of a related program, whose calls say which symbols sizes are and how long
-        kernels take, and nothing else.
     host_s : tuple of float
         Of every call of `order`, the host's time from the launch before it to its own, without the
         profiler and without waiting for the GPU; empty where unknown.
@@ -109,25 +99,16 @@ class RecordedStep:
     """
 
     source: str
-    symbols: Mapping[str, int]
+    ranks: int
     gpu: str
     calls: tuple[RecordedCall, ...]
     order: tuple[int, ...]
-    step_s: float
-    busy_s: float
-    launches: int
     gap_s: float
     bare_s: float | None = None
-    reference: bool = False
     host_s: tuple[float, ...] = ()
     waits: tuple[bool, ...] = ()
     host_noise: float = 0.0
     tensors: tuple[Tensor, ...] = ()
-
-    @property
-    def ranks(self) -> int:
-        """Ranks that it ran on."""
-        return self.symbols.get("p", 1)
 
 
 def parameters_of(calls: Sequence[RecordedCall]) -> frozenset[Size]:

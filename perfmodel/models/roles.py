@@ -59,7 +59,7 @@ class Roles:
     """
 
     found: tuple[Role, ...]
-    terms: tuple[tuple[tuple[tuple[Term, ...], ...], ...], ...]
+    terms: tuple[tuple[tuple[Term, ...], ...], ...]
     unknown: tuple[int, ...]
     head: int | None
     patch: int | None

@@ -98,9 +98,7 @@ class Options:
 class RecordedOperators(Protocol):
     """Operators of a framework whose reports name their sizes."""
 
-    def recorded_step(
-        self, trace: Trace, options: Options, symbols: Mapping[str, int]
-    ) -> RecordedStep:
+    def recorded_step(self, trace: Trace, options: Options) -> RecordedStep:
         """Return the calls of a step."""
         ...
 
@@ -130,7 +128,7 @@ class Program:
     parses_operators : bool
         Whether labels of PyTorch's operators may be without their numbers.
     recorded_operators : RecordedOperators or None
-        What a model of operators is calibrated on; None where none can be.
+        What a step of other sizes is predicted from; None where nothing is.
     calibrated : Calibrated or None
         The model of its steps, part by part; None where nothing is known of these.
     """

@@ -1,4 +1,4 @@
-"""Text, tables and JSON of models of operators and of what they predict."""
+"""Text, tables and JSON of a step that is predicted from a report."""
 
 from __future__ import annotations
 
@@ -10,74 +10,57 @@ from perfmodel.base.document import pick, plain
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si, sizes_text
 from perfmodel.models.one_report import ReportPrediction
-from perfmodel.models.operators import OperatorModel, OperatorPrediction
-from perfmodel.models.operators_file import symbols_of
+from perfmodel.models.operators import OperatorPrediction
 from perfmodel.models.roles import Role
 from perfmodel.render.result import Result
 
 _MOST_ROWS: Final = 20
 _DAY_S: Final = 86400
+_TALKS: Final = "limited by communication"
 
 
-def calibration(model: OperatorModel) -> Result:
-    """Return what a calibration found: symbols, the host, collectives."""
-    rows = symbols_of(model)
-    columns = (
-        Column("name", "Operator", of=lambda r: r["name"], wrap=False),
-        Column("phase", "Phase", of=lambda r: r["phase"]),
-        Column("sizes", "Sizes by symbol", of=lambda r: r["sizes"]),
+def report_prediction(found: ReportPrediction, tokens: float | None = None) -> Result:
+    """Return a predicted step of a report, and what the report's numbers were taken for.
+
+    With `tokens` also how long so many take.
+    """
+    step, split, shown, every = found.step, *_tables(found.step)
+    sizes = " ".join(f"{k}={v}" for k, v in step.sizes.items())
+    bound = f"set by the {step.bound}" if step.bound in ("GPU", "host") else _TALKS
+    line = (
+        f"step of {sizes}: {si(step.step_s, 's')}, 90 % from {si(step.low_s, 's')} to "
+        f"{si(step.high_s, 's')}; {bound}"
     )
-    table = Table.of("Sizes of operators", rows, columns)
-    return Result([_said(model), table], warnings=_open(model))
+    columns = (
+        Column("name", "Role", of=lambda r: r.name),
+        Column("value", "Recorded", "int", of=lambda r: r.value),
+        Column("predicted", "Predicted", "int", of=lambda r: found.sizes[r.name]),
+        Column("certainty", "Certainty", of=lambda r: r.certainty),
+        Column("why", "From", of=lambda r: r.why),
+    )
+    roles = Table.of("Roles of the report's sizes", found.roles, columns)
+    same = found.recorded
+    before = (
+        f"as recorded, without the profiler: {si(same.step_s, 's')}, 90 % from "
+        f"{si(same.low_s, 's')} to {si(same.high_s, 's')}"
+    )
+    host = found.host
+    known = (
+        f"host: {host.factor:.2f} times the report's, by {'; '.join(host.evidence)}"
+        if host.evidence
+        else "host: the report's; --timed, a step's time without a profiler, narrows the interval"
+    )
+    said = [line, f"structure from {step.source}", *_speed(found, tokens), *_memory(found)]
+    return Result(
+        [[before, known], said, roles, split, shown],
+        lambda: report_document(found, tokens),
+        tables=(roles, split, every),
+        warnings=step.warnings,
+    )
 
 
-def _said(model: OperatorModel) -> list[str]:
-    reports = len(model.steps)
-    sized = sum(bool(s.order) for s in model.steps)
-    lines = [
-        f"{model.program} on {model.gpu}: {reports} reports, {sized} with operators' sizes",
-        "GEMMs: measured over a grid"
-        if model.baseline.gemms
-        else "GEMMs: no grid; a share of the peak, corrected by the reports",
-        f"GPU: {si(model.gap_s, 's')} between kernels; measured over predicted {model.scale:.3f}",
-    ]
-    for several, host in sorted(model.host.items()):
-        who = "host of several ranks" if several else "host"
-        lines.append(
-            f"{who}: {si(host.step_s, 's')} a step and {si(host.launch_s, 's')} a launch, from "
-            f"{host.runs} step{'s' * (host.runs != 1)} that it sets"
-            + (", under a profiler" if host.traced else "")
-        )
-    for name, wire in sorted(model.wires.items()):
-        rate = f", {si(1 / wire.beta_s_per_byte, 'B/s')}" if wire.beta_s_per_byte else ""
-        lines.append(f"{name}: {si(wire.alpha_s, 's')}{rate} sent by a rank")
-    return lines
-
-
-def _open(model: OperatorModel) -> list[str]:
-    found = []
-    for several, host in sorted(model.host.items()):
-        who = "several ranks" if several else "one rank"
-        if host.traced:
-            found.append(
-                f"the host's time of {who} was taken under a profiler, which slows it down: give "
-                f"the steps' times without one by --index"
-            )
-        if host.runs == 0:
-            found.append(
-                f"no report of {who} is of a step that the host sets: its time is an upper limit; "
-                f"calibrate with a smaller size"
-            )
-    if not model.baseline.gemms:
-        found.append(
-            "no GEMM was measured by size: give the file of perfmodel machine measure --gemm-grid "
-            "by --machine"
-        )
-    return found
-
-
-def prediction(p: OperatorPrediction) -> Result:
-    """Return one predicted step."""
+def _tables(p: OperatorPrediction) -> tuple[Table, Table, Table]:
+    """Lanes of a step, its operators with most time, and all of them."""
     parts = (
         Column("part", "Part", of=lambda r: r[0]),
         Column("seconds", "Time", "si", "s", of=lambda r: r[1]),
@@ -100,56 +83,11 @@ def prediction(p: OperatorPrediction) -> Result:
         Column("bytes", "Bytes", "si", "B", of=lambda r: r["bytes"]),
         Column("gpu_s", "GPU time", "si", "s", of=lambda r: r["gpu_s"]),
     )
-    calls = _calls(p)
-    sizes = " ".join(f"{k}={v}" for k, v in p.sizes.items())
-    bound = "limited by communication" if p.bound == "communication" else f"set by the {p.bound}"
-    text = [
-        f"step of {sizes}: {si(p.step_s, 's')}, 90 % from {si(p.low_s, 's')} to "
-        f"{si(p.high_s, 's')}; {bound}",
-        f"structure from {p.source}",
-    ]
-    split = Table.of(
-        "Lanes of a predicted step", rows, parts, ("lanes overlap; shares do not add up",)
-    )
-    shown = Table.of("Operators of a predicted step", calls[:_MOST_ROWS], operators)
-    every = Table.of("Operators of a predicted step", calls, operators)
-    return Result(
-        [text, split, shown], lambda: document(p), tables=(split, every), warnings=p.warnings
-    )
-
-
-def report_prediction(found: ReportPrediction, tokens: float | None = None) -> Result:
-    """Return a predicted step of a report, and what the report's numbers were taken for.
-
-    With `tokens` also how long so many take.
-    """
-    shown = prediction(found.step)
-    columns = (
-        Column("name", "Role", of=lambda r: r.name),
-        Column("value", "Recorded", "int", of=lambda r: r.value),
-        Column("predicted", "Predicted", "int", of=lambda r: found.sizes[r.name]),
-        Column("certainty", "Certainty", of=lambda r: r.certainty),
-        Column("why", "From", of=lambda r: r.why),
-    )
-    roles = Table.of("Roles of the report's sizes", found.roles, columns)
-    same = found.recorded
-    line = (
-        f"as recorded, without the profiler: {si(same.step_s, 's')}, 90 % from "
-        f"{si(same.low_s, 's')} to {si(same.high_s, 's')}"
-    )
-    host = found.host
-    known = (
-        f"host: {host.factor:.2f} times the report's, by {'; '.join(host.evidence)}"
-        if host.evidence
-        else "host: the report's; --timed, a step's time without a profiler, narrows the interval"
-    )
-    first, *others = shown.text
-    assert isinstance(first, list)
-    return Result(
-        [[line, known], [*first, *_speed(found, tokens), *_memory(found)], roles, *others],
-        lambda: report_document(found, tokens),
-        tables=(roles, *(shown.tables or ())),
-        warnings=found.step.warnings,
+    calls, note = _calls(p), "lanes overlap; shares do not add up"
+    return (
+        Table.of("Lanes of a predicted step", rows, parts, (note,)),
+        Table.of("Operators of a predicted step", calls[:_MOST_ROWS], operators),
+        Table.of("Operators of a predicted step", calls, operators),
     )
 
 
@@ -210,38 +148,6 @@ class PredictedCall:
 
 
 @dataclass(frozen=True)
-class OperatorPredictionDocument:
-    """What `perfmodel predict --model FILE --json` prints of a model of operators.
-
-    Attributes
-    ----------
-    sizes : mapping of str to int
-        By symbol, and the ranks 'p'.
-    step_s, low_s, high_s : float
-        A step, and its interval of 90 %.
-    bound : str
-        GPU, host or communication.
-    source : str
-        The report whose structure was taken.
-    gpu_s_by_kind : mapping of str to float
-    """
-
-    sizes: Mapping[str, int]
-    step_s: float
-    low_s: float
-    high_s: float
-    bound: str
-    source: str
-    warnings: tuple[str, ...]
-    gpu_s: float
-    host_s: float
-    communication_s: float
-    exposed_communication_s: float
-    gpu_s_by_kind: Mapping[str, float]
-    operators: tuple[PredictedCall, ...]
-
-
-@dataclass(frozen=True)
 class RecordedStep:
     """The step at the sizes as recorded, without the profiler."""
 
@@ -261,11 +167,20 @@ class PredictedHostRatio:
 
 
 @dataclass(frozen=True)
-class ReportPredictionDocument(OperatorPredictionDocument):
+class ReportPredictionDocument:
     """What `perfmodel predict REPORT --json` prints.
 
     Attributes
     ----------
+    sizes : mapping of str to int
+        By symbol, and the ranks 'p'.
+    step_s, low_s, high_s : float
+        A step, and its interval of 90 %.
+    bound : str
+        GPU, host or communication.
+    source : str
+        The report whose structure was taken.
+    gpu_s_by_kind : mapping of str to float
     roles : tuple of Role
         What the report's sizes were taken for.
     peak_bytes, peak_bytes_by_kind : float or None
@@ -278,6 +193,19 @@ class ReportPredictionDocument(OperatorPredictionDocument):
         Time of the tokens that were asked for.
     """
 
+    sizes: Mapping[str, int]
+    step_s: float
+    low_s: float
+    high_s: float
+    bound: str
+    source: str
+    warnings: tuple[str, ...]
+    gpu_s: float
+    host_s: float
+    communication_s: float
+    exposed_communication_s: float
+    gpu_s_by_kind: Mapping[str, float]
+    operators: tuple[PredictedCall, ...]
     roles: tuple[Role, ...]
     recorded: RecordedStep
     host: PredictedHostRatio
@@ -308,12 +236,6 @@ def report_document(found: ReportPrediction, tokens: float | None = None) -> dic
             tokens_s=tokens / rate if tokens and rate else None,
         )
     )
-    return made
-
-
-def document(p: OperatorPrediction) -> dict[str, Any]:
-    """Return a prediction as plain data."""
-    made: dict[str, Any] = plain(OperatorPredictionDocument(**_of_step(p)))
     return made
 
 

@@ -1,4 +1,4 @@
-"""The study of GPTs: its rows, its page, and that sizes were not seen."""
+"""GPTs on four and eight GPUs: predictions, scores, and the page's part."""
 
 from __future__ import annotations
 
@@ -6,65 +6,39 @@ import json
 import shutil
 import sqlite3
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.common import pages, results
 from benchmarks.common.folders import unpacked
-from benchmarks.predict import gpt, gpt_ranks
-from benchmarks.predict.gpt_sizes import BLIND, EAGER, SETS
+from benchmarks.predict import gpt_ranks, one
+from benchmarks.predict.gpt_sizes import BLIND, EAGER, SETS, SYMBOLS
 
 
-def test_no_scored_size_was_calibrated_with() -> None:
+def test_the_sizes_that_were_not_seen_are_others() -> None:
     assert not {*BLIND} & {*EAGER}
-    seen = [json.loads(path.read_text()) for path in gpt.RESULTS.glob("calibration_*.json")]
-    sizes = {tuple(row["sizes"][n] for n in gpt.SYMBOLS) for rows in seen for row in rows}
+    seen = [json.loads(path.read_text()) for path in one.GPT.glob("calibration_*.json")]
+    sizes = {tuple(row["sizes"][n] for n in SYMBOLS) for rows in seen for row in rows}
     assert sizes == {*SETS["eager"]}
 
 
-def test_page_has_the_scores() -> None:
-    assert pages.section(gpt.PAGE, gpt.SCRIPT) == gpt.page().strip()
-
-
-@pytest.mark.parametrize("name", [*gpt.STUDIES])
-def test_scores_follow_from_predictions_and_measurements(name: str, tmp_path: Path) -> None:
-    files = sorted(gpt.RESULTS.glob(f"measured_{'h100' if 'other' in name else 'h200'}_*.json"))
-    gpt.score(gpt.RESULTS / f"predictions_{name}.json", files, tmp_path / "score.json")
-    found, kept = (
-        results.read(path) for path in (tmp_path / "score.json", gpt.RESULTS / f"score_{name}.json")
-    )
-    assert found == kept
-
-
-def test_frozen_model_predicts_what_was_frozen() -> None:
-    kept = results.read(gpt.RESULTS / "predictions_same.json")["predictions"]
-    model = gpt.load(gpt.RESULTS / "model_eager.json")
-    rows = [r for r in kept if r["model"] == "eager"][:4]
-    for row in rows:
-        found = gpt.predict_operators(model, row["sizes"], gpt.PROGRAM.call_at)
-        assert found.step_s == pytest.approx(
-            row["step_s"], rel=2e-3
-        )  # they read reports a little better now
-
-
-# --- four and eight GPUs
-
-
 @pytest.mark.slow
-def test_the_frozen_models_predict_ranks_as_was_frozen() -> None:
+def test_ranks_are_predicted_as_was_frozen() -> None:
     kept = json.loads(gpt_ranks.PREDICTED.read_text())
-    assert len(kept) == 2 * 2 * 2
-    same = results.read(gpt.RESULTS / "predictions_same.json")["predictions"]
-    before = {gpt_ranks.of_case(r): r["step_s"] for r in same if r["model"] == "eager"}
+    assert len(kept) == 2 * (2 * 2 + 1)
     for row, now in zip(kept, gpt_ranks.predicted(), strict=True):
         assert gpt_ranks.of_case(row) == gpt_ranks.of_case(now)
-        assert now["step_s"] == pytest.approx(
-            row["step_s"], rel=2e-3
-        )  # reports are read a little better now
-        if row["parallel"] == "ddp":
-            assert row["step_s"] == pytest.approx(before[gpt_ranks.of_case(row)], rel=1e-9)
+        assert now["step_s"] == pytest.approx(row["step_s"], rel=2e-3)
+
+
+def test_shipped_recordings_of_eight_gpus_are_inside() -> None:
+    kept = json.loads(gpt_ranks.PREDICTED.read_text())
+    rows = [row for row in kept if "report" in row]
+    assert {row["report"] for row in rows} == {*gpt_ranks.SHIPPED.values()}
+    for row in rows:
+        truth = json.loads((one.PROGRAMS / f"{row['report']}.truth.json").read_text())
+        assert row["low_s"] < truth["step_s_bare"] < row["high_s"]
 
 
 def measured_rows(factors: list[float]) -> list[list[dict]]:
@@ -85,7 +59,7 @@ def test_steps_of_several_launches_are_scored_by_their_median(tmp_path: Path) ->
     for launch, rows in enumerate(measured_rows([1.0, 1.02, 1.5])):
         results.write(tmp_path / f"ranks4_{launch}" / f"ranks4_{launch}.json", rows)
     (tmp_path / "other.json").write_text('{"rows": []}')
-    found = gpt_ranks.score([tmp_path], None)
+    found = gpt_ranks.score([tmp_path])
     assert len(found["steps"]) == 4, "eight GPUs were not measured"
     for row in found["steps"]:
         assert row["error"] == pytest.approx(1 / 1.02 - 1)
@@ -101,7 +75,7 @@ def test_steps_of_several_launches_are_scored_by_their_median(tmp_path: Path) ->
 def test_a_step_outside_its_interval_is_said(tmp_path: Path) -> None:
     (rows,) = measured_rows([3.0])
     results.write(tmp_path / "ranks4_1.json", rows)
-    found = gpt_ranks.score([tmp_path], None)
+    found = gpt_ranks.score([tmp_path])
     assert not any(row["inside"] for row in found["steps"])
     assert "0 of 4 steps lie inside their interval; the mean error is 67 %" in gpt_ranks.text(
         found, []
@@ -112,19 +86,18 @@ def test_a_step_outside_its_interval_is_said(tmp_path: Path) -> None:
 def test_the_communication_of_a_report_is_that_of_the_last_rank(tmp_path: Path) -> None:
     """A recording of eight GPUs in the place of one by gpt_runs: rank 4 is late."""
     kept = json.loads(gpt_ranks.PREDICTED.read_text())
-    (row,) = [r for r in kept if r["parallel"] == "ddp" and r["sizes"]["n_layer"] == 8
-              and r["sizes"]["p"] == 8]  # fmt: skip
+    (row,) = [r for r in kept if r.get("report") == "gpt_ddp8"]
     results.write(tmp_path / "r.json", [{"k": 3, **row, "step_s": [row["step_s"]]}])
-    report = gpt.REPORTS / "gpt_ddp8.sqlite.xz"
+    report = one.PROGRAMS / "gpt_ddp8.sqlite.xz"
     shutil.copy(report, tmp_path / "r_3_timing.sqlite.xz")
-    found = gpt_ranks.score([tmp_path], None)
+    found = gpt_ranks.score([tmp_path])
     assert found["steps"] == [], "Nsight Systems was there"
-    (one,) = found["exposed"]
-    assert one["last_rank"] == 4
-    assert one["measured_communication_s"] == pytest.approx(4.04e-3, rel=0.01)
-    assert one["measured_exposed_s"] == pytest.approx(0.483e-3, rel=0.01)
-    assert one["exposed_s"] == row["exposed_communication_s"]
-    assert one["waiting_s"] > 15e-3
+    (shown,) = found["exposed"]
+    assert shown["last_rank"] == 4
+    assert shown["measured_communication_s"] == pytest.approx(4.04e-3, rel=0.01)
+    assert shown["measured_exposed_s"] == pytest.approx(0.483e-3, rel=0.01)
+    assert shown["exposed_s"] == row["exposed_communication_s"]
+    assert shown["waiting_s"] > 15e-3
     assert gpt_ranks.text(found, []).count("| DDP |") == 1
 
 
@@ -134,7 +107,7 @@ def test_steps_under_nsight_systems_are_not_scored_where_there_is_no_report(
     """A launch that was to be recorded, and whose reports were not made."""
     (rows,) = measured_rows([2.0])
     results.write(tmp_path / "recorded.json", [row | {"recorded": True} for row in rows])
-    found = gpt_ranks.score([tmp_path], None)
+    found = gpt_ranks.score([tmp_path])
     assert (found["steps"], found["exposed"]) == ([], [])
 
 
@@ -146,7 +119,7 @@ def test_a_launch_is_recorded_and_cut_into_a_report_of_each_gpt(
 
     def exported(command: list[str], report: Path) -> Path:
         asked.append(command)
-        unpacked(gpt.REPORTS / "gpt_ddp8.sqlite.xz", report)
+        unpacked(one.PROGRAMS / "gpt_ddp8.sqlite.xz", report)
         with sqlite3.connect(report) as file:
             for k in range(made):
                 file.execute(
@@ -171,24 +144,4 @@ def test_a_launch_is_recorded_and_cut_into_a_report_of_each_gpt(
 @pytest.mark.slow
 def test_the_page_has_what_is_known_of_ranks() -> None:
     made = gpt_ranks.text(results.read(gpt_ranks.SCORED), gpt_ranks.of_shipped())
-    assert pages.section(gpt.PAGE, gpt.SCRIPT, "ranks") == made.strip()
-
-
-@pytest.mark.slow
-def test_a_model_of_fewer_recordings_does_not_replace_a_recorded_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = gpt.load(gpt.RESULTS / "model_eager.json")
-    kept = tmp_path / "gpt" / "model_eager.json"
-    monkeypatch.setattr(results.folders, "RESULTS", tmp_path)
-    monkeypatch.setattr(results.folders, "BUILD", tmp_path / "build")
-    monkeypatch.setattr(gpt, "RESULTS", kept.parent)
-    kept.parent.mkdir()
-    gpt.keep_model("eager", replace(model, steps=model.steps[:2]))
-    few = kept.read_text()
-    gpt.keep_model("eager", model)
-    whole = kept.read_text()
-    assert whole == gpt.as_text(model)
-    gpt.keep_model("eager", replace(model, steps=model.steps[:2]))
-    assert kept.read_text() == whole
-    assert (tmp_path / "build" / "gpt" / "model_eager.json").read_text() == few
+    assert pages.section(gpt_ranks.PAGE, gpt_ranks.SCRIPT, "ranks") == made.strip()

@@ -1,4 +1,4 @@
-"""`perfmodel calibrate` and `predict` on reports of a PyTorch program."""
+"""`perfmodel predict` on reports of a PyTorch program."""
 
 from __future__ import annotations
 
@@ -13,131 +13,23 @@ from support.cli import perfmodel
 ROOT = Path()
 DOCS = ROOT / "docs"
 PROGRAMS = Path("profiles/programs")
-REPORTS = [f"profiles/programs/{name}.sqlite.xz" for name in ("gpt_shapes", "gpt_modules")]
-SIZES = {"n_layer": (5, 4), "d_model": (640, 512), "heads": (10, 8), "batch": (12, 8),
-         "seq": (384, 256), "vocab": (12000, 10000)}  # fmt: skip
-GIVEN = [word for name, (a, b) in SIZES.items() for word in ("--set", f"{name}={a},{b}")]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model") / "gpt.json"
-    said = perfmodel("calibrate", *REPORTS, *GIVEN, "-o", str(path))
+def test_pytorch_needs_no_calibration() -> None:
+    said = perfmodel("calibrate", str(PROGRAMS / "gpt_shapes.sqlite.xz"))
+    assert said.exit_code == 6
+    assert "perfmodel predict REPORT... predicts from its reports" in " ".join(said.stderr.split())
+
+
+def test_two_reports_are_taken() -> None:
+    reports = [str(PROGRAMS / f"{name}.sqlite.xz") for name in ("gpt_modules", "gpt_shapes")]
+    said = perfmodel("predict", *reports, "--set", "batch=20", "--name", "8,12=batch", "--json")
     assert said.exit_code == 0, said.stderr
-    assert "batch seq" in said.stdout
-    return path
-
-
-def predicted(model: Path, **sizes: int) -> dict[str, Any]:
-    words = [word for name, n in sizes.items() for word in ("--set", f"{name}={n}")]
-    said = perfmodel("predict", "--model", str(model), *words, "--json")
-    assert said.exit_code == 0, said.stderr
-    found: dict[str, Any] = json.loads(said.stdout)
-    return found
-
-
-def test_prediction_of_more_layers(model: Path) -> None:
-    sizes = {name: first for name, (first, _) in SIZES.items()}
-    found = predicted(model, **sizes | {"n_layer": 24})
-    assert found["low_s"] < found["step_s"] < found["high_s"]
-    assert found["sizes"] == sizes | {"n_layer": 24, "p": 1}
-    attention = [r for r in found["operators"] if r["name"].endswith("cudnn_attention")]
-    assert [r["count"] for r in attention] == [24]
-    assert any("n_layer = 24 is an extrapolation" in w for w in found["warnings"])
-
-
-def test_index_names_sizes_and_times_without_a_profiler(tmp_path: Path) -> None:
-    rows = [
-        {
-            "file": Path(report).name,
-            "sizes": {name: both[i] for name, both in SIZES.items()},
-            "batch_median_s_without_nsys": seconds,
-        }
-        for i, (report, seconds) in enumerate(zip(REPORTS, (0.00859, 0.00835), strict=True))
-    ]
-    index, model = tmp_path / "index.json", tmp_path / "gpt.json"
-    index.write_text(json.dumps(rows))
-    said = perfmodel("calibrate", *REPORTS, "--index", str(index), "-o", str(model))
-    assert said.exit_code == 0, said.stderr
-    assert "under a profiler" not in said.stderr
-    found = predicted(model, **{name: first for name, (first, _) in SIZES.items()})
-    assert found["step_s"] == pytest.approx(0.00859, rel=0.02)
-    assert found["bound"] == "host"
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ([], "expected the program's sizes of every report"),
-        (["--set", "n_layer=5,4,3"], "expected one value, or one for each of the 2 reports"),
-        (["--set", "n_layer=five"], "expected NAME=N or NAME=N,N"),
-    ],
-)
-def test_sizes_that_are_not_named_are_asked_for(words: list[str], expected: str) -> None:
-    said = perfmodel("calibrate", *REPORTS, *words)
-    assert said.exit_code != 0
-    assert expected in said.stderr.replace("\n", " ")
-
-
-def test_flags_of_other_models_are_refused(model: Path) -> None:
-    said = perfmodel("predict", "--model", str(model), "--sweep", "n_layer=1:8")
-    assert said.exit_code == 2
-    assert "--sweep is of models of batches; got one of operators" in said.stderr
-
-
-def test_taken_product_is_no_longer_asked_for(tmp_path: Path) -> None:
-    path = tmp_path / "gpt.json"
-    words = [w for t in ("d_model / heads", "d_model", "seq") for w in ("--take", t)]
-    said = perfmodel("calibrate", *REPORTS, *GIVEN, *words, "-o", str(path))
-    assert said.exit_code == 0, said.stderr
-    found = predicted(path, n_layer=4, d_model=768, heads=6, batch=8, seq=512, vocab=9000)
-    operators = found["operators"]
-    assert isinstance(operators, list)
-    (attention,) = [r for r in operators if r["name"].endswith("cudnn_attention")]
-    assert attention["sizes"].startswith("8×6×512×128")
-
-
-def test_step_that_was_timed_alone_says_what_the_host_takes(tmp_path: Path) -> None:
-    sizes = {name: first for name, (first, _) in SIZES.items()}
-    rows = [
-        {"file": "timed", "sizes": sizes | {"n_layer": n}, "batch_median_s_without_nsys": seconds}
-        for n, seconds in ((2, 0.010), (3, 0.012))
-    ]
-    index, path = tmp_path / "index.json", tmp_path / "gpt.json"
-    rows[1]["file"] = "timed too"
-    index.write_text(json.dumps(rows))
-    said = perfmodel("calibrate", *REPORTS, *GIVEN, "--index", str(index), "-o", str(path))
-    assert said.exit_code == 0, said.stderr
-    assert predicted(path, **sizes | {"n_layer": 2})["step_s"] == pytest.approx(0.010, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["--set", "n_layer=0"], "with N of 1 to 999999999; got 'n_layer=0'"),
-        (["--set", "n_layer=1", "--set", "n_layer=2"], "--set n_layer: expected once"),
-        (["--set", "n_layer=100000"], "expected n_layer of at most 2000"),
-        (["--transport", "nccl"], "--transport: of the trainer's models"),
-        (["-o", "x.png"], ".png is of curves"),
-        (["--set", "depth=3"], "got also depth"),
-    ],
-)
-def test_what_no_step_has_is_refused(model: Path, words: list[str], expected: str) -> None:
-    named = {word.partition("=")[0] for word in words}
-    sizes = [f"{name}={first}" for name, (first, _) in SIZES.items() if name not in named]
-    said = perfmodel(
-        "predict", "--model", str(model), *words, *(w for s in sizes for w in ("--set", s))
-    )
-    assert said.exit_code in (2, 6)
-    assert expected in " ".join(said.stderr.split())
-
-
-def test_sizes_that_no_symbol_explains_are_named(tmp_path: Path) -> None:
-    said = perfmodel("calibrate", *REPORTS, "--set", "n_layer=5,4", "-o", str(tmp_path / "m.json"))
-    assert said.exit_code == 0, said.stderr
-    assert "no product of the sizes given is 12000 of aten::gather" in said.stderr
-    said = perfmodel("calibrate", *REPORTS, *GIVEN, "-o", str(tmp_path / "m.json"))
-    assert "no product of the sizes" not in said.stderr
+    found = json.loads(said.stdout)
+    assert found["host"]["evidence"] == ["gpt_shapes.sqlite.xz"]
+    assert found["source"] == "gpt_modules.sqlite.xz"
+    roles = {role["name"]: role for role in found["roles"]}
+    assert (roles["batch"]["value"], roles["batch"]["certainty"]) == (8, "given")
 
 
 def test_one_report_predicts_as_the_contract_says() -> None:
@@ -178,6 +70,13 @@ def test_what_is_known_of_the_host_is_said() -> None:
         (["--set", "d_model=1000"], "multiple of 64"),
         (["--name", "batch"], "expected N=ROLE"),
         (["--name", "31=batch"], "a number of the operators' sizes"),
+        (["--name", "12,24=batch"], "one for each of the 1 reports"),
+        (["--sweep", "n_layer=1:8"], "--sweep is of models of batches"),
+        (["--transport", "nccl"], "--transport: of the trainer's models"),
+        (["-o", "x.png"], ".png is of curves"),
+        (["--set", "n_layer=0"], "with N of 1 to 999999999; got 'n_layer=0'"),
+        (["--set", "n_layer=1", "--set", "n_layer=2"], "--set n_layer: expected once"),
+        (["--set", "n_layer=100000"], "expected n_layer of at most 2000"),
         (["--gpu", "h100", "--machine", "h200"], "got both"),
         (["--timed", "fast"], "expected SECONDS or NAME=N,...:SECONDS"),
         (["--timed", "-1"], "expected SECONDS or NAME=N,...:SECONDS"),

@@ -18,6 +18,7 @@ from perfmodel.machines.grids import grid_of, grids
 from perfmodel.models.one_report import (
     Changes,
     Hosts,
+    Report,
     ReportPrediction,
     TimedStep,
     hosts,
@@ -27,6 +28,7 @@ from perfmodel.models.one_report import (
 from perfmodel.models.operator_times import Baseline
 from perfmodel.models.recorded import RecordedStep
 from perfmodel.models.roles import Role, Roles
+from perfmodel.models.structure import Run, grown, runs_of
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.program import PyTorchOperators
 from perfmodel.readers import read
@@ -39,11 +41,15 @@ OPERATORS = PyTorchOperators()
 
 @cache
 def recorded(name: str) -> RecordedStep:
-    return OPERATORS.recorded_step(read(PROGRAMS / f"{name}.sqlite.xz"), Options(), {})
+    return OPERATORS.recorded_step(read(PROGRAMS / f"{name}.sqlite.xz"), Options())
 
 
 def roles(name: str, **named: int) -> Roles:
     return OPERATORS.roles(recorded(name), named)
+
+
+def report(name: str) -> Report:
+    return recorded(name), roles(name)
 
 
 def baseline(gpu: str = "NVIDIA H200") -> Baseline:
@@ -55,12 +61,11 @@ def baseline(gpu: str = "NVIDIA H200") -> Baseline:
 def predicted(
     name: str,
     changes: Changes | None = None,
-    anchors: Sequence[RecordedStep | TimedStep] = (),
+    anchors: Sequence[Report | TimedStep] = (),
     **given: int,
 ) -> ReportPrediction:
-    step = recorded(name)
     return predict_report(
-        step, roles(name), given, baseline(), OPERATORS.call_at, changes or Changes(), anchors
+        [report(name)], given, baseline(), OPERATORS.call_at, changes or Changes(), anchors
     )
 
 
@@ -100,7 +105,7 @@ def test_names_correct_roles() -> None:
 def test_dimensions_have_their_recorded_values(name: str) -> None:
     step, found = recorded(name), roles(name)
     for call, terms in zip(step.calls, found.terms, strict=True):
-        at = tuple(tuple(int(t.at(found.values)) for (t,) in size) for size in terms)
+        at = tuple(tuple(int(t.at(found.values)) for t in size) for size in terms)
         assert at == call.sizes
 
 
@@ -165,8 +170,8 @@ def test_the_optimizer_s_host_time_grows_with_the_tensors() -> None:
     )
     alone = replace(step, host_s=quick)
     hosts = [
-        predict_report(alone, roles("gpt_shapes"), {"n_layer": n}, baseline(), OPERATORS.call_at,
-                       Changes()).step.lanes.host_s
+        predict_report([(alone, roles("gpt_shapes"))], {"n_layer": n}, baseline(),
+                       OPERATORS.call_at, Changes()).step.lanes.host_s
         for n in (5, 15)
     ]  # fmt: skip
     # 14 tensors a layer: 5 linear ones and 2 norms, each with a bias; 5 are in no layer
@@ -189,16 +194,16 @@ def test_a_report_that_timed_itself_is_met() -> None:
     trace = read(PROGRAMS / "gpt_shapes.sqlite.xz")
     said = {"perfmodel_recorder": 1, "step_s": 8.59e-3, "low_s": 8.5e-3, "high_s": 8.7e-3}
     marked = replace(trace, marks=(*trace.marks, (0, 0, json.dumps(said))))
-    step = OPERATORS.recorded_step(marked, Options(), {})
+    step = OPERATORS.recorded_step(marked, Options())
     found, before = (
-        predict_report(s, roles("gpt_shapes"), {}, baseline(), OPERATORS.call_at, Changes())
+        predict_report([(s, roles("gpt_shapes"))], {}, baseline(), OPERATORS.call_at, Changes())
         for s in (step, recorded("gpt_shapes"))
     )
     assert found.recorded.step_s == found.step.step_s == pytest.approx(8.59e-3, rel=1e-3)
     assert found.step.high_s / found.step.low_s < before.step.high_s / before.step.low_s
     quick = replace(step, bare_s=5e-3)  # less than the GPU takes says nothing of the host
     assert predict_report(
-        quick, roles("gpt_shapes"), {}, baseline(), OPERATORS.call_at, Changes()
+        [(quick, roles("gpt_shapes"))], {}, baseline(), OPERATORS.call_at, Changes()
     ).step == before.step  # fmt: skip
 
 
@@ -211,10 +216,10 @@ def test_a_report_of_the_host_moves_the_prediction_to_it() -> None:
     """From gpt_modules on a slower host to the step of gpt_shapes, known by a Llama on its host."""
     truth, sizes = 8.590e-3, roles("gpt_shapes").values  # its truth.json
     alone = predicted("gpt_modules", **sizes).step
-    moved = predicted("gpt_modules", anchors=(recorded("llama_shapes"),), **sizes).step
+    moved = predicted("gpt_modules", anchors=(report("llama_shapes"),), **sizes).step
     assert alone.step_s > 1.25 * truth
     assert moved.step_s == pytest.approx(truth, rel=0.1)
-    same = predicted("gpt_shapes", anchors=(recorded("gpt_shapes"),))
+    same = predicted("gpt_shapes", anchors=(report("gpt_shapes"),))
     assert same.host.factor == pytest.approx(1.0)
 
 
@@ -222,7 +227,7 @@ def test_a_report_of_the_host_moves_the_prediction_to_it() -> None:
 def test_attention_that_is_written_out_says_its_sizes() -> None:
     """softmax(Q K^T) V of 16 sequences of 1024, 8 heads of 64, in 6 layers."""
     trace = read(PLANTED / "naive_attention.sqlite.xz")
-    step = OPERATORS.recorded_step(trace, Options(), {})
+    step = OPERATORS.recorded_step(trace, Options())
     found = OPERATORS.roles(step, {})
     assert found.values == {
         "batch": 16, "seq": 1024, "heads": 8, "vocab": 8192, "d_model": 512, "d_ff": 2048,
@@ -231,7 +236,7 @@ def test_attention_that_is_written_out_says_its_sizes() -> None:
     assert found.head == 64
 
     def gpu_s(**given: int) -> float:
-        return predict_report(step, found, given, baseline(), OPERATORS.call_at,
+        return predict_report([(step, found)], given, baseline(), OPERATORS.call_at,
                               Changes()).step.by_kind["memory"]  # fmt: skip
 
     # scores grow with the square of the sequence, everything else with tokens
@@ -241,8 +246,8 @@ def test_attention_that_is_written_out_says_its_sizes() -> None:
 
 @pytest.mark.skipif(not PLANTED.exists(), reason="PROGRAM_REPORTS names no folder of reports")
 def test_another_type_and_batch_are_met_on_a_report_that_nothing_was_fitted_to() -> None:
-    step = OPERATORS.recorded_step(read(PLANTED / "fp32.sqlite.xz"), Options(), {})
-    found = predict_report(step, OPERATORS.roles(step, {}), {"batch": 160}, baseline(),
+    step = OPERATORS.recorded_step(read(PLANTED / "fp32.sqlite.xz"), Options())
+    found = predict_report([(step, OPERATORS.roles(step, {}))], {"batch": 160}, baseline(),
                            OPERATORS.call_at, Changes(dtype="bfloat16")).step  # fmt: skip
     truth = json.loads((PLANTED / "healthy.truth.json").read_text(encoding="utf-8"))
     assert found.low_s < truth["step_s_bare"] < found.high_s
@@ -252,7 +257,7 @@ def test_another_type_and_batch_are_met_on_a_report_that_nothing_was_fitted_to()
 def test_without_an_optimizer_the_embedding_is_a_table_all_the_same() -> None:
     """A forward pass alone of bert-small-uncased, whose vocabulary has 30,522 words."""
     trace = read(PROGRAMS.parents[1] / "tests" / "reports" / "public" / "bert_h100.json.xz")
-    step = OPERATORS.recorded_step(trace, Options(), {})
+    step = OPERATORS.recorded_step(trace, Options())
     found = {role.name: role for role in OPERATORS.roles(step, {}).found}
     assert (found["vocab"].value, found["d_model"].value) == (30522, 512)
     assert found["vocab"].certainty == "likely"
@@ -288,7 +293,7 @@ def test_kernels_on_several_streams_count_once() -> None:
 
 def test_a_report_of_other_operators_is_no_anchor() -> None:
     with pytest.raises(ModelError, match="record the same program"):
-        predicted("gpt_shapes", anchors=(recorded("resnet34_shapes"),))
+        predicted("gpt_shapes", anchors=(report("resnet34_shapes"),))
 
 
 def test_ranks_widen_the_interval() -> None:
@@ -320,7 +325,7 @@ def test_reports_without_sizes_or_calls_are_refused() -> None:
     with pytest.raises(ModelError, match="operators' sizes"):
         OPERATORS.roles(replace(step, order=()), {})
     with pytest.raises(ModelError, match="calls to CUDA"):
-        predict_report(replace(step, host_s=()), roles("gpt_shapes"), {}, baseline(),
+        predict_report([(replace(step, host_s=()), roles("gpt_shapes"))], {}, baseline(),
                        OPERATORS.call_at, Changes())  # fmt: skip
 
 
@@ -378,7 +383,9 @@ def test_nodes_are_joined_by_a_network_that_is_slower() -> None:
 
 def test_a_report_that_says_no_makers_has_no_peak() -> None:
     step = replace(recorded("gpt_shapes"), tensors=())
-    found = predict_report(step, roles("gpt_shapes"), {}, baseline(), OPERATORS.call_at, Changes())
+    found = predict_report(
+        [(step, roles("gpt_shapes"))], {}, baseline(), OPERATORS.call_at, Changes()
+    )
     assert found.peak is None
     assert found.largest_batch is None
     for name in ("gan_shapes", "gpt_tensor2", "gpt_compiled_shapes"):  # two optimizers, two ranks
@@ -415,5 +422,115 @@ def test_what_is_compiled_already_is_refused() -> None:
         predicted("gpt_compiled_shapes", Changes(compiled=True))
     step = replace(recorded("gpt_shapes"), tensors=())
     with pytest.raises(ModelError, match="which operator made"):
-        predict_report(step, roles("gpt_shapes"), {}, baseline(), OPERATORS.call_at,
+        predict_report([(step, roles("gpt_shapes"))], {}, baseline(), OPERATORS.call_at,
                        Changes(compiled=True))  # fmt: skip
+
+
+# --- several reports
+
+
+def of_both(first: str, second: str, **given: int) -> ReportPrediction:
+    return predict_report(
+        [report(first), report(second)], given, baseline(), OPERATORS.call_at, Changes()
+    )
+
+
+def test_a_second_report_of_the_host_narrows_the_interval() -> None:
+    """What is not given is the first one's."""
+    sizes = {"batch": 20, "n_layer": 8}
+    alone = predicted("gpt_modules", **sizes)
+    both = of_both("gpt_modules", "gpt_shapes", **sizes)
+    wide = [math.log(p.step.high_s / p.step.low_s) for p in (alone, both)]
+    assert both.sizes == alone.sizes
+    assert wide[1] < 0.8 * wide[0]
+    assert both.host.noise < alone.host.noise
+
+
+def test_the_nearest_report_is_changed() -> None:
+    large = {"batch": 12, "seq": 384, "d_model": 640, "heads": 10, "vocab": 12000}
+    found = of_both("gpt_modules", "gpt_shapes", **large, n_layer=6)
+    assert found.step.source == "gpt_shapes.sqlite.xz"
+    assert found.sizes == {**roles("gpt_shapes").values, "n_layer": 6, "p": 1}
+    assert of_both("gpt_modules", "gpt_shapes").step.source == "gpt_modules.sqlite.xz"
+    assert {role.name: role.value for role in found.roles}["d_model"] == 640
+
+
+def test_sizes_between_reports_are_no_extrapolation() -> None:
+    sizes = {"d_model": 1216, "heads": 19}
+    alone = predicted("gpt_modules", **sizes)
+    assert any("d_model = 1216 is an extrapolation" in w for w in alone.step.warnings)
+    both = of_both("gpt_modules", "gpt_shapes", **sizes)
+    assert not any("d_model = 1216" in w for w in both.step.warnings)
+
+
+def test_reports_that_contradict_each_other_do_not_narrow() -> None:
+    """The same report, of a host that takes three times as long."""
+    step, found = report("gpt_shapes")
+    slow = replace(step, host_s=tuple(3 * s for s in step.host_s), source="slow")
+    noise = [
+        predict_report([(step, found), other], {}, baseline(), OPERATORS.call_at, Changes())
+        .host.noise
+        for other in ((step, found), (slow, found))
+    ]  # fmt: skip
+    assert noise[1] > 2 * noise[0]
+    assert noise[1] > step.host_noise
+
+
+def test_reports_of_several_gpus_or_programs_are_refused() -> None:
+    step, found = report("gpt_shapes")
+    other = replace(step, gpu="NVIDIA H100 80GB HBM3")
+    with pytest.raises(ModelError, match="reports of one GPU; got NVIDIA H100"):
+        predict_report(
+            [(step, found), (other, found)], {}, baseline(), OPERATORS.call_at, Changes()
+        )
+    for name in ("resnet34_shapes", "llama_shapes"):
+        with pytest.raises(ModelError, match="a report of the program of"):
+            of_both("gpt_shapes", name)
+
+
+# --- structure
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("gpt_shapes", "gpt_modules"), ("gpt_modules", "gpt_shapes")]
+)
+def test_a_grown_step_does_what_the_other_report_does(first: str, second: str) -> None:
+    sizes = {k: v for k, v in roles(second).values.items() if k != "d_ff"}
+    found = predicted(first, **sizes).step
+    truth = json.loads((PROGRAMS / f"{second}.truth.json").read_text(encoding="utf-8"))
+    assert sum(n * call.flops for n, call in found.calls) == truth["flop_counter_total"]
+    (adam,) = [call for _, call in found.calls if "adamw" in call.name]
+    elements = sum(math.prod(size) for size in adam.sizes if size)
+    assert elements == 4 * truth["parameters"]
+
+
+def test_work_of_a_call_is_that_of_its_own_sizes() -> None:
+    for call in recorded("gpt_shapes").calls:
+        work = OPERATORS.call_at(call, call.sizes)
+        assert (work.flops, work.bytes, work.shape) == (call.flops, call.bytes, call.shape)
+
+
+def test_runs_are_found_longest_first() -> None:
+    tokens = list("xy" + "abcde" * 3 + "q" + "fghi" * 2)
+    assert runs_of(tokens) == (Run(2, 5, 3), Run(18, 4, 2))
+    assert grown(Run(0, 4, 2), 2) == [0, 1, 1, 1]
+    assert grown(Run(0, 4, 3), -1) == [0, 2]
+
+
+def test_buckets_are_those_that_a_report_of_eight_ranks_reduced() -> None:
+    # bytes of the all-reduces of a step of profiles/programs/gpt_ddp8, in their order
+    reduced = [67108864, 33566720, *[33603584, 29392896, 37773312] * 4][:14]
+    reduced[-1:] = [73420800]
+    sizes = {"d_model": 1024, "n_layer": 8, "heads": 16, "seq": 512, "batch": 16, "vocab": 16384}
+    found = predicted("gpt_shapes", **sizes, p=8).step
+    wire = usual()["collectives"]["NCCL AllReduce"]
+    sent = found.lanes.communication_s - len(reduced) * wire["alpha_s"] * 3
+    assert sent == pytest.approx(2 * 7 / 8 * sum(reduced) * wire["beta_s_per_byte"], rel=1e-3)
+
+
+def test_collectives_of_reports_without_sizes_are_timed() -> None:
+    found = recorded("gpt_ddp")
+    assert not found.order
+    assert {c.name for c in found.calls} == {"NCCL AllReduce"}
+    assert sorted(int(c.bytes) for c in found.calls) == [28348416, 28351488, 50331648, 51913728]
+    assert all(1e-4 < c.gpu_s < 4e-4 for c in found.calls)

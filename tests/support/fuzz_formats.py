@@ -174,11 +174,13 @@ def kept_results(data: bytes) -> None:
 
 
 def operator_prediction(data: bytes) -> None:
-    """Predict a GPT by a shipped model of operators, of drawn sizes."""
+    """Predict a GPT by one or two shipped reports, of drawn sizes."""
     draw = Draws(data)
-    model = draw.choice(("eager", "compiled", "fsdp"))
-    file = folders.plain(folders.RESULTS / "gpt" / f"model_{model}.json")
-    given = ["predict", "--model", str(file)]
+    names = ("gpt_shapes", "gpt_modules", "gpt_compiled_shapes")
+    reports = [folders.plain(folders.PROGRAMS / f"{name}.sqlite") for name in names]
+    given = ["predict", str(draw.choice(reports))]
+    if draw.random() < 0.3:
+        given.append(str(draw.choice(reports)))
     plain = {"n_layer": "2", "d_model": "256", "heads": "4", "batch": "4", "seq": "128"}
     for name, value in {**plain, "vocab": "4096"}.items():
         if draw.random() < 0.95:

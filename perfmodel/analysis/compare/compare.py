@@ -730,7 +730,7 @@ def sizes_of(trace: Trace, options: Options) -> dict[str, str]:
     if operators is None:
         return {}
     try:
-        found = operators.roles(operators.recorded_step(trace, options, {}), {})
+        found = operators.roles(operators.recorded_step(trace, options), {})
     except ModelError:
         return {}
     return {role.name: str(role.value) for role in found.found if role.certainty != "guess"}

@@ -104,14 +104,12 @@ _HOW: Final = {TORCH_PROFILER: "record_shapes=True of torch.profiler"}
 class PyTorchOperators(RecordedOperators):
     """See `perfmodel.programs.program.RecordedOperators`."""
 
-    def recorded_step(
-        self, trace: Trace, options: Options, symbols: Mapping[str, int]
-    ) -> RecordedStep:
+    def recorded_step(self, trace: Trace, options: Options) -> RecordedStep:
         """Put the steps of a report down call by call."""
         from perfmodel.programs.pytorch.recorded_step import recorded_step
 
         shown, found = PYTORCH_PROGRAM.steps(trace, options)
-        return recorded_step(trace, report_steps(shown, found, Pushes.of(trace)), symbols)
+        return recorded_step(trace, report_steps(shown, found, Pushes.of(trace)))
 
     def roles(self, step: RecordedStep, named: Mapping[str, int]) -> Roles:
         """Infer what the numbers of a step's sizes are."""

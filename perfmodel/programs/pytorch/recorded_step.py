@@ -44,7 +44,7 @@ _Z90: Final = 1.645
 """Standard deviations on each side that hold 90 % of a normal distribution."""
 
 
-def recorded_step(trace: Trace, steps: StepReport, symbols: Mapping[str, int]) -> RecordedStep:
+def recorded_step(trace: Trace, steps: StepReport) -> RecordedStep:
     """Put the steps of a report down call by call, without the first of them.
 
     Parameters
@@ -53,8 +53,6 @@ def recorded_step(trace: Trace, steps: StepReport, symbols: Mapping[str, int]) -
         With its ranges.
     steps : StepReport
         Of the same trace.
-    symbols : mapping
-        Sizes of the program in this report; the number of ranks is added as 'p'.
 
     Raises
     ------
@@ -95,20 +93,12 @@ def recorded_step(trace: Trace, steps: StepReport, symbols: Mapping[str, int]) -
             tensors = _tensors(sequence, rows.owners(np.flatnonzero(chosen), calls), calls)
     timed = Timed.of([trace])
     host_s, waits, noise = _host_of(steps.graphs[0], last if order else [])
-    computing = ~np.isin(inside.op, [*rows.collectives])
-    lasts = (trace.ops.end_ns - trace.ops.start_ns)[inside.op]
-    mine = (inside.lane == 0) & computing
-    lasting = steps.times.step_ns[:, 1:]
-    lasting = lasting[lasting >= 0] if (lasting >= 0).any() else steps.times.step_ns
     return RecordedStep(
         source=trace.source.name,
-        symbols={**symbols, "p": lanes},
+        ranks=lanes,
         gpu=trace.gpus[0].name if trace.gpus else "",
         calls=tuple(replace(described[k], gpu_s=float(np.mean(times[k]))) for k in codes),
         order=tuple(order),
-        step_s=float(np.median(lasting)) * 1e-9,
-        busy_s=float(np.median([lasts[mine & (number == s)].sum() for s in kept])) * 1e-9,
-        launches=round(float(np.median([((number == s) & mine).sum() for s in kept]))),
         gap_s=_gap_s(trace, inside.op, at_ns, inside.lane),
         host_s=host_s,
         waits=waits,

@@ -229,16 +229,16 @@ class _Namer:
         self.whole = bool(heads and model and heads * self.head == model)
         self.unknown: Counter[int] = Counter()
 
-    def terms(self) -> tuple[tuple[tuple[tuple[Term, ...], ...], ...], ...]:
+    def terms(self) -> tuple[tuple[tuple[Term, ...], ...], ...]:
         """Of every call, of every size, of every dimension the product that it is."""
         return tuple(
             tuple(self._size(call, i, size) for i, size in enumerate(call.sizes))
             for call in self.reader.step.calls
         )
 
-    def _size(self, call: RecordedCall, place: int, size: Size) -> tuple[tuple[Term, ...], ...]:
-        return tuple((self._term(n, p),) for n, p in zip(size, self._places(call, place, size),
-                                                         strict=True))  # fmt: skip
+    def _size(self, call: RecordedCall, place: int, size: Size) -> tuple[Term, ...]:
+        places = self._places(call, place, size)
+        return tuple(self._term(n, p) for n, p in zip(size, places, strict=True))
 
     def _places(self, call: RecordedCall, place: int, size: Size) -> list[_Place]:
         """Return the kind of every dimension of an operand."""
