@@ -238,9 +238,12 @@ def anchored(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
             break
 
 
+HEAD = "group | set by | steps | mean error | without | most | bias | inside 90 % | half-width"
+
+
 def text(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Lines of a table: errors by group and by what sets the step; first of all hosts together."""
-    yield "group | set by | steps | mean error | without | most | bias | inside 90 % | half-width"
+    yield HEAD
     together = (
         ("all: nothing known of the host", lambda g: HOST_OF.get(g, "") not in ("", "report's")),
         ("all: one timed step", lambda g: g.endswith("one timed step")),
@@ -248,13 +251,14 @@ def text(rows: list[dict[str, Any]]) -> Iterator[str]:
     for name, chosen in together:
         mine = [r for r in rows if chosen(r["group"])]
         for bound in ("GPU", "host"):
-            yield _line(name, bound, [r for r in mine if r["bound"] == bound])
+            yield line(name, bound, [r for r in mine if r["bound"] == bound])
     for group, bound in sorted({(r["group"], r["bound"]) for r in rows}):
         mine = [r for r in rows if r["group"] == group and r["bound"] == bound]
-        yield _line(group, bound, mine)
+        yield line(group, bound, mine)
 
 
-def _line(group: str, bound: str, mine: Sequence[Mapping[str, Any]]) -> str:
+def line(group: str, bound: str, mine: Sequence[Mapping[str, Any]]) -> str:
+    """A line of the table."""
     errors = [r["step_s"] / r["measured_s"] - 1 for r in mine]
     inside = sum(r["low_s"] <= r["measured_s"] <= r["high_s"] for r in mine) / len(mine)
     wide = sum(math.sqrt(r["high_s"] / r["low_s"]) - 1 for r in mine) / len(mine)
@@ -270,7 +274,11 @@ def _line(group: str, bound: str, mine: Sequence[Mapping[str, Any]]) -> str:
 def memory(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Lines of a table: errors of the peak of memory by report, on one GPU of each kind."""
     yield "peak memory | steps | mean error | most | bias"
-    mine = [r for r in rows if r["measured_bytes"] and not r["group"].endswith("timed step")]
+    mine = [
+        r
+        for r in rows
+        if r["measured_bytes"] and r["peak_bytes"] and not r["group"].endswith("timed step")
+    ]
     for report in (*sorted({r["report"] for r in mine}), ""):
         errors = [r["peak_bytes"] / r["measured_bytes"] - 1 for r in mine
                   if report in ("", r["report"])]  # fmt: skip

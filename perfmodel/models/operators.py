@@ -357,7 +357,8 @@ class PredictedStep:
         shards = self.values["p"] if self.unit_s is not None else 1
         more = {"workspace": workspace_bytes}
         if shards > 1:  # the layer that computes, and the one that is gathered beside it
-            more["gathered"] = round(2 * max((size for size, _, _ in self._units()), default=0))
+            largest = max((size for size, _, _ in self._units()), default=0)
+            more["gathered"] = round(2 * self._narrow * largest)
         elif self.values["p"] > 1:
             more["buckets"] = weights
         done = len(phases) - 1 - phases[::-1].index("backward")
@@ -436,7 +437,8 @@ class PredictedStep:
     def _collective(self, name: str, size: float, kind: str, launch_s: float) -> Operation:
         wire = self.rates.wires.get(name) or Wire(2e-5, 1 / 2e11)
         ranks = self.values["p"]
-        seconds = wire.alpha_s * max(math.log2(ranks), 1.0)
+        nodes = math.ceil(ranks / self.rates.network.gpus_per_node)
+        seconds = wire.alpha_s * (1.0 + math.log2(nodes))  # a tree between nodes
         seconds += sent_bytes(name, size, ranks) * max(wire.beta_s_per_byte, self._network_beta())
         return Operation(launch_s, seconds, 1, kind)
 
@@ -500,6 +502,16 @@ class PredictedStep:
                 held, first = 0.0, k + 1
         return [unit for unit in found if unit[0]]
 
+    @cached_property
+    def _narrow(self) -> float:
+        """Share of the parameters' bytes that FullyShardedDataParallel gathers and reduces.
+
+        They are sent in the data type of the products, as MixedPrecisionPolicy(param_dtype=...)
+        has it.
+        """
+        kinds = [c.dtype for c, _ in self.calls if c.kind == "gemm"]
+        return 0.5 if sum("16" in kind for kind in kinds) > len(kinds) / 2 else 1.0
+
     def _shards(self) -> tuple[dict[int, list[Operation]], dict[int, list[Operation]]]:
         """Collectives before and after calls: gathers in both passes, then a reduction."""
         assert self.unit_s is not None
@@ -511,8 +523,9 @@ class PredictedStep:
         begin = next((i for i, (c, _) in enumerate(self.calls) if c.phase == "backward"), 0)
         host_s = self.unit_s * self.host_scale / 3
         for size, _, last in self._units():
-            gather = self._collective("NCCL AllGather", size, "gather", host_s)
-            reduce = self._collective("NCCL ReduceScatter", size, "reduce", host_s)
+            sent = size * self._narrow
+            gather = self._collective("NCCL AllGather", sent, "gather", host_s)
+            reduce = self._collective("NCCL ReduceScatter", sent, "reduce", host_s)
             place = forward[max(len(forward) - 1 - last, 0)] if forward else 0
             before.setdefault(place, []).append(gather)
             before.setdefault(begin, []).append(gather)

@@ -67,6 +67,22 @@ BLIND = {
     "maxvit": ["maxvit_t", "--length", "224", "--batch", "16"],
 }  # fmt: skip
 """Programs that no constant was fitted to, recorded after the last change of the estimate."""
+HOSTS = {
+    "gpt_small": ["gpt", "--width", "512", "--layers", "6", "--heads", "8", "--length", "256",
+                  "--batch", "20", "--vocabulary", "16000"],
+    "gpt_large": ["gpt", "--width", "1024", "--layers", "5", "--heads", "16", "--length", "512",
+                  "--batch", "24", "--vocabulary", "16000"],
+    "llama_small": ["llama", "--width", "512", "--layers", "5", "--heads", "8", "--kv-heads", "4",
+                    "--length", "384", "--batch", "6", "--vocabulary", "12000"],
+    "llama_large": ["llama", "--width", "1280", "--layers", "4", "--heads", "20", "--kv-heads",
+                    "10", "--length", "640", "--batch", "18", "--vocabulary", "12000"],
+    "bert_small": ["bert", "--width", "576", "--layers", "5", "--heads", "9", "--length", "192",
+                   "--batch", "22", "--vocabulary", "14000"],
+    "vit_b": ["vit_b_16", "--length", "224", "--batch", "20"],
+    "convnext_s": ["convnext_small", "--length", "160", "--batch", "24"],
+    "resnet50": ["resnet50", "--length", "192", "--batch", "40"],
+}  # fmt: skip
+"""Programs that are recorded on a host whose steps of other sizes are timed, too."""
 FAULTY = [name for name in BLIND if name.startswith("gpt_wide_")]
 RECORDINGS: dict[str, tuple[int, list[str]]] = {
     **{name: (1, words) for name, words in BLIND.items()},
@@ -76,6 +92,7 @@ RECORDINGS: dict[str, tuple[int, list[str]]] = {
     **{f"{name}_shapes": (1, [*words, "--shapes"]) for name, words in THIN.items()},
     **{f"{name}_trace": (1, words) for name, words in THIN.items()},
     **{f"{name}_shapes_trace": (1, [*words, "--shapes"]) for name, words in THIN.items()},
+    **{name: (1, [*words, "--steps", "4", "--shapes", "--timed"]) for name, words in HOSTS.items()},
     "gpt_deep_timed": (1, [*DEEP, "--timed"]),
     "gpt_deep_shapes_timed": (1, [*DEEP, "--shapes", "--timed"]),
     **{f"gpt_deep_{fault}": (1, [*DEEP, "--fault", fault]) for fault in FAULTS[1:]},
@@ -148,6 +165,7 @@ GROUPS = {
         *(f"{name}_shapes" for name in BLIND if name not in FAULTY),
         *(f"{name}_trace" for name in BLIND if name not in FAULTY),
     ],
+    "hosts": [*HOSTS],
     "timed": ["gpt_deep_timed", "gpt_deep_shapes_timed"],
     "faults": [f"gpt_deep_{fault}" for fault in FAULTS[1:]],
 }

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -524,8 +525,25 @@ def test_buckets_are_those_that_a_report_of_eight_ranks_reduced() -> None:
     sizes = {"d_model": 1024, "n_layer": 8, "heads": 16, "seq": 512, "batch": 16, "vocab": 16384}
     found = predicted("gpt_shapes", **sizes, p=8).step
     wire = usual()["collectives"]["NCCL AllReduce"]
-    sent = found.lanes.communication_s - len(reduced) * wire["alpha_s"] * 3
+    sent = found.lanes.communication_s - len(reduced) * wire["alpha_s"]
     assert sent == pytest.approx(2 * 7 / 8 * sum(reduced) * wire["beta_s_per_byte"], rel=1e-3)
+
+
+def test_the_slowest_of_more_ranks_takes_longer() -> None:
+    """Every doubling adds a little; what two ranks take is known of two."""
+    host_s = [predicted("gpt_shapes", p=p).step.lanes.host_s for p in (1, 2, 4, 8)]
+    ratios = [b / a for a, b in pairwise(host_s)]
+    assert ratios[0] == pytest.approx(usual()["ranks"]["host"])
+    assert 1.02 < ratios[1] < 1.04
+    assert 1.02 < ratios[2] < 1.04
+
+
+def test_shards_are_sent_in_the_type_of_the_products() -> None:
+    half, whole = (
+        predicted(name, Changes(shards=True), p=2).step.lanes.communication_s
+        for name in ("gpt_modules", "gpt_fp32_shapes")
+    )
+    assert 1.2 * half < whole < 2 * half  # twice the bytes, and the same latency
 
 
 def test_collectives_of_reports_without_sizes_are_timed() -> None:
