@@ -33,7 +33,6 @@ from benchmarks.predict import one
 from benchmarks.predict.gpt_sizes import SETS, SYMBOLS, WORDS
 from benchmarks.predict.gpt_split import split
 from perfmodel.models.launches import another, limits
-from perfmodel.models.one_report import hosts
 from profiles.programs.record import exported, started
 
 Row = dict[str, Any]
@@ -74,7 +73,7 @@ def shipped(way: str) -> dict[str, int]:
 
 def row_of(way: str, sizes: Mapping[str, int]) -> Row:
     """Predict a step."""
-    case = one.Case("ranks", REPORT, sizes, None, fsdp=WAYS[way], hosts=hosts())
+    case = one.Case("ranks", REPORT, sizes, None, fsdp=WAYS[way], other_host=True)
     step = one.whole(case).step
     return {
         "parallel": way, "sizes": dict(step.sizes), "step_s": step.step_s, "low_s": step.low_s,

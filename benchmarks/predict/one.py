@@ -39,8 +39,8 @@ from perfmodel.models.one_report import (
     Hosts,
     ReportPrediction,
     TimedStep,
-    hosts,
     predict_report,
+    usual_hosts,
 )
 from perfmodel.models.operator_times import Baseline
 from perfmodel.models.recorded import RecordedStep
@@ -89,6 +89,7 @@ class Case:
     anchors: tuple[TimedStep, ...] = ()
     compiled: bool = False
     fsdp: bool = False
+    other_host: bool = False
     hosts: Hosts | None = None
 
 
@@ -117,8 +118,14 @@ def whole(case: Case) -> ReportPrediction:
         case.changed,
         baseline(step.gpu),
         PyTorchOperators().call_at,
-        Changes(other, compiled=case.compiled, hosts=case.hosts, shards=case.fsdp),
+        Changes(
+            other,
+            compiled=case.compiled,
+            other_host=case.other_host,
+            shards=case.fsdp,
+        ),
         case.anchors,
+        case.hosts,
     )
 
 
@@ -194,14 +201,20 @@ def own_time(cases: Iterable[Case]) -> Iterator[dict[str, Any]]:
         yield found | {"without_s": predicted(case)["step_s"]}
 
 
+def host_of(case: Case) -> str:
+    """Name the host that a step was timed on; reports of one hour are of one."""
+    host = HOST_OF[case.group]
+    if host != "report's":
+        return host
+    said = json.loads((PROGRAMS / f"{case.report}.truth.json").read_text(encoding="utf-8"))
+    return f"report's of {said['date'][:13]} h"
+
+
 def paces(cases: Iterable[Case]) -> dict[str, list[float]]:
     """Seconds per operator of every host, by its steps that the host sets, on one GPU."""
     found: dict[str, list[float]] = {}
     for case in cases:
-        host = HOST_OF[case.group]
-        if host == "report's":
-            said = json.loads((PROGRAMS / f"{case.report}.truth.json").read_text(encoding="utf-8"))
-            host = f"report's of {said['date'][:13]} h"
+        host = host_of(case)
         if case.compiled or case.step_s is None or case.changed.get("p", 1) > 1:
             continue
         step, _ = recorded(case.report)
@@ -218,7 +231,7 @@ def left_out(found: Mapping[str, Sequence[float]], host: str) -> Hosts:
     """Hosts in general, without one."""
     logs = [mean(map(math.log, each)) for name, each in found.items() if name != host]
     spread = stdev(logs) * math.sqrt(1 + 1 / len(logs))
-    return replace(hosts(), call_s=math.exp(mean(logs)), spread=spread)
+    return replace(usual_hosts(), call_s=math.exp(mean(logs)), spread=spread)
 
 
 def anchored(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
@@ -312,7 +325,8 @@ def main() -> None:
             print(f"{host}: {math.exp(mean(map(math.log, each))) * 1e6:.1f} µs an operator, "
                   f"{len(each)} steps")  # fmt: skip
         return
-    cases = [replace(c, hosts=left_out(found, HOST_OF[c.group])) for c in cases]
+    same = [replace(c, hosts=left_out(found, host_of(c))) for c in same]
+    cases = [replace(c, hosts=left_out(found, host_of(c)), other_host=True) for c in cases]
     rows = [predicted(c) for c in (*cases, *same)] + [*anchored(cases), *own_time(same)]
     if given.all:
         for r in rows:

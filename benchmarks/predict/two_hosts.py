@@ -25,7 +25,7 @@ from typing import Any, Final
 from benchmarks.common import folders
 from benchmarks.predict.one import HEAD, baseline, line, memory
 from benchmarks.predict.one_runs import timed
-from perfmodel.models.one_report import Changes, Report, hosts, predict_report
+from perfmodel.models.one_report import Changes, Report, predict_report
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.program import PyTorchOperators
 from perfmodel.readers import read
@@ -100,7 +100,7 @@ def predicted(folder: Path, other: Path | None) -> Iterator[dict[str, Any]]:
             found = predict_report(
                 reports, sizes, baseline(there), OPERATORS.call_at,
                 Changes(
-                    baseline(gpu) if gpu != there else None, hosts=hosts() if elsewhere else None,
+                    baseline(gpu) if gpu != there else None, other_host=elsewhere,
                     micro_batches=options.get("accumulate", 1), shards=options.get("fsdp", False),
                 ),
             )  # fmt: skip

@@ -78,7 +78,7 @@ def predict_report(
 
 def changes_of(asked: Asked, other: Any, dtype: str | None, trace: Any) -> Any:
     """Return what is changed besides the sizes; another GPU is in another host."""
-    from perfmodel.models.one_report import Changes, hosts
+    from perfmodel.models.one_report import Changes
 
     memory_bytes = next((gpu.memory_bytes for gpu in trace.gpus), None)
     if other is not None:
@@ -86,7 +86,7 @@ def changes_of(asked: Asked, other: Any, dtype: str | None, trace: Any) -> Any:
     elsewhere = asked.other_host or other is not None
     return Changes(
         other, dtype, asked.graphs, asked.compiled, memory_bytes and int(memory_bytes),
-        hosts() if elsewhere else None, asked.accumulate, asked.fsdp,
+        elsewhere, asked.accumulate, asked.fsdp,
     )  # fmt: skip
 
 

@@ -90,17 +90,46 @@ class Hosts:
         >>> [round(x, 2) for x in hosts.ratio(300e-6, 0.1)]
         [-0.11, 0.3]
         """
+        mean, variance = self._believed(call_s, noise, 0.0)
+        far = math.log(call_s / self.call_s)
+        return mean - far, math.sqrt(variance + self.spread**2)
+
+    def own(self, call_s: float, noise: float) -> tuple[float, float]:
+        """How much longer this program takes on its host than a report says that is so unsure.
+
+        By Bayes' rule again: what no host and no usual program take is less likely.
+
+        Returns
+        -------
+        tuple of float
+            The logarithm of the ratio, and its standard deviation.
+
+        Examples
+        --------
+        >>> hosts = Hosts(30e-6, 0.2, 0.1, 1.0, 0.8)
+        >>> [round(x, 2) for x in hosts.own(25e-6, 0.2)]
+        [0.07, 0.15]
+        >>> [round(x, 2) for x in hosts.own(25e-6, 0.01)]
+        [0.0, 0.01]
+        """
+        mean, variance = self._believed(call_s, noise, self.spread)
+        return mean - math.log(call_s / self.call_s), math.sqrt(variance)
+
+    def _believed(self, call_s: float, noise: float, host: float) -> tuple[float, float]:
+        """Mean and variance of how far a program is from the usual time of an operator.
+
+        With its host (`host` is the spread then) or as on the usual one (0).
+        """
         far = math.log(call_s / self.call_s)
         found = []
         for share, spread in ((self.usual, self.program), (1 - self.usual, self.other)):
             variance = spread**2 + self.spread**2 + noise**2
-            kept = spread**2 / variance
+            kept = (spread**2 + host**2) / variance
             weight = share * math.exp(-(far**2) / (2 * variance)) / math.sqrt(variance)
-            found.append((weight, far * kept, spread**2 * (1 - kept)))
+            found.append((weight, far * kept, (spread**2 + host**2) * (1 - kept)))
         whole = sum(weight for weight, _, _ in found)
         mean = sum(weight * at for weight, at, _ in found) / whole
-        variance = sum(w * (v + (at - mean) ** 2) for w, at, v in found) / whole
-        return mean - far, math.sqrt(variance + self.spread**2)
+        return mean, sum(w * (v + (at - mean) ** 2) for w, at, v in found) / whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +148,8 @@ class Changes:
         Whether torch.compile makes one kernel of what lies between two products.
     memory_bytes : int or None
         Of the GPU to predict.
-    hosts : Hosts or None
-        Of which the host to predict is any; None for the report's host.
+    other_host : bool
+        Whether the host to predict is not the report's.
     micro_batches : int
         Of which the gradients are accumulated before the optimizer's step.
     shards : bool
@@ -132,7 +161,7 @@ class Changes:
     graphs: bool = False
     compiled: bool = False
     memory_bytes: int | None = None
-    hosts: Hosts | None = None
+    other_host: bool = False
     micro_batches: int = 1
     shards: bool = False
 
@@ -223,6 +252,7 @@ def predict_report(
     call_at: CallAt,
     changes: Changes,
     anchors: Sequence[Report | TimedStep] = (),
+    hosts: Hosts | None = None,
 ) -> ReportPrediction:
     """Predict a step of a report's program with other sizes, ranks, GPU or data type.
 
@@ -241,6 +271,8 @@ def predict_report(
         Of the host to predict, which is the report's without them: a report of it, of any program,
         or the time of a step of this program. Reports of the same GPU also say how long its
         kernels take at more sizes.
+    hosts : Hosts, optional
+        In general; those of `usual.toml` without.
 
     Raises
     ------
@@ -285,20 +317,24 @@ def predict_report(
         return _own_host(known, plain)
 
     between = usual()["hosts"]["program"]
-    mine = _together([
-        own((step, roles)),
+    itself = own((step, roles))
+    said = _together([
+        itself,
         *(
             _ratio_of_report(step, r[0], own(r), between, least=_SAME)
             for r in reports if r[0] is not step
         ),
     ])  # fmt: skip
+    hosts = hosts or usual_hosts()
+    call_s = said.factor * sum(step.host_s) / len(step.host_s)
+    mine = said if itself.evidence else _as_usual(hosts, call_s, said)
     ratios = [
         _ratio_of_time(a, roles, step.ranks, made) if isinstance(a, TimedStep)
         else _ratio_of_report(step, a[0], own(a), usual()["host"]["timed"])
         for a in anchors
     ]  # fmt: skip
-    if changes.hosts is not None:
-        ratios.append(_any_of(changes.hosts, step, mine))
+    if changes.other_host:
+        ratios.append(_any_of(hosts, call_s, said))
     host = _together(ratios) if ratios else mine
     seen = [{**r.values, "p": s.ranks} for s, r in reports]
     old = {**roles.values, "p": step.ranks}
@@ -309,8 +345,8 @@ def predict_report(
     same = changes.dtype is None and not changes.compiled
     peak = changed.peak(_workspace()) if same else None
     if peak is not None and changes.memory_bytes is not None and peak.bytes > changes.memory_bytes:
-        said = f"the GPU has {si(changes.memory_bytes, 'B')} of memory; the step needs "
-        found = replace(found, warnings=(*found.warnings, said + si(peak.bytes, "B")))
+        note = f"the GPU has {si(changes.memory_bytes, 'B')} of memory; the step needs "
+        found = replace(found, warnings=(*found.warnings, note + si(peak.bytes, "B")))
     largest = _largest(made, values, changes.memory_bytes) if peak is not None else None
     return ReportPrediction(
         found, recorded, roles.found, values, host, peak, largest,
@@ -401,17 +437,23 @@ def _own_host(recorded: PredictedStep, estimated: HostRatio) -> HostRatio:
     return HostRatio(factor, usual()["host"]["timed"], (evidence,))
 
 
-def hosts() -> Hosts:
+def usual_hosts() -> Hosts:
     """Hosts in general, as `usual.toml` has them."""
     return Hosts(**usual()["hosts"])
 
 
-def _any_of(hosts: Hosts, step: RecordedStep, mine: HostRatio) -> HostRatio:
+def _as_usual(hosts: Hosts, call_s: float, said: HostRatio) -> HostRatio:
+    """The report's own host, where no time without the profiler is known, by what hosts take."""
+    log, noise = hosts.own(call_s, said.noise)
+    return replace(said, factor=said.factor * math.exp(log), noise=noise)
+
+
+def _any_of(hosts: Hosts, call_s: float, said: HostRatio) -> HostRatio:
     """Another host than the report's, of which nothing is known."""
-    call_s = mine.factor * sum(step.host_s) / len(step.host_s)
-    log, noise = hosts.ratio(call_s, math.hypot(mine.noise, usual()["host"]["noise"]))
+    log, noise = hosts.ratio(call_s, math.hypot(said.noise, usual()["host"]["noise"]))
     evidence = f"another host: {si(hosts.call_s, 's')} an operator on hosts in general"
-    return HostRatio(math.exp(log), noise, (f"{evidence}, {si(call_s, 's')} on the report's",))
+    shown = f"{evidence}, {si(call_s, 's')} on the report's"
+    return HostRatio(said.factor * math.exp(log), noise, (shown,))
 
 
 def _ratio_of_time(

@@ -48,7 +48,8 @@ def report_prediction(found: ReportPrediction, tokens: float | None = None) -> R
     known = (
         f"host: {host.factor:.2f} times the report's, by {'; '.join(host.evidence)}"
         if host.evidence
-        else "host: the report's; --timed, a step's time without a profiler, narrows the interval"
+        else f"host: the report's, {host.factor:.2f} times what it says, by what hosts take in "
+        "general; --timed, a step's time without a profiler, narrows the interval"
     )
     said = [line, f"structure from {step.source}", *_speed(found, tokens), *_memory(found)]
     return Result(
