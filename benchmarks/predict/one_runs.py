@@ -1,9 +1,12 @@
 """Times PyTorch programs at sizes that were never recorded, and their peaks of memory, on a GPU.
 
     python -m benchmarks.predict.one_runs -o measured.json
+    python -m benchmarks.predict.one_runs --peaks -o peaks.json
+    torchrun --nproc_per_node 2 -m benchmarks.predict.one_runs --peaks -o peaks_2.json
 
 Each is a training step of profiles/programs/train.py, without a profiler. `benchmarks.predict.one`
-predicts them from one report of each program.
+predicts them from one report of each program. With --peaks they are `PEAKS`, programs that are
+changed in other ways than in their sizes: those of as many ranks as run this.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +49,43 @@ CASES: tuple[tuple[str, dict[str, int]], ...] = (
     ("gpt_both", {"n_layer": 12, "batch": 32}),
 )
 """Reports of profiles/programs, and what is changed."""
+PEAKS: tuple[tuple[str, dict[str, int], dict[str, Any]], ...] = (
+    ("gpt_shapes", {"batch": 24}, {"optimizer": "foreach"}),
+    ("gpt_shapes", {"batch": 1, "n_layer": 12, "d_model": 1280}, {"optimizer": "foreach"}),
+    ("gpt_shapes", {"batch": 1, "n_layer": 12, "d_model": 1280}, {"optimizer": "loop"}),
+    ("bert_shapes", {"batch": 1, "n_layer": 10}, {"optimizer": "foreach"}),
+    ("gpt_shapes", {"batch": 24, "n_layer": 8}, {"accumulate": 4}),
+    ("llama_shapes", {"batch": 16}, {"accumulate": 2}),
+    ("resnet34_shapes", {"batch": 128}, {"accumulate": 2}),
+    ("gpt_shapes", {"batch": 24}, {"dtype": "fp32"}),
+    ("gpt_shapes", {"n_layer": 12, "d_model": 1024, "batch": 8}, {"dtype": "fp32"}),
+    ("llama_heads_shapes", {"batch": 16}, {"dtype": "fp32"}),
+    ("bert_shapes", {"batch": 48}, {"dtype": "fp32"}),
+    ("convnext_shapes", {"batch": 64}, {"dtype": "fp32"}),
+    ("resnet34_shapes", {"batch": 128}, {"dtype": "fp32"}),
+    ("gpt_fp32_shapes", {"batch": 32}, {"dtype": "bf16"}),
+    ("gpt_fp32_shapes", {"n_layer": 12, "d_model": 1024}, {"dtype": "bf16"}),
+    ("gpt_shapes", {"batch": 48}, {"compile": True}),
+    ("gpt_shapes", {"batch": 24, "n_layer": 12}, {"compile": True}),
+    ("llama_shapes", {"batch": 32}, {"compile": True}),
+    ("bert_shapes", {"batch": 160}, {"compile": True}),
+    ("convnext_shapes", {"batch": 128}, {"compile": True}),
+    ("resnet34_shapes", {"batch": 256}, {"compile": True}),
+    ("gpt_shapes", {"batch": 24, "p": 2}, {}),
+    ("gpt_shapes", {"n_layer": 12, "d_model": 1280, "batch": 2, "p": 2}, {}),
+    ("llama_shapes", {"batch": 16, "p": 2}, {}),
+    ("bert_shapes", {"batch": 48, "p": 2}, {}),
+    ("resnet34_shapes", {"batch": 96, "p": 2}, {}),
+    ("gpt_shapes", {"n_layer": 12, "d_model": 1280, "batch": 2, "p": 2}, {"optimizer": "foreach"}),
+    ("gpt_shapes", {"batch": 24, "p": 2}, {"accumulate": 4}),
+    ("gpt_shapes", {"batch": 24, "p": 2}, {"fsdp": True}),
+    ("gpt_shapes", {"n_layer": 12, "d_model": 1280, "batch": 8, "p": 2}, {"fsdp": True}),
+    ("gpt_shapes", {"n_layer": 12, "d_model": 1280, "batch": 1, "p": 2}, {"fsdp": True}),
+    ("llama_shapes", {"batch": 16, "n_layer": 8, "p": 2}, {"fsdp": True}),
+    ("gpt_shapes", {"n_layer": 12, "d_model": 1280, "batch": 2, "p": 2},
+     {"fsdp": True, "accumulate": 2}),
+)  # fmt: skip
+"""Reports of profiles/programs, what is changed of their sizes and ranks, and of their programs."""
 FLAGS = {
     "batch": "batch", "n_layer": "layers", "d_model": "width", "heads": "heads", "seq": "length",
     "vocab": "vocabulary", "height": "length",
@@ -51,9 +93,12 @@ FLAGS = {
 """Of train.py by role."""
 
 
-def arguments(report: str, changed: dict[str, int], folder: Path) -> list[str]:
+def arguments(
+    report: str, changed: Mapping[str, int], folder: Path, options: Mapping[str, Any] | None = None
+) -> list[str]:
     """Flags of train.py for a case: the report's, changed."""
     truth = json.loads((folder / f"{report}.truth.json").read_text(encoding="utf-8"))
+    options = options or {}
     said = {
         name: truth[name]
         for name in ("width", "layers", "heads", "kv_heads", "vocabulary", "length", "batch")
@@ -62,17 +107,26 @@ def arguments(report: str, changed: dict[str, int], folder: Path) -> list[str]:
         said["heads"] = changed["d_model"] * said["heads"] // said["width"]
     said |= {FLAGS[name]: n for name, n in changed.items() if name in FLAGS}
     flags = [f"--{name.replace('_', '-')}={n}" for name, n in said.items()]
-    return [str(truth["model"]), *flags, f"--fault={truth['fault']}"]
+    fault = {"fp32": "fp32", "bf16": "healthy"}.get(options.get("dtype", ""), truth["fault"])
+    flags += [
+        f"--{name}={options[name]}" for name in ("optimizer", "accumulate") if name in options
+    ]
+    flags += ["--compile-loss"] if options.get("compile") else []
+    flags += ["--fsdp", "--fsdp-autocast"] if options.get("fsdp") else []
+    return [str(truth["model"]), *flags, f"--fault={fault}"]
 
 
-def timed(report: str, changed: dict[str, int], folder: Path) -> dict[str, Any]:
+def timed(
+    report: str, changed: Mapping[str, int], folder: Path, options: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Time one case."""
     import torch
 
     sys.path.insert(0, str(folder))
     import train  # type: ignore[import-not-found]
 
-    words = arguments(report, changed, folder)
+    words = arguments(report, changed, folder, options)
+    left = torch.cuda.memory_allocated()  # of cuBLAS, where another case has run
     sys.argv = ["train.py", *words]
     run = train.Run(train.flags())
     for _ in range(6):
@@ -83,12 +137,15 @@ def timed(report: str, changed: dict[str, int], folder: Path) -> dict[str, Any]:
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated()
     found = {
-        "report": report, "changed": changed, "command": " ".join(["train.py", *words]),
+        "report": report, "changed": dict(changed), "command": " ".join(["train.py", *words]),
         "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
         "parameters": run.parameters, "step_s": run.bare_seconds(), "peak_bytes": peak,
     }  # fmt: skip
+    if options is not None:
+        found |= {"options": dict(options), "left_bytes": left}
     del run
     gc.collect()
+    torch.compiler.reset()
     torch.cuda.empty_cache()
     return found
 
@@ -97,17 +154,28 @@ def main() -> None:
     """Time all cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--out", type=Path, required=True)
-    out = parser.parse_args().out
+    parser.add_argument("--peaks", action="store_true", help="programs changed in other ways")
+    given = parser.parse_args()
     folder = Path(__file__).parents[2] / "profiles" / "programs"
+    ranks, rank = (int(os.environ.get(n, k)) for n, k in (("WORLD_SIZE", "1"), ("RANK", "0")))
+    cases = [c for c in PEAKS if c[1].get("p", 1) == ranks] if given.peaks else [
+        (report, changed, None) for report, changed in CASES
+    ]  # fmt: skip
     rows = []
-    for report, changed in CASES:
+    for report, changed, options in cases:
         try:
-            rows.append(timed(report, changed, folder))
+            rows.append(timed(report, changed, folder, options))
         except Exception as error:  # the other cases are worth as much without it
-            print(f"{report} {changed}: {error!r}"[:300])
+            print(f"{report} {changed} {options}: {error!r}"[:300], flush=True)
             continue
-        print(rows[-1]["report"], changed, f"{rows[-1]['step_s']:.6f}", flush=True)
-        out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        if rank == 0:
+            print(report, changed, options or "", f"{rows[-1]['step_s']:.6f} s",
+                  f"{rows[-1]['peak_bytes']} B", flush=True)  # fmt: skip
+            given.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    if ranks > 1:
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

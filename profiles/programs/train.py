@@ -31,6 +31,8 @@ from torch import Tensor, nn
 FAULTS = ("healthy", "item", "pageable", "straggler", "loop_optimizer", "late_allreduce", "fp32",
           "dataloader", "empty_cache")  # fmt: skip
 
+OPTIMIZERS = ("fused", "foreach", "loop")
+
 
 def flags() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -46,7 +48,16 @@ def flags() -> argparse.Namespace:
     parser.add_argument("--shapes", action="store_true", help="record the operators' sizes")
     parser.add_argument("--annotate", action="store_true", help="a range around every module")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument(
+        "--compile-loss", action="store_true", help="with the loss inside of what is compiled"
+    )
     parser.add_argument("--fsdp", action="store_true")
+    parser.add_argument(
+        "--fsdp-autocast", action="store_true",
+        help="FSDP of float32 parameters under autocast, not of parameters gathered in bfloat16",
+    )  # fmt: skip
+    parser.add_argument("--accumulate", type=int, default=1, help="micro-batches of the batch")
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="fused", help="of AdamW")
     parser.add_argument("--tensor-parallel", action="store_true", help="of gpt")
     parser.add_argument("--name", default="step %d", help="of a step's range; none: no ranges")
     parser.add_argument("--steps", type=int, default=8)
@@ -230,7 +241,7 @@ class Run:
             dist.init_process_group("nccl", device_id=self.device)
         tf32 = c.fault != "fp32"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-        self.amp = tf32 and not c.fsdp
+        self.amp = tf32 and (c.fsdp_autocast or not c.fsdp)
         model, self.x, self.loss = problem(c, self.device)
         self.raw = model.to(self.device)
         self.parameters = sum(p.numel() for p in self.raw.parameters())
@@ -240,9 +251,10 @@ class Run:
             perfmodel.annotate(self.raw)
         self.model = self.raw if self.world == 1 else self.distributed()
         self.run = torch.compile(self.model) if c.compile else self.model
-        loop = c.fault == "loop_optimizer"
+        self.whole = torch.compile(lambda x: self.loss(self.model(x))) if c.compile_loss else None
+        kind = "loop" if c.fault == "loop_optimizer" else c.optimizer
         self.optimizer = torch.optim.AdamW(
-            self.raw.parameters(), lr=1e-4, fused=not loop, foreach=False if loop else None
+            self.raw.parameters(), lr=1e-4, fused=kind == "fused", foreach=kind == "foreach"
         )
         self.big = torch.randn(120_000_000) if c.fault == "pageable" else None
 
@@ -253,7 +265,8 @@ class Run:
             return nn.parallel.DistributedDataParallel(self.raw, device_ids=[self.device.index])
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        kept = self.c.fsdp_autocast
+        policy = MixedPrecisionPolicy(param_dtype=None if kept else torch.bfloat16)
         for block in self.raw.blocks:
             fully_shard(block, mp_policy=policy)
         fully_shard(self.raw, mp_policy=policy)
@@ -269,19 +282,22 @@ class Run:
             if self.big is not None:
                 self.big.to(self.device)
         late = fault == "late_allreduce" and self.world > 1
-        with self.model.no_sync() if late else contextlib.nullcontext():
-            with phase("forward"):
-                if fault == "straggler" and self.rank == 1:
-                    time.sleep(0.020)
-                with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self.amp):
-                    loss = self.loss(model(self.x))
-                if fault == "item":
-                    loss.item()
-            with phase("backward"):
-                loss.backward()
-                for p in self.raw.parameters() if late else ():
-                    dist.all_reduce(p.grad)
-                    p.grad /= self.world
+        ddp = isinstance(self.model, nn.parallel.DistributedDataParallel)
+        for left in reversed(range(self.c.accumulate)):
+            apart = late or (ddp and left > 0)
+            with self.model.no_sync() if apart else contextlib.nullcontext():
+                with phase("forward"):
+                    if fault == "straggler" and self.rank == 1:
+                        time.sleep(0.020)
+                    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self.amp):
+                        loss = self.whole(self.x) if self.whole else self.loss(model(self.x))
+                    if fault == "item":
+                        loss.item()
+                with phase("backward"):
+                    loss.backward()
+                    for p in self.raw.parameters() if late else ():
+                        dist.all_reduce(p.grad)
+                        p.grad /= self.world
         with phase("optimizer"):
             for p in self.raw.parameters() if fault == "item" else ():
                 p.grad.norm().item()
