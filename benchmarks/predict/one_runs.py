@@ -1,12 +1,14 @@
 """Times PyTorch programs at sizes that were never recorded, and their peaks of memory, on a GPU.
 
     python -m benchmarks.predict.one_runs -o measured.json
+    python -m benchmarks.predict.one_runs --host profiles/two_hosts/NAME -o measured.json
     python -m benchmarks.predict.one_runs --peaks -o peaks.json
     torchrun --nproc_per_node 2 -m benchmarks.predict.one_runs --peaks -o peaks_2.json
 
 Each is a training step of profiles/programs/train.py, without a profiler. `benchmarks.predict.one`
 predicts them from one report of each program. With --peaks they are `PEAKS`, programs that are
-changed in other ways than in their sizes: those of as many ranks as run this.
+changed in other ways than in their sizes: those of as many ranks as run this. With --host they are
+`HOST_CASES`, of programs that were recorded into that folder on this host.
 """
 
 from __future__ import annotations
@@ -86,6 +88,48 @@ PEAKS: tuple[tuple[str, dict[str, int], dict[str, Any]], ...] = (
      {"fsdp": True, "accumulate": 2}),
 )  # fmt: skip
 """Reports of profiles/programs, what is changed of their sizes and ranks, and of their programs."""
+HOST_CASES: tuple[tuple[str, dict[str, int], dict[str, Any]], ...] = (
+    ("gpt_small", {"batch": 4}, {}),
+    ("gpt_small", {"n_layer": 12}, {}),
+    ("gpt_small", {"d_model": 768, "n_layer": 8}, {}),
+    ("gpt_small", {"batch": 96}, {}),
+    ("gpt_small", {"seq": 768}, {}),
+    ("gpt_large", {"d_model": 1536, "batch": 10}, {}),
+    ("gpt_large", {"n_layer": 10, "batch": 6}, {}),
+    ("llama_small", {"batch": 2}, {}),
+    ("llama_small", {"n_layer": 11}, {}),
+    ("llama_small", {"d_model": 896, "n_layer": 7, "batch": 10}, {}),
+    ("llama_large", {"seq": 1280, "batch": 5}, {}),
+    ("llama_large", {"n_layer": 8}, {}),
+    ("bert_small", {"batch": 5}, {}),
+    ("bert_small", {"n_layer": 10}, {}),
+    ("bert_small", {"seq": 512, "batch": 40}, {}),
+    ("bert_small", {"d_model": 1088, "batch": 56}, {}),
+    ("vit_b", {"batch": 6}, {}),
+    ("vit_b", {"batch": 112}, {}),
+    ("convnext_s", {"batch": 7}, {}),
+    ("convnext_s", {"batch": 88}, {}),
+    ("convnext_s", {"height": 224, "width": 224}, {}),
+    ("resnet50", {"batch": 9}, {}),
+    ("resnet50", {"batch": 176}, {}),
+    ("resnet50", {"height": 256, "width": 256}, {}),
+    ("gpt_small", {}, {"accumulate": 4}),
+    ("gpt_large", {"batch": 12}, {"accumulate": 3}),
+    ("gpt_small", {"p": 2}, {}),
+    ("gpt_small", {"n_layer": 12, "batch": 48, "p": 2}, {}),
+    ("gpt_large", {"p": 2}, {}),
+    ("llama_small", {"p": 2}, {}),
+    ("llama_large", {"batch": 9, "p": 2}, {}),
+    ("bert_small", {"p": 2}, {}),
+    ("resnet50", {"batch": 96, "p": 2}, {}),
+    ("gpt_small", {"p": 2}, {"fsdp": True}),
+    ("gpt_large", {"p": 2}, {"fsdp": True}),
+    ("llama_large", {"p": 2}, {"fsdp": True}),
+    ("gpt_small", {"p": 2}, {"fsdp": True, "policy": True}),
+    ("gpt_large", {"p": 2}, {"fsdp": True, "policy": True}),
+    ("llama_large", {"p": 2}, {"fsdp": True, "policy": True}),
+)
+"""Reports of profiles/programs/record.py's `hosts`, and the same."""
 FLAGS = {
     "batch": "batch", "n_layer": "layers", "d_model": "width", "heads": "heads", "seq": "length",
     "vocab": "vocabulary", "height": "length",
@@ -112,7 +156,8 @@ def arguments(
         f"--{name}={options[name]}" for name in ("optimizer", "accumulate") if name in options
     ]
     flags += ["--compile-loss"] if options.get("compile") else []
-    flags += ["--fsdp", "--fsdp-autocast"] if options.get("fsdp") else []
+    autocast = [] if options.get("policy") else ["--fsdp-autocast"]
+    flags += ["--fsdp", *autocast] if options.get("fsdp") else []
     return [str(truth["model"]), *flags, f"--fault={fault}"]
 
 
@@ -155,12 +200,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--peaks", action="store_true", help="programs changed in other ways")
+    parser.add_argument("--host", type=Path, help="reports of this host")
     given = parser.parse_args()
-    folder = Path(__file__).parents[2] / "profiles" / "programs"
+    folder = given.host or Path(__file__).parents[2] / "profiles" / "programs"
     ranks, rank = (int(os.environ.get(n, k)) for n, k in (("WORLD_SIZE", "1"), ("RANK", "0")))
-    cases = [c for c in PEAKS if c[1].get("p", 1) == ranks] if given.peaks else [
-        (report, changed, None) for report, changed in CASES
-    ]  # fmt: skip
+    chosen = HOST_CASES if given.host else PEAKS
+    cases = [c for c in chosen if c[1].get("p", 1) == ranks]
+    if not given.host and not given.peaks:
+        cases = [(report, changed, None) for report, changed in CASES]
     rows = []
     for report, changed, options in cases:
         try:

@@ -2,20 +2,18 @@
 
     python -m profiles.programs.record profiles/two_hosts/NAME hosts     # on a host with a GPU
     python -m benchmarks.predict.two_hosts predict profiles/two_hosts/NAME [OTHER FOLDER]
-    python -m benchmarks.predict.two_hosts time profiles/two_hosts/NAME  # there again
+    python -m benchmarks.predict.one_runs --host profiles/two_hosts/NAME  # there again
     python -m benchmarks.predict.two_hosts                           # prints the scores
 
 The first records a report or two of each program, which times itself. The second writes what they
-predict of `CASES` (predictions.json in that folder, which a commit freezes), by one report, by two
-where there are two, and by those of another host. The third times the cases of as many ranks as
-run it, without a profiler (measured.json, with two ranks measured_2.json).
+predict of `HOST_CASES` (predictions.json in that folder, which a commit freezes), by one report, by
+two where there are two, and by those of another host. The third times these without a profiler.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -24,52 +22,13 @@ from typing import Any, Final
 
 from benchmarks.common import folders
 from benchmarks.predict.one import HEAD, baseline, line, memory
-from benchmarks.predict.one_runs import timed
+from benchmarks.predict.one_runs import HOST_CASES
 from perfmodel.models.one_report import Changes, Report, predict_report
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.program import PyTorchOperators
 from perfmodel.readers import read
 
 HOSTS: Final = folders.PROFILES / "two_hosts"
-CASES: Final[tuple[tuple[str, dict[str, int], dict[str, Any]], ...]] = (
-    ("gpt_small", {"batch": 4}, {}),
-    ("gpt_small", {"n_layer": 12}, {}),
-    ("gpt_small", {"d_model": 768, "n_layer": 8}, {}),
-    ("gpt_small", {"batch": 96}, {}),
-    ("gpt_small", {"seq": 768}, {}),
-    ("gpt_large", {"d_model": 1536, "batch": 10}, {}),
-    ("gpt_large", {"n_layer": 10, "batch": 6}, {}),
-    ("llama_small", {"batch": 2}, {}),
-    ("llama_small", {"n_layer": 11}, {}),
-    ("llama_small", {"d_model": 896, "n_layer": 7, "batch": 10}, {}),
-    ("llama_large", {"seq": 1280, "batch": 5}, {}),
-    ("llama_large", {"n_layer": 8}, {}),
-    ("bert_small", {"batch": 5}, {}),
-    ("bert_small", {"n_layer": 10}, {}),
-    ("bert_small", {"seq": 512, "batch": 40}, {}),
-    ("bert_small", {"d_model": 1088, "batch": 56}, {}),
-    ("vit_b", {"batch": 6}, {}),
-    ("vit_b", {"batch": 112}, {}),
-    ("convnext_s", {"batch": 7}, {}),
-    ("convnext_s", {"batch": 88}, {}),
-    ("convnext_s", {"height": 224, "width": 224}, {}),
-    ("resnet50", {"batch": 9}, {}),
-    ("resnet50", {"batch": 176}, {}),
-    ("resnet50", {"height": 256, "width": 256}, {}),
-    ("gpt_small", {}, {"accumulate": 4}),
-    ("gpt_large", {"batch": 12}, {"accumulate": 3}),
-    ("gpt_small", {"p": 2}, {}),
-    ("gpt_small", {"n_layer": 12, "batch": 48, "p": 2}, {}),
-    ("gpt_large", {"p": 2}, {}),
-    ("llama_small", {"p": 2}, {}),
-    ("llama_large", {"batch": 9, "p": 2}, {}),
-    ("bert_small", {"p": 2}, {}),
-    ("resnet50", {"batch": 96, "p": 2}, {}),
-    ("gpt_small", {"p": 2}, {"fsdp": True}),
-    ("gpt_large", {"p": 2}, {"fsdp": True}),
-    ("llama_large", {"p": 2}, {"fsdp": True}),
-)
-"""Reports, sizes and ranks that are changed, and how the program is."""
 PAIRS: Final = {"gpt_small": "gpt_large", "llama_small": "llama_large"}
 """Reports of one program."""
 OPERATORS: Final = PyTorchOperators()
@@ -85,7 +44,7 @@ def report(folder: Path, name: str) -> Report:
 def predicted(folder: Path, other: Path | None) -> Iterator[dict[str, Any]]:
     """Predict all cases in every way that there is."""
     other_of = PAIRS | {large: small for small, large in PAIRS.items()}
-    for name, sizes, options in CASES:
+    for name, sizes, options in HOST_CASES:
         own = report(folder, name)
         untimed = replace(own[0], bare_s=None), own[1]
         ways: dict[str, tuple[Sequence[Report], bool]] = {"one report": ([own], False)}
@@ -110,24 +69,6 @@ def predicted(folder: Path, other: Path | None) -> Iterator[dict[str, Any]]:
                 "high_s": found.step.high_s, "bound": found.step.bound,
                 "peak_bytes": found.peak and found.peak.bytes,
             }  # fmt: skip
-
-
-def measure(folder: Path) -> None:
-    """Time the cases of as many ranks as run this."""
-    ranks, rank = (int(os.environ.get(n, k)) for n, k in (("WORLD_SIZE", "1"), ("RANK", "0")))
-    out = folder / ("measured.json" if ranks == 1 else f"measured_{ranks}.json")
-    rows = []
-    for name, sizes, options in CASES:
-        if sizes.get("p", 1) != ranks:
-            continue
-        try:
-            rows.append(timed(name, sizes, folder, options))
-        except Exception as error:  # the other cases are worth as much without it
-            print(f"{name} {sizes} {options}: {error!r}"[:300], flush=True)
-            continue
-        if rank == 0:
-            print(name, sizes, options, f"{rows[-1]['step_s']:.6f} s", flush=True)
-            out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 def scored() -> list[dict[str, Any]]:
@@ -174,9 +115,9 @@ def _lines(group: str, bound: str, rows: Sequence[dict[str, Any]]) -> Iterator[s
 
 
 def main() -> None:
-    """Predict, time or score."""
+    """Predict or score."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("predict", "time", "score"), nargs="?", default="score")
+    parser.add_argument("what", choices=("predict", "score"), nargs="?", default="score")
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("other", type=Path, nargs="?", help="reports of another host")
     given = parser.parse_args()
@@ -187,9 +128,6 @@ def main() -> None:
         return
     if given.folder is None:
         parser.error("expected the folder of a host's reports")
-    if given.what == "time":
-        measure(given.folder)
-        return
     rows = [*predicted(given.folder, given.other)]
     out = given.folder / "predictions.json"
     out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
