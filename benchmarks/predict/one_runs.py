@@ -148,7 +148,8 @@ def arguments(
         for name in ("width", "layers", "heads", "kv_heads", "vocabulary", "length", "batch")
     }
     if "d_model" in changed:
-        said["heads"] = changed["d_model"] * said["heads"] // said["width"]
+        for name in ("heads", "kv_heads"):
+            said[name] = changed["d_model"] * said[name] // said["width"]
     said |= {FLAGS[name]: n for name, n in changed.items() if name in FLAGS}
     flags = [f"--{name.replace('_', '-')}={n}" for name, n in said.items()]
     fault = {"fp32": "fp32", "bf16": "healthy"}.get(options.get("dtype", ""), truth["fault"])
@@ -167,8 +168,7 @@ def timed(
     """Time one case."""
     import torch
 
-    sys.path.insert(0, str(folder))
-    import train  # type: ignore[import-not-found]
+    from profiles.programs import train
 
     words = arguments(report, changed, folder, options)
     left = torch.cuda.memory_allocated()  # of cuBLAS, where another case has run
