@@ -497,7 +497,9 @@ class PredictedStep:
             shapes = shapes[: len(shapes) // call.lists]
             whole += items[0] * round(_elements(shapes))
             largest = max(largest, items[0] * max(map(math.prod, shapes)))
-        runs = self.structure.layers_of([step.order[k] for k in optimizer.updates])
+        runs = self.structure.layers_of(
+            [step.calls[step.order[k]].sizes for k in optimizer.updates]
+        )
         for i in repeated(range(len(singles)), runs, self.structure.more(self.values)):
             size = singles[i][1] * math.prod(singles[i][0])
             whole, largest = whole + size, max(largest, size)

@@ -9,7 +9,7 @@ from typing import Any
 from perfmodel.models.lifetimes import Optimizer, Tensor
 
 Size = tuple[int, ...]
-_OPERANDS = {"aten::addcdiv_": 3}
+_OPERANDS = {"aten::addcdiv_": 3, "aten::add_": 2}
 """Tensors that an optimizer's calls for one parameter take, where they are not four lists."""
 
 

@@ -32,6 +32,7 @@ from perfmodel.models.roles import Role, Roles
 from perfmodel.models.structure import Run, grown, runs_of
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.program import PyTorchOperators
+from perfmodel.programs.pytorch.recorded_step import optimizer_of
 from perfmodel.readers import read
 
 PROGRAMS = Path(__file__).parents[2] / "profiles" / "programs"
@@ -473,6 +474,87 @@ def test_peaks_are_those_that_pytorch_tracks(
     workspace = usual()["memory"]["cublas_bytes"] * usual()["memory"]["threads"]
     tolerance = 0.015 if "shards" in given else 0.01
     assert found.bytes - workspace == pytest.approx(tracked, rel=tolerance)
+
+
+def stepped(*names: str, lists: int, parameters: Sequence[tuple[int, ...]]) -> RecordedStep:
+    """gpt_shapes, updated by calls of these names, each for `lists` lists or one parameter."""
+    step = recorded("gpt_shapes")
+    fused = next(c for c in step.calls if "_fused_" in c.name)
+    calls = [c for c in step.calls if c.phase != "optimizer"]
+    order = [i for i in step.order if step.calls[i].phase != "optimizer"]
+    for shapes in [parameters] if lists else [[shape] for shape in parameters]:
+        for name in names:
+            operands = 3 if "addcdiv_" in name else 2 if name.endswith(("add_", "lerp_")) else 1
+            sizes = (*shapes,) * operands + (() if lists else ((),))
+            said = {**fused.said, "depth": operands if lists else 0, "items": [4] * len(sizes)}
+            calls.append(replace(fused, name=f"aten::{name}", sizes=sizes, arguments=len(sizes),
+                                 said=said))  # fmt: skip
+            order.append(len(calls) - 1)
+    found = optimizer_of([calls[i] for i in order])
+    host_s = (*step.host_s, *[1e-5] * len(order))[: len(order)]
+    waits = (*step.waits, *[False] * len(order))[: len(order)]
+    return replace(step, calls=tuple(calls), order=tuple(order), optimizer=found, host_s=host_s,
+                   waits=waits)  # fmt: skip
+
+
+ADAMW = ("mul_", "lerp_", "mul_", "addcmul_", "sqrt", "div_", "add_", "addcdiv_")
+"""Calls of AdamW for all parameters (foreach) of torch/optim/adam.py."""
+ADAMW_OF_ONE = ("mul_", "lerp_", "mul_", "addcmul_", "sqrt", "div", "add_", "addcdiv_")
+MOMENTUM = ("mul_", "add_", "add_")
+
+
+@pytest.mark.parametrize(
+    ("names", "lists", "states", "made"),
+    [
+        (ADAMW, 1, 2, {"lists": 1}), (ADAMW_OF_ONE, 0, 2, {"singles": 2}),
+        (MOMENTUM, 1, 1, {}), (MOMENTUM, 0, 1, {}), (("add_",), 1, 0, {}),
+    ],
+)  # fmt: skip
+def test_optimizers_that_are_not_fused(
+    names: Sequence[str], lists: int, states: int, made: dict[str, int]
+) -> None:
+    fused = next(c for c in recorded("gpt_shapes").calls if "_fused_" in c.name)
+    shapes = [s for s in fused.sizes if s]
+    parameters = shapes[: len(shapes) // fused.lists]
+    prefix = "_foreach_" if lists else ""
+    step = stepped(*(prefix + name for name in names), lists=lists, parameters=parameters)
+    assert step.optimizer is not None
+    assert step.optimizer.states == states
+    assert (step.optimizer.lists, step.optimizer.singles) == (
+        made.get("lists", 0), made.get("singles", 0),
+    )  # fmt: skip
+    found = predict_report(
+        [(step, OPERATORS.roles(step, {}))], {"batch": 1, "n_layer": 12}, baseline(),
+        OPERATORS.call_at, Changes(),
+    ).peak  # fmt: skip
+    truth = predicted("gpt_shapes", batch=1, n_layer=12).peak
+    assert found is not None
+    assert truth is not None
+    assert found.by_kind["parameters"] == truth.by_kind["parameters"]
+    assert found.by_kind["optimizer"] == states * truth.by_kind["parameters"]
+    more = found.by_kind["workspace"] - truth.by_kind["workspace"]
+    largest = 4 * max(map(math.prod, parameters))
+    assert more == made.get("lists", 0) * truth.by_kind["parameters"] + 2 * largest * (
+        "singles" in made
+    )
+
+
+@pytest.mark.parametrize(("name", "kept"), [("gpt_shapes", 7_279_624), ("llama_shapes", 7_277_576)])
+def test_a_compiled_step_keeps_what_pytorch_partitions(name: str, kept: int) -> None:
+    """What the forward pass hands to the backward pass, each storage once, with the loss.
+
+    min_cut_rematerialization_partition of PyTorch 2.14 with inductor's decompositions, on the CPU,
+    of train.py's model under autocast: --width=64 --layers=5 --heads=4 --vocabulary=512
+    --length=128 --batch=4, of llama with --kv-heads=2.
+    """
+    sizes = {"batch": 4, "seq": 128, "d_model": 64, "heads": 4, "n_layer": 5, "vocab": 512}
+    sizes |= {"kv_heads": 2} if name == "llama_shapes" else {}
+    peak = predicted(name, Changes(compiled=True), **sizes).peak
+    assert peak is not None
+    step = recorded(name)
+    forward = [step.calls[i].phase == "backward" for i in step.order].index(True) - 1
+    always = sum(n for kind, n in peak.by_kind.items() if kind not in ("activations", "gradients"))
+    assert peak.curve[forward] - always == pytest.approx(kept, rel=0.015)
 
 
 def test_accumulated_gradients_are_there_once_and_not_per_micro_batch() -> None:
