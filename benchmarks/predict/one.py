@@ -15,6 +15,13 @@ predicted once more with one anchor: the time of another step of the program on 
 one that informs (`one timed step`; `without` is the mean error of the same steps without it). The
 step that is predicted is never its own anchor.
 
+    python -m benchmarks.predict.one --peaks --predict benchmarks/results/one/peaks_frozen.json
+    python -m benchmarks.predict.one --peaks
+
+The first of these writes the peaks of memory of `one_runs.PEAKS`, programs that are changed in
+other ways than in their sizes, the second scores them by what `one_runs --peaks` measured
+(benchmarks/results/one/peaks_measured*.json), as committed before and by today's code.
+
 `the report's host` are steps that were timed within minutes of the report, on its host, of the same
 sizes and others. With `its own time` the report's step without the profiler is known.
 """
@@ -31,7 +38,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from benchmarks.predict.one_runs import CASES
+from benchmarks.predict.one_runs import CASES, PEAKS
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.grids import grid_of
 from perfmodel.models.one_report import (
@@ -74,6 +81,8 @@ HOST_OF = {
     "new, NVIDIA H100 80GB HBM3": "new H100", "the report's host": "report's", "its own time": "",
 }  # fmt: skip
 """Hosts by group."""
+_CUBLAS_BYTES = 2 * 4096 * 8192
+"""Workspaces of two threads, which stay from case to case (usual.toml)."""
 
 
 @dataclass(frozen=True)
@@ -303,6 +312,60 @@ def memory(rows: list[dict[str, Any]]) -> Iterator[str]:
             )
 
 
+def peaks() -> Iterator[dict[str, Any]]:
+    """Predict the peaks of memory of `PEAKS`.
+
+    The reports are of fused optimizers: what others make for a moment is AdamW's of
+    torch/optim/adam.py, the square roots of a state of all parameters, or two tensors of one.
+    """
+    for report, changed, options in PEAKS:
+        step, roles = recorded(report)
+        assert step.optimizer is not None
+        made = {"foreach": {"lists": 1}, "loop": {"singles": 2}}.get(
+            options.get("optimizer", ""), {}
+        )
+        changes = Changes(
+            dtype={"bf16": "bfloat16", "fp32": "float32"}.get(options.get("dtype", "")),
+            compiled=options.get("compile", False),
+            micro_batches=options.get("accumulate", 1), shards=options.get("fsdp", False),
+        )  # fmt: skip
+        found = predict_report(
+            [(replace(step, optimizer=replace(step.optimizer, **made)), roles)], changed,
+            baseline(step.gpu), PyTorchOperators().call_at, changes,
+        ).peak  # fmt: skip
+        yield {
+            "report": report, "changed": changed, "options": options,
+            "peak_bytes": found and found.bytes, "by_kind": found and dict(found.by_kind),
+        }  # fmt: skip
+
+
+def scored(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Lines of a table of peaks by what was changed: committed before, and by today's code.
+
+    What other cases left is taken off, besides cuBLAS's workspaces.
+    """
+    frozen = json.loads((ONE / "peaks_frozen.json").read_text(encoding="utf-8"))
+    key = ("report", "changed", "options")
+    found: dict[str, list[tuple[float, float]]] = {}
+    for path in sorted(ONE.glob("peaks_measured*.json")):
+        for row in json.loads(path.read_text(encoding="utf-8")):
+            measured = row["peak_bytes"] - max(row["left_bytes"] - _CUBLAS_BYTES, 0)
+            errors = [
+                made["peak_bytes"] / measured - 1
+                for each in (frozen, rows) for made in each if all(made[k] == row[k] for k in key)
+            ]  # fmt: skip
+            said = " ".join((row["report"], str(row["changed"]), str(row["options"])))
+            yield f"{said} | {measured} | {' | '.join(f'{e:+.1%}' for e in errors)}"
+            name = " ".join((*row["options"], "2 GPUs" if "p" in row["changed"] else ""))
+            for group in (name.strip(), "all"):
+                found.setdefault(group, []).append((errors[0], errors[1]))
+    yield "changed | steps | mean error, frozen | most | mean error, today | most"
+    for name, pairs in found.items():
+        parts = [f"{mean(map(abs, each)):.1%} | {max(map(abs, each)):.1%}"
+                 for each in zip(*pairs, strict=True)]  # fmt: skip
+        yield f"{name} | {len(pairs)} | {' | '.join(parts)}"
+
+
 def main() -> None:
     """Predict or score."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -310,7 +373,15 @@ def main() -> None:
     parser.add_argument("--groups", nargs="*", help="of known steps; all by default")
     parser.add_argument("--hosts", action="store_true", help="print what hosts take an operator")
     parser.add_argument("--all", action="store_true", help="print every step")
+    parser.add_argument("--peaks", action="store_true", help="only the memory of `PEAKS`")
     given = parser.parse_args()
+    if given.peaks:
+        rows = [*peaks()]
+        if given.predict:
+            given.predict.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        else:
+            print("\n".join(scored(rows)))
+        return
     if given.predict:
         rows = [predicted(Case("new", report, changed, None)) for report, changed in CASES]
         given.predict.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

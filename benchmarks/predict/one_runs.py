@@ -80,12 +80,14 @@ PEAKS: tuple[tuple[str, dict[str, int], dict[str, Any]], ...] = (
     ("resnet34_shapes", {"batch": 96, "p": 2}, {}),
     ("gpt_shapes", {"n_layer": 12, "d_model": 1280, "batch": 2, "p": 2}, {"optimizer": "foreach"}),
     ("gpt_shapes", {"batch": 24, "p": 2}, {"accumulate": 4}),
-    ("gpt_shapes", {"batch": 24, "p": 2}, {"fsdp": True}),
-    ("gpt_shapes", {"n_layer": 12, "d_model": 1280, "batch": 8, "p": 2}, {"fsdp": True}),
-    ("gpt_shapes", {"n_layer": 12, "d_model": 1280, "batch": 1, "p": 2}, {"fsdp": True}),
-    ("llama_shapes", {"batch": 16, "n_layer": 8, "p": 2}, {"fsdp": True}),
+    ("gpt_shapes", {"batch": 24, "p": 2}, {"fsdp": True, "policy": True}),
+    ("gpt_shapes", {"n_layer": 12, "d_model": 1280, "batch": 8, "p": 2},
+     {"fsdp": True, "policy": True}),
+    ("gpt_shapes", {"n_layer": 12, "d_model": 1280, "batch": 1, "p": 2},
+     {"fsdp": True, "policy": True}),
+    ("llama_shapes", {"batch": 16, "n_layer": 8, "p": 2}, {"fsdp": True, "policy": True}),
     ("gpt_shapes", {"n_layer": 12, "d_model": 1280, "batch": 2, "p": 2},
-     {"fsdp": True, "accumulate": 2}),
+     {"fsdp": True, "policy": True, "accumulate": 2}),
 )  # fmt: skip
 """Reports of profiles/programs, what is changed of their sizes and ranks, and of their programs."""
 HOST_CASES: tuple[tuple[str, dict[str, int], dict[str, Any]], ...] = (

@@ -9,8 +9,8 @@ layers has as many tensors more as its layers' calls are repeated.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -56,6 +56,31 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Optimizer:
+    """What an optimizer keeps of every parameter, and what its step makes for a moment.
+
+    Attributes
+    ----------
+    updates : tuple of int
+        Places of the calls that write parameters, one for every group or parameter.
+    states : int
+        Tensors that are kept of every parameter.
+    lists : int
+        Tensors of every parameter that its step makes for all of them at once.
+    singles : int
+        Tensors that it makes for one parameter after the other.
+    zeroes : bool
+        Whether gradients are set to zero, and so stay from step to step.
+    """
+
+    updates: tuple[int, ...]
+    states: int
+    lists: int = 0
+    singles: int = 0
+    zeroes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Alive:
     """Tensors alive at the peak that calls of one operator wrote.
 
@@ -82,7 +107,8 @@ class Peak:
         All together.
     by_kind : mapping of str to int
         parameters, optimizer, gradients, activations (and what operators hold for a moment),
-        workspace and, with DistributedDataParallel, buckets: what each has when the sum is largest.
+        workspace (and what the optimizer makes for a moment), buckets of DistributedDataParallel,
+        gathered by FullyShardedDataParallel: what each has when the sum is largest.
     alive : tuple of Alive
         Activations and gradients of which the call is known, the largest first.
     curve : tuple of int
@@ -102,7 +128,7 @@ def peak_of(
     backward: tuple[int, int],
     parameter_bytes: int,
     states: int,
-    more: Mapping[str, int],
+    more: Mapping[str, int | Sequence[int]],
     names: Sequence[tuple[str, str]] = (),
     *,
     accumulates: bool = False,
@@ -122,7 +148,7 @@ def peak_of(
     states : int
         Tensors that the optimizer keeps of every parameter.
     more : mapping
-        Bytes that are always there besides, by kind.
+        Bytes that are there besides, by kind: always, or at every recorded place.
     names : sequence of (str, str)
         Of every recorded call its operator and phase, where `alive` is asked for.
     accumulates : bool
@@ -147,15 +173,16 @@ def peak_of(
     change[True][0 if accumulates else done] += max(parameter_bytes - counted, 0)
     activations, gradients = (np.cumsum(change[k])[: end + 1] + (0 if k else held)
                               for k in (False, True))  # fmt: skip
-    at = int(np.argmax(activations + gradients))
+    others = {kind: np.broadcast_to(np.asarray(n, np.int64), end + 1) for kind, n in more.items()}
+    curve = activations + gradients + (1 + states) * parameter_bytes + sum(others.values())
+    at = int(np.argmax(curve))
     by_kind = {
         "parameters": parameter_bytes,
         "optimizer": states * parameter_bytes,
         "gradients": int(gradients[at]),
         "activations": int(activations[at]),
-        **more,
+        **{kind: int(each[at]) for kind, each in others.items()},
     }
-    fixed = sum(by_kind.values()) - int(activations[at] + gradients[at])
     alive: dict[tuple[str, str], list[int]] = {}
     for tensor, size in zip(tensors, each_bytes, strict=True) if names else ():
         begin = max(tensor.made, 0)
@@ -168,7 +195,7 @@ def peak_of(
     rows = [Alive(*key, *counted) for key, counted in alive.items()]
     return Peak(
         sum(by_kind.values()), by_kind, tuple(sorted(rows, key=lambda row: -row.bytes)),
-        tuple((activations + gradients + fixed).tolist()),
+        tuple(curve.tolist()),
     )  # fmt: skip
 
 
@@ -199,3 +226,193 @@ def saved_by_fusion(
         if own >= 0 and not tensor.gradient and {*readers} == {own}:
             saved[own] = saved.get(own, 0) + size
     return saved
+
+
+def in_halves(
+    tensors: Sequence[Tensor], kinds: Sequence[str], parameters: Sequence[Tensor], backward: int
+) -> list[Tensor]:
+    """The tensors of a step of 4 bytes a number under autocast, whose products take 2.
+
+    A product reads casts of what has 4 bytes, each product its own, which its backward pass reads
+    again, and makes 2 bytes. Norms, softmax and losses read 4 bytes, of a cast where they were 2.
+    Everything else makes what the widest of its operands has. Gradients of parameters are cast to
+    4 bytes (PyTorch, torch/csrc/autograd and aten/src/ATen/autocast_mode.h).
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+    kinds : sequence of str
+        Of every call: 'product', 'wide', or '' for what follows its operands.
+    parameters : sequence of Tensor
+        Reads of parameters by products: their readers are a product and those of its backward pass.
+    backward : int
+        First call of the backward pass.
+    """
+    reading = [list[int]() for _ in kinds]
+    for n, tensor in enumerate(tensors):
+        for k in tensor.readers:
+            reading[k].append(n)
+    items = [tensor.item_bytes for tensor in tensors]
+    for n in sorted(range(len(tensors)), key=lambda n: tensors[n].made):
+        tensor = tensors[n]
+        if tensor.item_bytes != 4 or tensor.made == HELD or tensor.gradient:
+            continue
+        kind = kinds[tensor.made]
+        read = [items[m] for m in reading[tensor.made] if tensors[m].item_bytes == 4]
+        items[n] = 2 if kind == "product" else 4 if kind else max(read, default=4)
+    found: list[Tensor] = []
+    for tensor, item in zip(tensors, items, strict=True):
+        if tensor.item_bytes != 4:
+            found.append(tensor)
+            continue
+        if tensor.gradient and kinds[tensor.made] == "product":
+            found.append(replace(tensor, item_bytes=2, gradient=False, readers=(tensor.made,)))
+        cast = [k for k in tensor.readers if kinds[k] == ("product" if item == 4 else "wide")]
+        own = [k for k in tensor.readers if k not in cast]
+        for group in _casts(cast, backward) if item == 4 else ([cast] if cast else []):
+            own.append(group[0])
+            until = tensor.until if group[-1] == max(tensor.readers) else HELD
+            found.append(replace(tensor, made=group[0], readers=tuple(group),
+                                 item_bytes=6 - item, until=until))  # fmt: skip
+        until = tensor.until if not tensor.readers or max(tensor.readers) in own else HELD
+        found.append(replace(tensor, readers=tuple(sorted(own)), item_bytes=item, until=until))
+    found += (replace(one, made=one.readers[0], item_bytes=2) for one in parameters)
+    return found
+
+
+def _casts(readers: Sequence[int], backward: int) -> list[list[int]]:
+    """Readers of each cast: a product of the forward pass, and its share of the backward pass's."""
+    first = [k for k in dict.fromkeys(readers) if k < backward]
+    again = [k for k in dict.fromkeys(readers) if k >= backward]
+    if not first:
+        return [again] if again else []
+    share = len(again) / len(first)
+    ends = [round(share * n) for n in range(len(first) + 1)]
+    return [[k, *again[a:b]]
+            for k, a, b in zip(reversed(first), ends[:-1], ends[1:], strict=True)]  # fmt: skip
+
+
+def of_one_type(
+    tensors: Sequence[Tensor], casts: Container[int], item_bytes: int, loss: Container[int] = ()
+) -> list[Tensor]:
+    """The tensors of a step under autocast, without it: casts go, numbers have one size.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+    casts : container of int
+        Calls that copy 2 bytes a number to 4, or 4 to 2.
+    item_bytes : int
+    loss : container of int
+        Calls that cast on purpose, and keep their types.
+    """
+    casts = {t.made for t in tensors if t.made in casts and t.made not in loss} | {
+        k for t in tensors for k in t.readers if k in casts and k not in loss
+    }
+    source: dict[int, int] = {}
+    for n, tensor in enumerate(tensors):
+        for k in tensor.readers:
+            if k in casts:
+                source[k] = n
+    readers = {n: set(t.readers) for n, t in enumerate(tensors)}
+    until = {n: t.until for n, t in enumerate(tensors)}
+    gone: set[int] = set()
+    for n in sorted(range(len(tensors)), key=lambda n: -tensors[n].made):
+        tensor = tensors[n]
+        if tensor.made == HELD or tensor.made not in casts or tensor.gradient:
+            continue
+        gone.add(n)
+        if tensor.made in source:
+            of = source[tensor.made]
+            readers[of] |= readers[n]
+            until[of] = max(until[of], until[n])
+    found = []
+    for n, tensor in enumerate(tensors):
+        left = tuple(sorted(k for k in readers[n] if k not in casts))
+        cast_only = bool(tensor.readers) and not left
+        if n in gone or (cast_only and tensor.made != HELD):
+            continue
+        stays = tensor.item_bytes not in (2, 4) or tensor.made == HELD or tensor.made in loss
+        least = tensor.item_bytes if stays or tensor.gradient else 0
+        item = least if stays else max(item_bytes, least)
+        found.append(replace(tensor, readers=left, item_bytes=item, until=until[n]))
+    return found
+
+
+def fused(
+    tensors: Sequence[Tensor],
+    each_bytes: Sequence[int],
+    products: Sequence[bool],
+    casts: Container[int],
+    backward: int,
+) -> tuple[list[Tensor], list[int]]:
+    """The tensors of a step whose calls between two products are one kernel (torch.compile).
+
+    A kernel keeps its own in registers, and casts one tensor once. What the backward pass reads
+    again is kept, where a product reads it; else it is made again from the result of a product, if
+    that is kept, too, or smaller. This is what the partitioner of PyTorch keeps of GPTs and Llamas
+    (min_cut_rematerialization_partition of torch/_functorch/partitioners.py, 2.14). Each tensor is
+    freed after its last reader.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+    each_bytes : sequence of int
+        Of one of each.
+    products : sequence of bool
+        Of every call, whether it stays alone.
+    casts : container of int
+        Calls that copy numbers of one size to another.
+    backward : int
+        First call of the backward pass.
+
+    Returns
+    -------
+    tuple
+        The tensors that are left, and the bytes of one of each.
+    """
+    made = {n: t.made for n, t in enumerate(tensors)}
+    readers = {n: set(t.readers) for n, t in enumerate(tensors)}
+    once: dict[tuple[int, int], int] = {}
+    for n, tensor in enumerate(tensors):
+        of = next((m for m in readers if tensor.made in tensors[m].readers), None)
+        if tensor.made not in casts or tensor.gradient or of is None:
+            continue
+        first = once.setdefault((of, tensor.item_bytes), n)
+        if first != n:
+            readers[first] |= readers.pop(n)
+            readers[of].discard(tensor.made)
+    operands: dict[int, list[int]] = {}
+    for n in readers:
+        for k in readers[n]:
+            operands.setdefault(k, []).append(n)
+    for n in sorted(readers, key=lambda n: -made[n]):
+        again = {k for k in readers[n] if k >= backward}
+        if not 0 <= made[n] < backward or products[made[n]] or not again:
+            continue
+        if any(products[k] for k in again):
+            continue
+        root = n
+        while made[root] != HELD and not products[made[root]]:
+            own = [m for m in operands.get(made[root], ()) if tensors[m].item_bytes in (2, 4)]
+            if len(own) != 1:
+                break
+            root = own[0]
+        if root == n or made[root] == HELD or not products[made[root]]:
+            continue
+        if each_bytes[root] < each_bytes[n] or any(k >= backward for k in readers[root]):
+            readers[n] -= again
+            readers[root] |= again
+    kernel = np.cumsum(np.append(False, products[:-1]) | np.asarray(products))
+    kernel[backward:] += 1
+    found = []
+    for n, reading in readers.items():
+        inside = {int(kernel[k]) for k in reading} <= {int(kernel[made[n]])}
+        stays = tensors[n].gradient or made[n] == HELD or (products[made[n]] and not reading)
+        if inside and not stays:
+            continue
+        found.append(n)
+    return (
+        [replace(tensors[n], readers=tuple(sorted(readers[n])), until=HELD) for n in found],
+        [each_bytes[n] for n in found],
+    )

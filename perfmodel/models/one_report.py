@@ -20,6 +20,7 @@ from statistics import NormalDist
 from typing import Any, Final
 
 from perfmodel.base.errors import ModelError
+from perfmodel.base.kernels.types import ITEM_BYTES
 from perfmodel.base.units import si
 from perfmodel.models.lifetimes import Peak
 from perfmodel.models.operator_times import Baseline, Factors, Timer, factors_of
@@ -214,8 +215,8 @@ class ReportPrediction:
     host : HostRatio
     peak : Peak or None
         Most memory of PyTorch's allocator; None where the report does not say which operator reads
-        what another made (a trace of torch.profiler, a compiled program), or is of several ranks or
-        of an optimizer that is not fused, or another data type or torch.compile was asked for.
+        what another made (a trace of torch.profiler, a compiled program), or is of ranks that share
+        parameters or of several optimizers: a warning says which.
     largest_batch : int or None
         That fits the GPU besides CUDA's context, without what the allocator loses by cutting.
     mfu : float or None
@@ -342,8 +343,10 @@ def predict_report(
     changed = at(values, host, changes)
     found = _predicted(changed, host, changes, seen)
     found = replace(found, warnings=(*notes, *found.warnings))
-    same = changes.dtype is None and not changes.compiled
-    peak = changed.peak(_workspace()) if same else None
+    unknown = changed.no_peak()
+    peak = None if unknown else changed.peak(_workspace())
+    if unknown:
+        found = replace(found, warnings=(*found.warnings, f"no peak of memory: {unknown}"))
     if peak is not None and changes.memory_bytes is not None and peak.bytes > changes.memory_bytes:
         note = f"the GPU has {si(changes.memory_bytes, 'B')} of memory; the step needs "
         found = replace(found, warnings=(*found.warnings, note + si(peak.bytes, "B")))
@@ -563,6 +566,7 @@ def _made(
     return PredictedStep(
         rates, structure, values, call_at, scale, fuses=changes.compiled,
         micro_batches=changes.micro_batches, unit_s=unit_s,
+        item_bytes=ITEM_BYTES.get(changes.dtype) if changes.dtype else None,
     )  # fmt: skip
 
 

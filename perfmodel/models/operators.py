@@ -9,11 +9,22 @@ from functools import cached_property
 from typing import Final
 
 from perfmodel.base.units import si
-from perfmodel.models.lifetimes import RESULT, Peak, Tensor, peak_of, saved_by_fusion
+from perfmodel.models.lifetimes import (
+    HELD,
+    RESULT,
+    Optimizer,
+    Peak,
+    Tensor,
+    fused,
+    in_halves,
+    of_one_type,
+    peak_of,
+    saved_by_fusion,
+)
 from perfmodel.models.model import Z90
 from perfmodel.models.operator_times import Timer
-from perfmodel.models.recorded import RecordedCall, Size
-from perfmodel.models.structure import Structure, runs_of
+from perfmodel.models.recorded import RecordedCall, Size, parameters_of
+from perfmodel.models.structure import Structure, repeated, runs_of
 from perfmodel.models.two_lanes import Lanes, Operation, host_factor, lanes
 
 CallAt = Callable[[RecordedCall, Sequence[Size]], RecordedCall]
@@ -30,6 +41,11 @@ _ADDED: Final = 3
 _WHOLE_LAYER: Final = 0.95
 """Parameters of so much of a layer close it: its first ones are seen with the layer before."""
 _FUSED: Final = "(fused)"
+_OF_SHARDS: Final = ("AllGather", "ReduceScatter")
+"""Collectives of ranks that share parameters."""
+_PRODUCTS: Final = ("gemm", "attention", "convolution")
+_WIDE: Final = ("layer_norm", "group_norm", "rms_norm", "softmax", "loss", "pow")
+"""Operators that autocast computes in float32 (torch/csrc/.../autocast_mode.h), by their names."""
 _WHOLE: Final = ("sum", "softmax")
 """Sums over rows read what they sum up in a kernel of their own, or twice."""
 
@@ -168,10 +184,12 @@ class PredictedStep:
         fuses: bool = False,
         micro_batches: int = 1,
         unit_s: float | None = None,
+        item_bytes: int | None = None,
     ) -> None:
         self.rates, self.structure, self.values = rates, structure, values
         self.call_at, self.host_scale = call_at, host_scale
         self.fuses, self.micro_batches, self.unit_s = fuses, micro_batches, unit_s
+        self.item_bytes = item_bytes
         recorded = any(c.name.endswith("AllGather") for c in structure.step.calls)
         self.sharded = recorded or unit_s is not None
         self.calls = structure.calls_at(values)
@@ -341,33 +359,207 @@ class PredictedStep:
         table[key] = count + 1, found
         return found.gpu_s
 
-    def peak(self, workspace_bytes: int) -> Peak | None:
-        """Most memory of the step; None where the report does not say who reads which tensor.
+    def no_peak(self) -> str:
+        """Why the most memory is not predicted, and what says it; empty where it is."""
+        step = self.structure.step
+        sends = [c for c in step.calls if c.kind == "communication"]
+        phases = [step.calls[i].phase for i in step.order]
+        if not step.tensors:
+            return (
+                "the report does not say which operator reads what another made; record the "
+                "program without torch.compile by nsys profile --pytorch=autograd-shapes-nvtx"
+            )
+        if step.optimizer is None or "backward" not in phases:
+            return "the report has no backward pass and optimizer; record whole training steps"
+        if min(step.optimizer.updates) < len(phases) - 1 - phases[::-1].index("backward"):
+            return "several optimizers take turns; perfmodel memory shows a recorded peak"
+        if self.item_bytes not in (None, 2, 4):
+            return "what is kept of numbers of 8 bits is not known; record the program with them"
+        if any(c.name.endswith(_OF_SHARDS) for c in sends):
+            return "its ranks share the parameters; record the program on one rank, for --fsdp"
+        if self._shares_layers() and self.values["p"] != step.ranks:
+            return f"its ranks share layers; predict the {step.ranks} ranks of the report"
+        return ""
 
-        Known of eager programs of one rank with one fused optimizer, whose call lists parameters
-        and states. DistributedDataParallel copies gradients into buckets, as many bytes again.
+    def _shares_layers(self) -> bool:
+        """Whether ranks share layers: they sum their results in the forward pass."""
+        return any(
+            c.kind == "communication" and c.phase == "forward" and c.name.endswith("AllReduce")
+            for c in self.structure.step.calls
+        )
+
+    def peak(self, workspace_bytes: int) -> Peak | None:
+        """Most memory of the step; None where the report does not say it (`no_peak`).
+
+        DistributedDataParallel copies gradients into buckets, as many bytes again, if it is not
+        told to keep them there (gradient_as_bucket_view).
         """
         step = self.structure.step
-        calls = [step.calls[i] for i in step.order]
-        fused = [call for call in calls if call.lists and "_fused_" in call.name]
-        phases = [call.phase for call in calls]
-        if not step.tensors or len(fused) != 1 or "backward" not in phases or step.ranks > 1:
+        if self.no_peak() or step.optimizer is None:
             return None
-        weights = round(fused[0].said["items"][0] * self._parameters()[0])
-        shards = self.values["p"] if self.unit_s is not None else 1
-        more = {"workspace": workspace_bytes}
-        if shards > 1:  # the layer that computes, and the one that is gathered beside it
-            largest = max((size for size, _, _ in self._units()), default=0)
-            more["gathered"] = round(2 * self._narrow * largest)
-        elif self.values["p"] > 1:
-            more["buckets"] = weights
+        calls = [step.calls[i] for i in step.order]
+        phases = [call.phase for call in calls]
         done = len(phases) - 1 - phases[::-1].index("backward")
-        sizes = [self._tensor_bytes(t) // (shards if t.gradient else 1) for t in step.tensors]
+        shards = self.values["p"] if self.unit_s is not None else 1
+        weights, largest = (n // shards for n in self._weights(step.optimizer))
+        made = step.optimizer.lists * weights + step.optimizer.singles * largest
+        more: dict[str, int | Sequence[int]] = {
+            "workspace": [workspace_bytes + (made if phase == "optimizer" else 0)
+                          for phase in phases],
+        }  # fmt: skip
+        if shards > 1:
+            more["gathered"] = self._gathered(weights * shards)
+        elif self.values["p"] > 1 and not self._shares_layers():
+            more["buckets"] = weights
+        tensors = self._tensors_of_type()
+        sizes = [self._tensor_bytes(t) // (shards if t.gradient else 1) for t in tensors]
+        if self.fuses:
+            alone = [c.kind in _PRODUCTS or updates(c) for c in calls]
+            tensors, sizes = fused(
+                tensors, sizes, alone, self._casts(calls), phases.index("backward")
+            )
         return peak_of(
-            step.tensors, sizes, self.places, (done, len(phases) - 1), weights // shards,
-            fused[0].lists - 2, more, [(c.name, c.phase) for c in calls],
-            accumulates=self.micro_batches > 1,
+            tensors, sizes, self.places, (done, len(phases) - 1), weights,
+            step.optimizer.states, more, [(c.name, c.phase) for c in calls],
+            accumulates=self.micro_batches > 1 or step.optimizer.zeroes,
         )  # fmt: skip
+
+    @cached_property
+    def _recorded_items(self) -> int:
+        """Bytes of a number of most products' operands in the recording."""
+        step = self.structure.step
+        items = [int(step.calls[i].said["item"]) for i in step.order
+                 if step.calls[i].kind in _PRODUCTS and "item" in step.calls[i].said]  # fmt: skip
+        return max({*items}, key=items.count, default=4)
+
+    def _tensors_of_type(self) -> Sequence[Tensor]:
+        """Tensors of the step in the data type that is predicted."""
+        step = self.structure.step
+        calls = [step.calls[i] for i in step.order]
+        if self.unit_s is not None and self._narrow < 1:
+            products = [k for k, c in enumerate(calls) if c.kind in _PRODUCTS]
+            head = max((k for k in products if calls[k].phase == "forward"), default=-1)
+            loss = range(head + 1, min((k for k in products if k > head), default=len(calls)))
+            return of_one_type(step.tensors, self._casts(calls), 2, loss)
+        if self.item_bytes in (None, self._recorded_items):
+            return step.tensors
+        if self.item_bytes == 4:
+            return of_one_type(step.tensors, self._casts(calls), 4)
+        kinds = [
+            "product" if c.kind in _PRODUCTS
+            else "wide" if any(word in c.name for word in _WIDE) else "" for c in calls
+        ]  # fmt: skip
+        backward = next((k for k, c in enumerate(calls) if c.phase == "backward"), len(calls))
+        return in_halves(step.tensors, kinds, self._read_parameters(calls), backward)
+
+    def _casts(self, calls: Sequence[RecordedCall]) -> set[int]:
+        """Calls that copy numbers of 2 bytes to 4, or of 4 to 2."""
+        return {
+            k for k, c in enumerate(calls)
+            if c.name == "aten::copy_" and {*c.said.get("items", ())[:2]} == {2, 4}
+        }  # fmt: skip
+
+    def _read_parameters(self, calls: Sequence[RecordedCall]) -> list[Tensor]:
+        """Parameters of products, each read by one of the forward pass and its backward pass."""
+        weights = parameters_of(calls)
+        waiting: dict[Size, list[Tensor]] = {}
+        found: list[Tensor] = []
+        for k, call in enumerate(calls):
+            sizes = [(i, s) for i, s in enumerate(call.sizes[: call.arguments]) if len(s) > 1]
+            if call.kind == "gemm":
+                sizes = sizes[-1:]
+            mine = [(i, s) for i, s in sizes if s in weights or s[::-1] in weights]
+            if call.kind not in _PRODUCTS or not mine:
+                continue
+            i, size = mine[-1]
+            same = waiting.setdefault(min(size, size[::-1]), [])
+            if call.phase == "forward":
+                same.append(Tensor(HELD, (k,), k, i, 4))
+            elif same and call.phase == "backward" and call.layout != "tn":
+                one = same.pop()
+                found.append(replace(one, readers=(*one.readers, k)))
+        return [*found, *(one for each in waiting.values() for one in each)]
+
+    def _weights(self, optimizer: Optimizer) -> tuple[int, int]:
+        """Bytes of all parameters, and of the largest."""
+        step = self.structure.step
+        whole = largest = 0
+        singles: list[tuple[Size, int]] = []
+        for place in optimizer.updates:
+            call = step.calls[step.order[place]]
+            items = call.said["items"]
+            if self.item_bytes == 4:
+                items = [max(n, 4) for n in items]
+            shapes = [s for s in self.structure.sizes_at(place, self.values) if s]
+            if "_f" not in call.name:  # of one parameter
+                singles.append((shapes[0], items[0]))
+                continue
+            shapes = shapes[: len(shapes) // call.lists]
+            whole += items[0] * round(_elements(shapes))
+            largest = max(largest, items[0] * max(map(math.prod, shapes)))
+        runs = self.structure.layers_of(
+            [step.calls[step.order[k]].sizes for k in optimizer.updates]
+        )
+        for i in repeated(range(len(singles)), runs, self.structure.more(self.values)):
+            size = singles[i][1] * math.prod(singles[i][0])
+            whole, largest = whole + size, max(largest, size)
+        return whole, largest
+
+    def _gathered(self, weights: int) -> list[int]:
+        """Bytes that FullyShardedDataParallel holds besides its shards, at every recorded place.
+
+        What is in no layer (the root) is gathered from the forward pass on until the backward pass
+        is done. Of each layer that computes there are its parameters; in the forward pass also the
+        buffer that they were gathered into, until the next layer's is full; in the backward pass
+        the buffer of the layer before it, which is gathered already, that of the layer after it,
+        which is reduced, and its gradients until they are reduced
+        (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py of PyTorch 2.14).
+        """
+        step = self.structure.step
+        layer = round(4 * self._layer_elements[1] * self._narrow)
+        root = round(weights * self._narrow) - layer * self.values.get(self.structure.depth, 0)
+        found = [0] * len(step.order)
+        forward = [k for k, i in enumerate(step.order) if step.calls[i].phase == "forward"]
+        head = max((k for k in forward if step.calls[step.order[k]].kind == "gemm"), default=-1)
+        for k in forward:
+            found[k] = root + layer * (2 if k < head else 1 if k == head else 0)
+        owned = self._owned()
+        backward = [i for i, (c, _) in enumerate(self.calls) if c.phase == "backward"]
+        begin = next((i for i in backward if self.calls[i][0].kind == "gemm"), len(self.calls))
+        for i in backward:
+            if i < begin:  # of the loss
+                found[self.places[i]] = root
+        shapes = max((new for new, _ in self._updated()), key=len, default=[])
+        run = max(runs_of(shapes), key=lambda r: r.period * r.count, default=None)
+        at = len(shapes)
+
+        def later(whole: int) -> int:
+            """Of gradients that are not reduced yet, what is more than this rank's shard."""
+            return round(whole * self._narrow) - whole // self.values["p"]
+
+        kept = grads = reduced = 0  # gradients of the root and of this layer; a layer's, reduced
+        before: int | None = None
+        for i, sizes in owned:
+            at -= len(sizes)
+            inside = run is not None and run.start <= at < run.end
+            unit = (at - run.start) // run.period if run is not None and inside else None
+            if unit != before and before is not None:
+                grads, reduced = 0, layer
+            if unit != before and self.calls[begin][0].kind == "gemm" and begin < i:
+                found[self.places[begin]] = found[self.places[begin - 1]]  # of the one before
+                begin += 1
+            before = unit
+            held = root + reduced + (layer if unit is not None else 0)
+            held += layer if unit or reduced == 0 else 0  # the next, which is gathered already
+            for place in self.places[begin:i]:
+                found[place] = max(found[place], held + later(kept + grads))
+            begin = i + 1
+            if unit is None:
+                kept += round(sum(sizes))
+            else:
+                grads += round(sum(sizes))
+            found[self.places[i]] = max(found[self.places[i]], held + later(kept + grads))
+        return found
 
     def _tensor_bytes(self, tensor: Tensor) -> int:
         call = self.structure.step.calls[self.structure.step.order[tensor.seen]]

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfmodel.models.lifetimes import Tensor
+from perfmodel.models.lifetimes import Optimizer, Tensor
 
 Size = tuple[int, ...]
+_OPERANDS = {"aten::addcdiv_": 3, "aten::add_": 2}
+"""Tensors that an optimizer's calls for one parameter take, where they are not four lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ class RecordedCall:
         0 for other calls.
         """
         updates = self.phase == "optimizer" and len(self.sizes) > 2
-        return max(int(self.said.get("depth") or 4), 1) if updates else 0
+        usual = _OPERANDS.get(self.name, 4)
+        return max(int(self.said.get("depth") or usual), 1) if updates else 0
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -96,6 +99,8 @@ class RecordedStep:
         How unsure the host's times are without the profiler, a standard deviation of logarithms.
     tensors : tuple of Tensor
         Of the order; empty where the recording does not say what made operators' arguments.
+    optimizer : Optimizer or None
+        None where its calls do not say what it keeps.
     """
 
     source: str
@@ -109,6 +114,7 @@ class RecordedStep:
     waits: tuple[bool, ...] = ()
     host_noise: float = 0.0
     tensors: tuple[Tensor, ...] = ()
+    optimizer: Optimizer | None = None
 
 
 def parameters_of(calls: Sequence[RecordedCall]) -> frozenset[Size]:

@@ -126,16 +126,16 @@ class Structure:
                 f"expected {self.depth} of at most {MOST_LAYERS}, whose calls are put down one by "
                 f"one; got {values[self.depth]}; predict fewer layers"
             )
-        more = self._more(values)
+        more = self.more(values)
         sizes = [self._sizes_at(i, values, more) for i in range(len(self.step.calls))]
         order = self.step.order
         return [(self.step.calls[order[k]], sizes[order[k]]) for k in self.places_at(values)]
 
     def sizes_at(self, place: int, values: Mapping[str, int]) -> tuple[Size, ...]:
         """Sizes of the call at a place of the recorded order, in a step of other sizes."""
-        return self._sizes_at(self.step.order[place], values, self._more(values))
+        return self._sizes_at(self.step.order[place], values, self.more(values))
 
-    def _more(self, values: Mapping[str, int]) -> int:
+    def more(self, values: Mapping[str, int]) -> int:
         """Layers to add."""
         return values[self.depth] - self.sizes[self.depth] if self.depth else 0
 
@@ -146,9 +146,13 @@ class Structure:
         begins = [0, *(i for i, yes in enumerate(anchor) if yes and i), len(order)]
         slots = [range(a, b) for a, b in pairwise(begins) if b > a]
         tokens = [order[s[0]] if anchor[s[0]] else -1 for s in slots]
-        runs = self._layers(runs_of(tokens))
-        chosen = repeated(range(len(slots)), runs, self._more(values))
+        runs = self.layers_of(tokens)
+        chosen = repeated(range(len(slots)), runs, self.more(values))
         return [place for i in chosen for place in slots[i]]
+
+    def layers_of(self, tokens: Sequence[object]) -> tuple[Run, ...]:
+        """Repetitions of a sequence that are layers."""
+        return self._layers(runs_of(tokens))
 
     def _layers(self, runs: Sequence[Run]) -> tuple[Run, ...]:
         """Those of the runs that are layers."""

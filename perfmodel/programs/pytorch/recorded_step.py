@@ -18,7 +18,7 @@ import numpy as np
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import ModelError
 from perfmodel.base.kernels.types import ITEM_BYTES
-from perfmodel.models.lifetimes import HELD, RESULT, Tensor
+from perfmodel.models.lifetimes import HELD, RESULT, Optimizer, Tensor
 from perfmodel.models.recorded import RecordedCall, RecordedStep, parameters_of
 from perfmodel.programs.pytorch.calls import OUTSIDE
 from perfmodel.programs.pytorch.operator_times import Found, find
@@ -38,6 +38,9 @@ _LAYOUT: Final = re.compile(
 """Of a GEMM's kernel: which factors cuBLAS, whose matrices are column-major, transposes."""
 _ROW_MAJOR: Final = {"tn": "nt", "nt": "tn", "nn": "nn"}
 _CONVOLUTION: Final = "convolution"
+_FOREACH: Final = "aten::_foreach_"
+_MAKES: Final = ("sqrt", "add", "sub", "mul", "div", "neg", "addcmul", "addcdiv", "sign", "maximum")
+"""Of an optimizer: calls that make a tensor for each parameter."""
 _MOST_GAP_NS: Final = 3000
 _AHEAD_NS: Final = 10_000
 _Z90: Final = 1.645
@@ -78,6 +81,7 @@ def recorded_step(trace: Trace, steps: StepReport) -> RecordedStep:
     order: list[int] = []
     last: list[int] = []
     tensors: tuple[Tensor, ...] = ()
+    optimizer: Optimizer | None = None
     for lane, step in product(range(lanes), kept):
         chosen = (number == step) & (inside.lane == lane)
         if calls is None:  # its collectives' times are known all the same
@@ -90,6 +94,7 @@ def recorded_step(trace: Trace, steps: StepReport) -> RecordedStep:
         if calls is not None and lane == 0 and step == kept[-1]:
             order = [codes[call.key] for call in sequence]
             last = rows.starts(np.flatnonzero(chosen), calls)
+            optimizer = optimizer_of(sequence)
             tensors = _tensors(sequence, rows.owners(np.flatnonzero(chosen), calls), calls)
     timed = Timed.of([trace])
     host_s, waits, noise = _host_of(steps.graphs[0], last if order else [])
@@ -104,6 +109,7 @@ def recorded_step(trace: Trace, steps: StepReport) -> RecordedStep:
         waits=waits,
         host_noise=noise,
         tensors=tensors,
+        optimizer=optimizer,
         bare_s=None if timed is None else timed.step_s,
     )
 
@@ -215,14 +221,51 @@ def _tensors(
             at, i = k, RESULT
         tensors.append(Tensor(k, tuple(reading), at, i, item, until=ends[max(reading)]))
     read = {k for k, _ in readers} | {*written}
+    last: tuple[int, tuple[int, ...]] = -2, ()
     for k, call in enumerate(calls):
         if call.phase != "backward" or k in read or not call.sizes:
             continue
-        shape = call.shape[:2] if call.kind == "gemm" and call.shape else call.sizes[0]
+        product = call.kind == "gemm" and call.shape is not None
+        i = RESULT if product else call.arguments if len(call.sizes) > call.arguments else 0
+        shape = call.shape[:2] if product and call.shape else call.sizes[i]
         if shape in weights or shape[::-1] in weights:
-            i = RESULT if call.kind == "gemm" else 0
+            if last == (k - 1, shape):  # zeros, into which an embedding's gradients are added
+                tensors.pop()
+            last = k, shape
             tensors.append(Tensor(k, (), k, i, item_bytes, gradient=True))
     return tuple(tensors)
+
+
+def optimizer_of(calls: Sequence[RecordedCall]) -> Optimizer | None:
+    """What the optimizer of a step keeps and makes, by its calls; None where they do not say it.
+
+    A fused call lists the parameters, their gradients and all states. Calls for lists of all
+    parameters (foreach) write what they are named after, if it ends in _, and make a list else; so
+    do those for one parameter (torch/optim/adam.py, sgd.py, rmsprop.py of PyTorch 2.11).
+    """
+    mine = [(k, call) for k, call in enumerate(calls) if call.phase == "optimizer"]
+    zeroes = any("zero_" in call.name for _, call in mine)
+    fused = [(k, call) for k, call in mine if call.lists and "_fused_" in call.name]
+    if fused:
+        states = max(call.lists for _, call in fused) - 2
+        return Optimizer(tuple(k for k, _ in fused), max(states, 0), zeroes=zeroes)
+    foreach = [(k, call) for k, call in mine if call.name.startswith(_FOREACH)]
+    together = [(k, call) for k, call in foreach if call.lists > 1]
+    own, prefix = (together, _FOREACH) if together else (mine, "aten::")
+    names = [call.name.removeprefix(prefix) for _, call in (foreach if together else mine)]
+    last = "addcdiv_" if "addcdiv_" in names else "add_"
+    updates = [k for k, call in own if call.name == prefix + last]
+    states = len({"lerp_", "addcmul_", "maximum_"} & {*names})
+    if last == "add_":  # of stochastic gradient descent: into the momentum, then the parameters
+        scaled = sum(call.name == prefix + "mul_" for _, call in (foreach if together else mine))
+        states = int(0 < 2 * scaled == len(updates))
+        updates = updates[states :: 1 + states]
+    if not updates:
+        return None
+    made = [name for name in dict.fromkeys(names) if name in _MAKES]
+    if together:
+        return Optimizer(tuple(updates), states, lists=len(made), zeroes=zeroes)
+    return Optimizer(tuple(updates), states, singles=len(made), zeroes=zeroes)
 
 
 def _function_ends(owners: Sequence[int], function: Sequence[int]) -> list[int]:
