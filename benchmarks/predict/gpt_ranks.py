@@ -43,6 +43,7 @@ SCORED: Final = one.GPT / "score_ranks.json"
 REPORT: Final = "gpt_shapes"
 WAYS: Final = {"ddp": False, "fsdp": True}
 RANKS: Final = (4, 8)
+GPUS: Final = ("NVIDIA H200", "NVIDIA H100 80GB HBM3")
 SHIPPED: Final = {"ddp": "gpt_ddp8", "fsdp": "gpt_fsdp8"}
 """Recordings of eight GPUs."""
 STEPS: Final = (
@@ -60,8 +61,8 @@ def predicted() -> list[Row]:
     found = []
     for way in WAYS:
         for sizes in (dict(zip(SYMBOLS, size, strict=True)) for size in SETS["ranks"]):
-            found += [row_of(way, sizes | {"p": ranks}) for ranks in RANKS]
-        found.append(row_of(way, shipped(way)) | {"report": SHIPPED[way]})
+            found += [row_of(way, sizes | {"p": n}, gpu) for n in RANKS for gpu in GPUS]
+        found.append(row_of(way, shipped(way), GPUS[0]) | {"report": SHIPPED[way]})
     return found
 
 
@@ -71,12 +72,12 @@ def shipped(way: str) -> dict[str, int]:
     return {symbol: truth[word] for symbol, word in WORDS.items()} | {"p": truth["world"]}
 
 
-def row_of(way: str, sizes: Mapping[str, int]) -> Row:
+def row_of(way: str, sizes: Mapping[str, int], gpu: str) -> Row:
     """Predict a step."""
-    case = one.Case("ranks", REPORT, sizes, None, fsdp=WAYS[way], other_host=True)
+    case = one.Case("ranks", REPORT, sizes, None, gpu, fsdp=WAYS[way], other_host=True)
     step = one.whole(case).step
     return {
-        "parallel": way, "sizes": dict(step.sizes), "step_s": step.step_s, "low_s": step.low_s,
+        "parallel": way, "gpu": gpu, "sizes": dict(step.sizes), "step_s": step.step_s, "low_s": step.low_s,
         "high_s": step.high_s, "bound": step.bound, "gpu_s": step.lanes.gpu_s,
         "host_s": step.lanes.host_s, "communication_s": step.lanes.communication_s,
         "exposed_communication_s": step.lanes.exposed_s,
@@ -85,7 +86,7 @@ def row_of(way: str, sizes: Mapping[str, int]) -> Row:
 
 def of_case(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what a prediction and a measurement have in common."""
-    return row["parallel"], *(row["sizes"][n] for n in (*SYMBOLS, "p"))
+    return row["parallel"], row["gpu"], *(row["sizes"][n] for n in (*SYMBOLS, "p"))
 
 
 def scored(predictions: Iterable[Row], measured: Iterable[Row]) -> list[Row]:
