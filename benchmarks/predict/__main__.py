@@ -13,12 +13,22 @@ Commit the frozen model before predicting: results name its commit.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.common import folders, results
 from benchmarks.predict.launches import FROZEN, Launches, commit_of, reports
-from benchmarks.predict.score import noise_floor, overhead, predict_rows, quiet, ranking, summary
+from benchmarks.predict.score import (
+    noise_floor,
+    overhead,
+    predict_rows,
+    quiet,
+    ranking,
+    summary,
+    without_recording,
+)
 from benchmarks.predict.studies import foreign, other_designs, studies
+from perfmodel.models.calibrate import recording
 from perfmodel.models.model import load, save
 
 TARGETS = {
@@ -46,9 +56,11 @@ def main() -> None:
     used = {str(run["source"]) for run in model.runs}
     training = [o for o in launches.observations if o.source in used]
     seen = {o.case.key for o in training}
+    model = replace(model, recording_s=recording(training, launches.untraced))
     rows = predict_rows(
-        model, training, [o for o in launches.observations if o.case.key not in seen]
-    )
+        model, training, [o for o in launches.observations if o.case.key not in seen],
+        bare=launches.bare,
+    )  # fmt: skip
     floor = noise_floor(launches.observations)
     sd = floor["launch_sd"]
     result = {
@@ -57,13 +69,14 @@ def main() -> None:
             "configurations": len(seen), "of": len({o.case.key for o in launches.observations}),
         },
         "targets": TARGETS, "noise_floor": floor, "overhead": overhead(launches),
+        "recording_s": model.recording_s, "without_recording": without_recording(rows),
         "summary": summary(rows, sd), "quiet": summary(quiet(rows), sd),
         "ranking": ranking(rows), "other_designs": other_designs(launches, sd),
         "rows": rows, "older": older(model, training, sd), "foreign": foreign(),
         "studies": studies(launches, sd),
     }  # fmt: skip
     results.write(args.out, result)
-    shown = ("noise_floor", "summary", "quiet", "ranking", "overhead")
+    shown = ("noise_floor", "summary", "quiet", "ranking", "overhead", "without_recording")
     print(json.dumps({k: result[k] for k in shown}, indent=1))
 
 

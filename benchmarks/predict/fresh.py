@@ -32,7 +32,7 @@ from benchmarks.predict.launches import (
     observed,
     of_all_hosts,
 )
-from benchmarks.predict.report import PAGE
+from benchmarks.predict.report import PAGE, unrecorded
 from benchmarks.predict.score import (
     LAUNCH_SPREAD,
     QUIET,
@@ -42,10 +42,11 @@ from benchmarks.predict.score import (
     quiet,
     ranking,
     summary,
+    without_recording,
 )
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.measure.measurement import load as load_machine
-from perfmodel.models.calibrate import grouped
+from perfmodel.models.calibrate import grouped, recording
 from perfmodel.models.hosts import Host, by_calls, by_report, calls_of, unknown
 from perfmodel.models.model import Model, as_text, load
 from perfmodel.models.predict import predict
@@ -83,9 +84,11 @@ def score() -> dict[str, Any]:
     used = {str(run["source"]) for run in model.runs}
     training = [o for o in before.observations if o.source in used]
     visited = {o.case.key for o in before.observations}
+    model = replace(model, recording_s=recording(training, before.untraced))
     rows = predict_rows(
-        model, training, [o for o in fresh.observations if o.case.key not in visited]
-    )
+        model, training, [o for o in fresh.observations if o.case.key not in visited],
+        bare=fresh.bare,
+    )  # fmt: skip
     sd = noise_floor(fresh.observations)["launch_sd"]
     routes = {}
     for route in sd:
@@ -98,7 +101,7 @@ def score() -> dict[str, Any]:
         "collected": collected["collected"], "versions": collected["versions"],
         "noise_floor": noise_floor(fresh.observations), "summary": summary(rows, sd),
         "quiet": summary(quiet(rows), sd), "routes": routes, "beyond": summary(beyond, sd),
-        "ranking": ranking(rows),
+        "ranking": ranking(rows), "without_recording": without_recording(rows),
         "known_before": known_before(
             fresh.observations, before.observations, (fresh.bare, before.bare)
         ),
@@ -134,7 +137,7 @@ def made(result: dict[str, Any]) -> str:
         f"Of {ranks['pairs']} pairs of settings at one size the faster one is named in "
         f"{ranks['right']}."
     )
-    blocks = (said, table(head, lines), order)
+    blocks = (said, table(head, lines), order, unrecorded(result["without_recording"]))
     return "\n\n".join(block.strip() for block in blocks) + "\n"
 
 
@@ -150,7 +153,7 @@ TARGETS = {"replayed": 0.025, "blocking": 0.06, "queued": 0.06, "all": 0.04}
 """Mean errors with an anchor."""
 HOSTS_OUT = folders.RESULTS / "predict_hosts.json"
 ANCHORS = 25
-"""Reports of a host that are tried as its one report."""
+"""Reports of a host and route that are tried as its one report."""
 HOW_KNOWN = ("nothing", "one report", "machine file", "both")
 Hosts = dict[str, Host]
 
@@ -246,63 +249,103 @@ def of_gemm(rows: list[dict[str, Any]], gemm: str) -> list[dict[str, Any]]:
 
 
 def leave_hosts_out() -> list[dict[str, Any]]:
-    """Predict what every host limits by a model of the other hosts, without and with one report.
+    """Predict every host by a model of the other hosts, without and with one report of it.
 
-    Every report of the host is the anchor once, or `ANCHORS` of them; it is not scored itself. The
-    noise is that of the frozen model, which no host changes by much.
+    A host's reports of queued and of blocking batches are the anchor in turns, `ANCHORS` of each;
+    the configuration of the anchor itself is not scored then. The noise is that of the frozen
+    model, which no host changes by much.
     """
     machine, noise = Launches(machine=BLIND_MACHINE), load(folders.plain(BLIND_MODEL)).batch_noise
-    every, rows = of_all_hosts(), []
+    every, rows = [*of_all_hosts(), *of_blind_hosts()], []
     for left in dict.fromkeys(o.host for o in every):
-        own = [o for o in every if o.host == left and o.case.route != "replayed"]
-        own = [o for o in own if o.case.sizes["p"] <= 2]
-        if not own:
-            continue
-        others = [o for o in every if o.host != left]
+        own, others = ([o for o in every if (o.host == left) is mine] for mine in (True, False))
         model = replace(machine.calibrated(others, resamples=0, left_out=0), batch_noise=noise)
-        found: dict[str, list[tuple[float, float]]] = {"nothing": [_missed(model, own, unknown())]}
-        for anchor in own[:: -(-len(own) // ANCHORS)]:
-            try:
-                host = by_report(unknown(), model, anchor)
-            except ModelError:  # of settings that no other host has
-                continue
-            scored = [o for o in own if o.case.key != anchor.case.key]
-            found.setdefault("one report", []).append(_missed(model, scored, host))
-        means = {how: np.mean(each, axis=0).tolist() for how, each in found.items()}
-        rows.append({"host": left, "configurations": len(grouped(own)), **{
-            how: {"mean": mean, "coverage": inside} for how, (mean, inside) in means.items()
+        scores: dict[str, list[Scores]] = {KNOWN[0]: [_scored(model, own, unknown())]}
+        for how, route in zip(KNOWN[1:], ANCHORED, strict=True):
+            anchors = [o for o in own if o.case.route == route]
+            for anchor in anchors[:: -(-len(anchors) // ANCHORS) or 1]:
+                try:
+                    host = by_report(unknown(), model, anchor)
+                except ModelError:  # of settings that no other host has
+                    continue
+                rest = [o for o in own if o.case.key != anchor.case.key]
+                scores.setdefault(how, []).append(_scored(model, rest, host))
+        rows.append({"host": left, "known": {
+            how: {
+                route: np.mean(found, axis=0).tolist() for route in TARGETS
+                if (found := [each[route] for each in tried if route in each])
+            } for how, tried in scores.items()
         }})  # fmt: skip
     return rows
 
 
-def _missed(model: Model, launches: list[Observation], host: Host) -> tuple[float, float]:
-    """Return the mean error over configurations, and the share of launches inside intervals."""
-    errors, inside = [], []
+KNOWN = ("nothing", "a queued report", "a blocking report")
+"""What is known of a host that was left out."""
+ANCHORED = ("queued", "blocking")
+"""Routes of these reports."""
+Scores = dict[str, tuple[float, float, float, float]]
+"""By how a batch runs: configurations, their mean error, the share of launches inside intervals,
+and the half-width of these as a logarithm."""
+
+
+def of_blind_hosts() -> list[Observation]:
+    """Launches of the blind campaign, by host."""
+    return [
+        replace(o, host=file.parent.name)
+        for file in folders.each(BLIND_MEASURED, "*/*.json")
+        for o in Launches(file, None).observations
+    ]
+
+
+def _scored(model: Model, launches: list[Observation], host: Host) -> Scores:
+    found: dict[str, list[tuple[float, float, float]]] = {}
     for group in grouped(launches):
         try:
             said = predict(model, group[0].case, host)
         except ModelError:
             continue
-        errors.append(abs(said.batch_s / float(np.median([o.batch_s for o in group])) - 1))
-        inside += [said.low_s <= o.batch_s <= said.high_s for o in group]
-    return float(np.mean(errors)), float(np.mean(inside))
+        error = abs(said.batch_s / float(np.median([o.batch_s for o in group])) - 1)
+        inside = np.mean([said.low_s <= o.batch_s <= said.high_s for o in group])
+        width = math.log(said.high_s / said.low_s) / 2
+        found.setdefault(group[0].case.route, []).append((error, float(inside), width))
+    return {
+        route: (len(each), *np.mean(each, axis=0).tolist()) for route, each in found.items()
+    }  # fmt: skip
+
+
+def mean_of_hosts(rows: list[dict[str, Any]], how: str, route: str) -> tuple[float, float, float]:
+    """Return mean error, share inside, and half-width, the mean of the hosts that were anchored.
+
+    Hosts with no report of a kind are left out for all kinds, so that these can be compared.
+    """
+    told = [row["known"][how][route] for row in rows
+            if all(route in row["known"].get(each, {}) for each in KNOWN)]  # fmt: skip
+    mean, inside, width = np.mean(told, axis=0)[1:].tolist()
+    return mean, inside, math.expm1(width)
 
 
 def made_of_hosts(rows: list[dict[str, Any]]) -> str:
-    """Return the page's table of hosts that were left out."""
-    lines = [
-        [row["host"], str(row["configurations"]),
-         *(percent(row[how][key]) for key in ("mean", "coverage") for how in HOW_KNOWN[:2])]
-        for row in rows
-    ]  # fmt: skip
-    every = [
-        percent(float(np.mean([row[how][key] for row in rows])))
-        for key in ("mean", "coverage") for how in HOW_KNOWN[:2]
-    ]  # fmt: skip
-    lines.append(["mean of hosts", "", *every])
-    head = ["host left out", "configurations", "mean, nothing known", "mean, one report",
-            "inside 90 %, nothing known", "inside 90 %, one report"]  # fmt: skip
-    return table(head, lines)
+    """Return the page's tables of hosts that were left out: by how a batch runs, and by host."""
+    classes = []
+    for route in ("replayed", *ANCHORED):
+        found = [mean_of_hosts(rows, how, route) for how in KNOWN]
+        classes.append([route, *(percent(each[i]) for i in range(3) for each in found)])
+    head = ["mean of hosts left out", *(
+        f"{what}, {how}" for what in ("error", "inside 90 %", "half-width") for how in KNOWN
+    )]  # fmt: skip
+    lines = []
+    for row in rows:
+        cells = [
+            percent(row["known"][how][route][1]) if route in row["known"].get(how, {}) else "–"
+            for route in ("replayed", *ANCHORED)
+            for how in (KNOWN if route != "replayed" else KNOWN[:1])
+        ]
+        count = sum(int(each[0]) for each in row["known"][KNOWN[0]].values())
+        lines.append([row["host"], str(count), *cells])
+    hosts = ["host left out", "configurations", "replayed, nothing", *(
+        f"{route}, {how}" for route in ANCHORED for how in KNOWN
+    )]  # fmt: skip
+    return f"{table(head, classes).strip()}\n\n{table(hosts, lines)}"
 
 
 def made_blind(result: dict[str, Any]) -> str:

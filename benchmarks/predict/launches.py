@@ -23,6 +23,7 @@ from perfmodel.programs.mlp.case import Case, mlp_case
 from perfmodel.programs.mlp.observe import observe
 from perfmodel.readers import read
 from perfmodel.timing.run import time_run
+from profiles.visit import IMAGES
 
 LAUNCHES = folders.PROFILES / "launches" / "launches.json"
 FROZEN = folders.RESULTS / "predict_model.json"
@@ -56,6 +57,7 @@ class Launches:
         One per recorded launch; `source` is NAME#LAUNCH.
     bare : dict
         Seconds per batch without Nsight Systems by case: the median chunk of every such launch.
+        Without the sizes whose chunks count an epoch's last, smaller batch as one of that size.
     untraced : dict
         The median of those by source, for what recording adds.
     alone : Alone or None
@@ -84,7 +86,9 @@ class Launches:
                                 row.get("machine") or "")
                 )  # fmt: skip
         for row in rows:
-            if not row["recorded"] and row["name"] in cases:
+            if row["recorded"] or row["name"] not in cases:
+                continue
+            if IMAGES % cases[row["name"]].sizes["B"] == 0:
                 key = cases[row["name"]].key
                 self.bare.setdefault(key, []).append(float(np.median(row["batch_s"])))
         self.untraced = {

@@ -67,6 +67,22 @@ def _overhead(r: dict[str, Any]) -> str:
              percent(found["share"]), f"{percent(low)} to {percent(high)}"]
         )  # fmt: skip
     head = ["a batch under Nsight Systems", "configurations", "longer by", "", "half of them"]
+    return f"{table(head, rows).strip()}\n\n{unrecorded(r['without_recording'])}"
+
+
+def unrecorded(found: dict[str, Any]) -> str:
+    """Return the table of errors against batches without Nsight Systems."""
+    rows = [
+        [route, str(each["configurations"]),
+         *(percent(each[name]["mean"]) for name in ("with", "without")),
+         percent(each["without"]["bias"], signed=True),
+         *(percent(each[name]["max"]) for name in ("with", "without"))]
+        for route, each in found.items()
+    ]  # fmt: skip
+    head = ["unseen, against batches without Nsight Systems", "configurations",
+            "mean error of the recorded batch predicted", "of the batch without recording",
+            "bias", "largest error of the recorded batch predicted",
+            "of the batch without recording"]  # fmt: skip
     return table(head, rows)
 
 

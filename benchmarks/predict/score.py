@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -39,9 +39,12 @@ def median_error(count: int) -> float:
 
 def predict_rows(
     model: Model, training: Sequence[Observation], unseen: Sequence[Observation],
-    host: Host = SAME,
+    host: Host = SAME, bare: Mapping[object, Sequence[float]] | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """One row per unseen configuration: predicted, measured, every rival that training fits."""
+    """One row per unseen configuration: predicted, measured, every rival that training fits.
+
+    Both without Nsight Systems, too, where `bare` has times by case.
+    """
     others = rivals(training) if training else {}
     rows = []
     for group in grouped(unseen):
@@ -54,6 +57,8 @@ def predict_rows(
             "launch_sd": spread_of(group),
             "rivals_s": {name: rival(case) for name, rival in others.items()},
         }  # fmt: skip
+        if bare is not None and case.key in bare:
+            row["bare_s"] = float(np.median(bare[case.key]))
         try:
             said = predict(model, case, host)
         except ModelError as error:
@@ -71,7 +76,7 @@ def predict_rows(
             row | {
                 "predicted_s": said.batch_s, "low_s": said.low_s, "high_s": said.high_s,
                 "error": said.batch_s / median - 1, "phases": phases,
-                "extrapolated": list(said.extrapolated),
+                "extrapolated": list(said.extrapolated), "untraced_s": said.untraced_s,
             }
         )  # fmt: skip
     return rows
@@ -173,6 +178,25 @@ def settings_at_one_size(rows: Sequence[dict[str, Any]]) -> list[tuple[Any, Any]
     """Return the pairs of predicted rows that differ in settings, not in sizes."""
     pairs = combinations([r for r in rows if r["predicted_s"] is not None], 2)
     return [(a, b) for a, b in pairs if a["sizes"] == b["sizes"] and a["settings"] != b["settings"]]
+
+
+def without_recording(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Errors against batches without Nsight Systems, by how a batch runs.
+
+    Of the prediction with what recording adds, and of the one without.
+    """
+    known = [r for r in rows if r["predicted_s"] is not None and "bare_s" in r]
+    found = {}
+    for route in dict.fromkeys(r["route"] for r in known):
+        mine = [r for r in known if r["route"] == route]
+        found[route] = {"configurations": len(mine)}
+        for name, key in (("with", "predicted_s"), ("without", "untraced_s")):
+            errors = np.array([r[key] / r["bare_s"] - 1 for r in mine])
+            found[route][name] = {
+                "mean": float(np.abs(errors).mean()), "bias": float(errors.mean()),
+                "max": float(np.abs(errors).max()),
+            }  # fmt: skip
+    return found
 
 
 def overhead(launches: Launches) -> dict[str, Any]:

@@ -21,18 +21,21 @@ from perfmodel.models.hosts import as_on_the_mean, factors_of, on_the_mean
 from perfmodel.models.model import Model
 from perfmodel.models.predict import predict
 from perfmodel.models.terms import (
+    AHEAD,
     DERIVED,
     FEWEST,
     HOST_KINDS,
     RESAMPLES,
     USUAL_NOISE,
     Alone,
+    Clock,
     Microbenchmark,
     Observation,
     Part,
     Row,
     Term,
     fit_term,
+    kernels_of,
 )
 
 FEWEST_CONFIGURATIONS: Final = 4
@@ -221,7 +224,7 @@ def calibrate(
     return replace(
         fitted, batch_noise=noise.batch, phase_noise=noise.phase,
         runs=tuple(_evidence(fitted, observations)),
-        tracing_s=_tracing(measured, untraced or {}), hosts=factors,
+        recording_s=recording(measured, untraced or {}), hosts=factors,
         host_calls=on_the_mean(host_calls or {}, factors.get(calls_of_host)),
     )  # fmt: skip
 
@@ -280,14 +283,59 @@ def _model(
     return Model(name, terms, {}, {}, seen, machine, (), alone=alone)
 
 
-def _tracing(observations: Sequence[Observation], untraced: Mapping[str, float]) -> float | None:
-    """Median of what recording adds to a batch; launches differ by more, so pairs are needed."""
-    added = [
-        o.batch_s - untraced[o.source]
-        for o in observations
-        if o.source in untraced and o.case.route == "blocking"
-    ]
-    return max(float(np.median(added)), 0.0) if len(added) >= FEWEST else None
+def recording(
+    observations: Sequence[Observation], untraced: Mapping[str, float]
+) -> dict[str, float]:
+    """Return what recording by Nsight Systems adds per kernel, by the side that it holds up.
+
+    Where a host sets the batch's time, that is the time to note the call that launches a kernel;
+    where the GPU does, the time to note the kernel's ends. Every configuration that was timed both
+    ways says what a batch takes longer. The least mean relative error of the others' times is that
+    of the weighted median (F. Y. Edgeworth, Hermathena 6, 279-285, 1887) of the seconds per
+    kernel, each weighted by the kernels in a second.
+
+    Parameters
+    ----------
+    observations : sequence of Observation
+    untraced : mapping of str to float
+        Median batch of the same configurations without Nsight Systems, in seconds, by report.
+
+    Returns
+    -------
+    dict of str to float
+        Seconds per kernel of a 'host' and a 'gpu'; without a side that fewer than `FEWEST`
+        configurations tell of.
+    """
+    added: dict[Clock, list[tuple[float, float]]] = {}
+    for group in grouped(observations):
+        case, kernels = group[0].case, kernels_of(group[0].case.parts())
+        bare = [untraced[o.source] for o in group if o.source in untraced]
+        if not bare or not kernels:
+            continue
+        recorded = float(np.median([o.batch_s for o in group]))
+        longer = recorded - float(np.median(bare))
+        side: Clock = "gpu" if case.route == "replayed" or _behind(group, recorded) else "host"
+        added.setdefault(side, []).append((longer / kernels, kernels / recorded))
+    return {
+        side: max(_weighted_median(*np.array(rows).T), 0.0)
+        for side, rows in added.items()
+        if len(rows) >= FEWEST
+    }
+
+
+def _behind(group: Sequence[Observation], batch_s: float) -> bool:
+    """Whether hosts that queue a configuration's batches are faster than the GPU."""
+    if group[0].case.route == "blocking":
+        return False
+    parts = [p for p in group[0].case.parts() if p.clock == "host" and p.name not in DERIVED]
+    host = float(np.median([sum(o.parts.get(p.key, 0.0) for p in parts) for o in group]))
+    return host * AHEAD <= batch_s
+
+
+def _weighted_median(values: Floats, weights: Floats) -> float:
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
 
 
 def _absent(

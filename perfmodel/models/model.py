@@ -46,9 +46,10 @@ class Model:
     machine : str
     runs : tuple of mapping
         The evidence: file, sizes, settings, measured and fitted seconds of every run.
-    tracing_s : float or None
-        What a batch takes longer while Nsight Systems records it; None where no run was timed
-        without it.
+    recording_s : mapping of str to float
+        What Nsight Systems adds per kernel, by the side that it holds up: the 'host' that launches
+        the kernel, the 'gpu' that runs it. A side is absent where too few runs were timed without
+        Nsight Systems.
     alone : Alone or None
         Microbenchmarks of the products that cuBLAS multiplies; None without them.
     hosts : mapping of str to tuple of float
@@ -65,7 +66,7 @@ class Model:
     seen: Mapping[str, tuple[int, ...]]
     machine: str
     runs: tuple[Mapping[str, object], ...]
-    tracing_s: float | None = None
+    recording_s: Mapping[str, float] = field(default_factory=dict)
     alone: Alone | None = None
     hosts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     host_calls: Mapping[str, float] = field(default_factory=dict)
@@ -88,7 +89,7 @@ def document(model: Model) -> Any:
     said = {
         "format": FORMAT,
         "version": VERSION,
-        **pick(model, "workload machine batch_noise tracing_s phase_noise seen"),
+        **pick(model, "workload machine batch_noise recording_s phase_noise seen"),
         "terms": {
             key: {
                 "amounts": term.amounts,
@@ -155,10 +156,10 @@ def parse(data: Any, where: str) -> Model:
         seen={name: tuple(sorted(seen.wholes(name))) for name in seen},
         machine=top.text("machine"),
         runs=tuple(runs),
-        tracing_s=None if top.get("tracing_s") is None else top.number("tracing_s", least=0),
+        recording_s=_read_numbers(top, "recording_s", least=0),
         alone=_read_alone(top.get("gemms_alone"), f"{where}: gemms_alone"),
         hosts=_read_hosts(top),
-        host_calls=_read_calls(top),
+        host_calls=_read_numbers(top, "host_calls"),
     )
 
 
@@ -175,12 +176,12 @@ def _read_hosts(top: Entries) -> dict[str, tuple[float, ...]]:
     return found
 
 
-def _read_calls(top: Entries) -> dict[str, float]:
-    """Return the host's times of a file; models of before have none."""
-    if "host_calls" not in top:
+def _read_numbers(top: Entries, key: str, **limits: float) -> dict[str, float]:
+    """Return the numbers of a table by name; models of before lack some tables."""
+    if key not in top:
         return {}
-    calls = top.table("host_calls")
-    return {name: calls.number(name) for name in calls}
+    table = top.table(key)
+    return {name: table.number(name, **limits) for name in table}
 
 
 def _read_alone(data: Any, where: str) -> Alone | None:

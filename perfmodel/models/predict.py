@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -12,11 +12,19 @@ import numpy as np
 from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.models.hosts import SAME, Host
 from perfmodel.models.model import Z90, Model
-from perfmodel.models.terms import BOUNDS, HOST_KINDS, Case, Part, Term
+from perfmodel.models.terms import BOUNDS, DERIVED, HOST_KINDS, Case, Part, Route, Term, kernels_of
 
 Limit = Literal["GPU", "host, queueing", "host, waiting"]
 
 _FALLBACK_NOISE: Final = 0.10
+_MOST_RECORDING: Final = 0.5
+"""Of a side's time that is believed to be recording."""
+_SIDES: Final[Mapping[Route, set[str]]] = {
+    "blocking": {"host"},
+    "queued": {"host", "gpu"},
+    "replayed": {"gpu"},
+}
+"""Sides whose time without recording must be known, by how a batch runs."""
 _WIDEST: Final = 2.0
 """Relative standard deviation beyond which only an upper limit of a time is known."""
 
@@ -50,7 +58,8 @@ class Prediction:
     variance : float
         Of log(batch_s), that the coefficients leave.
     untraced_s : float or None
-        The batch without Nsight Systems; None where the model does not know what that adds.
+        The batch without Nsight Systems (`Model.recording_s`); None where the model does not know
+        what recording adds.
     """
 
     case: Case
@@ -80,12 +89,17 @@ def predict(model: Model, case: Case, host: Host = SAME) -> Prediction:
     ModelError
         If a part of the case was not calibrated, or is not identifiable: says which run would help.
     """
-    batch = _batch(model, case, host)
+    timed = _timed(model, case, host)
+    batch = _batch(case, timed)
     moved = [
-        (kind, _batch(model, case, host.moved(kind)))
+        (kind, _batch(case, _timed(model, case, host.moved(kind))))
         for kind in range(len(HOST_KINDS)) if host.covariance[kind, kind] > 0
     ]  # fmt: skip
-    return _prediction(model, case, batch, _of_host(host, batch, moved))
+    untraced_s = None
+    if _SIDES[case.route] <= set(model.recording_s) and kernels_of(case.parts()):
+        untraced_s = _batch(case, _untraced(model, case, timed)).seconds
+    said = _prediction(model, case, batch, _of_host(host, batch, moved))
+    return replace(said, untraced_s=untraced_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +146,34 @@ class _Batch:
         return sum(seconds for _, seconds, _, _ in self.phases)
 
 
-def _batch(model: Model, case: Case, host: Host) -> _Batch:
+def _timed(model: Model, case: Case, host: Host) -> list[_Timed]:
+    return [_Timed.of(model, part, case, host) for part in case.parts(model.alone)]
+
+
+def _untraced(model: Model, case: Case, timed: Sequence[_Timed]) -> list[_Timed]:
+    """Take off what recording adds: of the host's launches, and of all that the GPU does.
+
+    It is taken off in proportion, and half of a side's time at most.
+    """
+    kernels, left = kernels_of(case.parts()), {}
+    for side, each_s in model.recording_s.items():
+        whole = sum(t.seconds for t in timed if _recorded_on(t.part) == side)
+        left[side] = 1 - min(kernels * each_s / whole, _MOST_RECORDING) if whole > 0 else 1.0
+    return [
+        replace(t, seconds=t.seconds * left.get(_recorded_on(t.part) or "", 1.0)) for t in timed
+    ]
+
+
+def _recorded_on(part: Part) -> str | None:
+    """Return the side that recording holds up in a part; None where it holds up none."""
+    if part.clock == "gpu":
+        return part.clock
+    launches = part.host_kind == 0 and part.name not in DERIVED
+    return part.clock if launches else None
+
+
+def _batch(case: Case, timed: Sequence[_Timed]) -> _Batch:
     """Put the parts of a batch together, as host and GPU take turns."""
-    timed = [_Timed.of(model, part, case, host) for part in case.parts(model.alone)]
     if case.route == "blocking":
         return _Batch(_blocking(timed), "host, waiting")
     # host and GPU work side by side: the phases of the slower one are the batch
@@ -231,9 +270,7 @@ def _prediction(
         name for name, values in model.seen.items()
         if name in case.sizes and not values[0] <= case.sizes[name] <= values[-1]
     )  # fmt: skip
-    known = model.tracing_s is not None and case.route == "blocking"
-    untraced = max(total - (model.tracing_s or 0.0), 0.5 * total) if known else None
-    return Prediction(case, total, low, high, tuple(made), beyond, limit, spread, untraced)
+    return Prediction(case, total, low, high, tuple(made), beyond, limit, spread)
 
 
 def interval(seconds: float, noise: float, relative_variance: float) -> tuple[float, float]:

@@ -219,6 +219,13 @@ class Alone:
     kernel_s: float
 
 
+def kernels_of(parts: Iterable[Part]) -> float:
+    """Return the kernels of a batch; 0 where its parts do not say."""
+    known = tuple(parts)
+    between = [p for p in known if p.name == "gaps"] or known  # which counts NCCL's kernels, too
+    return sum(p.amounts.get("kernels", 0.0) + p.amounts.get("NCCL sums", 0.0) for p in between)
+
+
 def interpolate(rows: Iterable[tuple[int, int, float]], h: float, k: float) -> float:
     """Return seconds at (h, k): linear in the logarithms between the nearest measured ones.
 

@@ -117,8 +117,10 @@ def calibration_text(model: Model) -> list[str]:
         said.append(
             f"Microbenchmarks are evidence of {count} terms beside the runs: {', '.join(files)}"
         )
-    if model.tracing_s is not None:
-        said.append(f"Recording adds {si(model.tracing_s, 's')} to a batch")
+    sides = {"host": "that a host launches", "gpu": "that a GPU runs"}
+    added = [f"{si(s, 's')} per kernel {sides[side]}" for side, s in model.recording_s.items()]
+    if added:
+        said.append(f"Recording adds {', and '.join(added)}")
     return said
 
 
