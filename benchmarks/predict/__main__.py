@@ -7,17 +7,16 @@
 The campaign is profiles/launches: 114 configurations in 3 to 5 recorded launches each, and bare
 ones beside them. What the frozen model says of two older collections, made on other machines and
 with ranks that moved from core to core (profiles/campaign, profiles/ladder), is reported apart.
-Commit the frozen model before predicting: results name its commit.
+Commit the frozen model before predicting, and name its commit (`launches.FROZEN_BY`).
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 from benchmarks.common import folders, results
-from benchmarks.predict.launches import FROZEN, Launches, commit_of, reports
+from benchmarks.predict.launches import FROZEN, FROZEN_BY, Launches, reports
 from benchmarks.predict.score import (
     noise_floor,
     overhead,
@@ -28,7 +27,6 @@ from benchmarks.predict.score import (
     without_recording,
 )
 from benchmarks.predict.studies import foreign, other_designs, studies
-from perfmodel.models.calibrate import recording
 from perfmodel.models.model import load, save
 
 TARGETS = {
@@ -56,7 +54,6 @@ def main() -> None:
     used = {str(run["source"]) for run in model.runs}
     training = [o for o in launches.observations if o.source in used]
     seen = {o.case.key for o in training}
-    model = replace(model, recording_s=recording(training, launches.untraced))
     rows = predict_rows(
         model, training, [o for o in launches.observations if o.case.key not in seen],
         bare=launches.bare,
@@ -65,7 +62,7 @@ def main() -> None:
     sd = floor["launch_sd"]
     result = {
         "frozen": {
-            "model": FROZEN.name, "commit": commit_of(FROZEN), "runs": sorted(used),
+            "model": FROZEN.name, "commit": FROZEN_BY, "runs": sorted(used),
             "configurations": len(seen), "of": len({o.case.key for o in launches.observations}),
         },
         "targets": TARGETS, "noise_floor": floor, "overhead": overhead(launches),

@@ -26,6 +26,7 @@ from benchmarks.common import folders, results
 from benchmarks.common.pages import percent, put, table
 from benchmarks.predict.launches import (
     FROZEN,
+    FROZEN_BY,
     Launches,
     case_of,
     commit_of,
@@ -46,7 +47,7 @@ from benchmarks.predict.score import (
 )
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.measure.measurement import load as load_machine
-from perfmodel.models.calibrate import grouped, recording
+from perfmodel.models.calibrate import grouped
 from perfmodel.models.hosts import Host, by_calls, by_report, calls_of, unknown
 from perfmodel.models.model import Model, as_text, load
 from perfmodel.models.predict import predict
@@ -84,7 +85,6 @@ def score() -> dict[str, Any]:
     used = {str(run["source"]) for run in model.runs}
     training = [o for o in before.observations if o.source in used]
     visited = {o.case.key for o in before.observations}
-    model = replace(model, recording_s=recording(training, before.untraced))
     rows = predict_rows(
         model, training, [o for o in fresh.observations if o.case.key not in visited],
         bare=fresh.bare,
@@ -333,18 +333,19 @@ def made_of_hosts(rows: list[dict[str, Any]]) -> str:
     head = ["mean of hosts left out", *(
         f"{what}, {how}" for what in ("error", "inside 90 %", "half-width") for how in KNOWN
     )]  # fmt: skip
-    lines = []
-    for row in rows:
-        cells = [
-            percent(row["known"][how][route][1]) if route in row["known"].get(how, {}) else "–"
-            for route in ("replayed", *ANCHORED)
-            for how in (KNOWN if route != "replayed" else KNOWN[:1])
-        ]
-        count = sum(int(each[0]) for each in row["known"][KNOWN[0]].values())
-        lines.append([row["host"], str(count), *cells])
-    hosts = ["host left out", "configurations", "replayed, nothing", *(
-        f"{route}, {how}" for route in ANCHORED for how in KNOWN
-    )]  # fmt: skip
+    columns = [(KNOWN[0], "replayed"), *((how, route) for route in ANCHORED for how in KNOWN)]
+    errors = [
+        [row["known"].get(how, {}).get(route, (0, None))[1] for how, route in columns]
+        for row in rows
+    ]
+    lines = [
+        [row["host"], str(sum(int(each[0]) for each in row["known"][KNOWN[0]].values())),
+         *(percent(error) for error in mine)]
+        for row, mine in zip(rows, errors, strict=True)
+    ]  # fmt: skip
+    means = [np.mean([e for e in each if e is not None]) for each in zip(*errors, strict=True)]
+    lines.append(["mean", "", *map(percent, means)])
+    hosts = ["host left out", "configurations", *(f"{route}, {how}" for how, route in columns)]
     return f"{table(head, classes).strip()}\n\n{table(hosts, lines)}"
 
 
@@ -452,7 +453,7 @@ def main() -> None:
                       f"inside {100 * row['coverage']:4.0f} %")  # fmt: skip
         return
 
-    result = {"frozen": {"model": FROZEN.name, "commit": commit_of(FROZEN)}, **score()}
+    result = {"frozen": {"model": FROZEN.name, "commit": FROZEN_BY}, **score()}
     results.write(OUT, result)
     for row in result["rows"]:
         said = row.get("error")

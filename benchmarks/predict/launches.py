@@ -27,6 +27,9 @@ from profiles.visit import IMAGES
 
 LAUNCHES = folders.PROFILES / "launches" / "launches.json"
 FROZEN = folders.RESULTS / "predict_model.json"
+FROZEN_BY = "ebe79f45ef8212a64abe33ad2e1c94b369c3be9e"
+"""The commit that froze its terms and noise. Later ones renamed its keys, and added what recording
+takes on the same launches."""
 
 DESIGN = (
     "p2_host_H128_B12000", "p2_host_H512_B1500", "p2_host_H1024_B6000", "p2_host_H4096_B3000",

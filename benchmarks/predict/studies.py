@@ -15,7 +15,7 @@ from perfmodel.base.errors import ModelError
 from perfmodel.models.calibrate import calibrate, grouped
 from perfmodel.models.predict import predict
 from perfmodel.models.terms import Observation
-from perfmodel.programs.own import OWN_PROGRAM
+from perfmodel.programs.own import OWN_MODEL
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.timing.run import time_run
@@ -134,7 +134,7 @@ def _of_ddp() -> list[Observation]:
     for row in read_json(REPORTS / "index.json"):
         trace = read(REPORTS / row["file"])
         run = time_run([trace], workload.batch_range, label=row["file"], by_time=True)
-        found.append(OWN_PROGRAM.observe(run, Options(workload=workload)))
+        found.append(OWN_MODEL.observe(run, Options(workload=workload)))
     return found
 
 

@@ -47,6 +47,22 @@ def test_hosts_of_the_campaign_are_not_the_calibration_s() -> None:
     assert not hosts & set(load(plain(fresh.BLIND_MODEL)).hosts)
 
 
+def test_no_anchor_is_worse_than_none_on_the_mean_of_hosts() -> None:
+    """Nor does one change what only GPUs do; intervals hold on hosts that were left out."""
+    rows = results.read(fresh.HOSTS_OUT)
+    assert len(rows) == 10
+    for route in fresh.ANCHORED:
+        none, *anchored = (fresh.mean_of_hosts(rows, how, route) for how in fresh.KNOWN)
+        for error, inside, width in anchored:
+            assert error < none[0]
+            assert width < none[2]
+            assert 0.85 <= inside <= 0.95
+        assert 0.85 <= none[1] <= 0.95
+    replayed = {fresh.mean_of_hosts(rows, how, "replayed") for how in fresh.KNOWN}
+    assert max(replayed)[0] - min(replayed)[0] < 1e-3
+    assert max(error for error, _, _ in replayed) < 0.04
+
+
 def test_the_page_says_what_was_found() -> None:
     script = fresh.SCRIPT
     assert section(PAGE, script, "found against target") == fresh.made_blind(FOUND).strip()

@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,10 @@ from benchmarks.cuda_aware import predicted as of_other_sizes
 from benchmarks.predict import launches as predict_launches
 from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.models import predict as scales
-from perfmodel.models.calibrate import calibrate
+from perfmodel.models.calibrate import calibrate, recording
 from perfmodel.models.model import Model, document, load, parse, save
 from perfmodel.models.predict import predict
-from perfmodel.models.terms import BETWEEN, Observation
+from perfmodel.models.terms import BETWEEN, Observation, kernels_of
 from perfmodel.programs.mlp.case import Case, mlp_case
 from perfmodel.programs.mlp.observe import observe
 from perfmodel.programs.mlp.parts import mlp_parts
@@ -197,6 +198,104 @@ def test_waiting_for_the_gpu_is_none_of_the_sum() -> None:
     assert [part.name for part in found.case.parts() if part.phase == "MPI_Allreduce"] == [
         "all-reduce"
     ]
+
+
+# --- without Nsight Systems
+
+NCCL = {"transport": "nccl", "data_on": "device"}
+ROUTES = (({"transport": "pinned"}, "host"), (NCCL, "host"), ({**NCCL, "graph": "yes"}, "gpu"))
+"""Settings, and the side that recording holds up at a small size."""
+COST_S = {"host": 5e-6, "gpu": 0.2e-6}
+
+
+@pytest.fixture(scope="module")
+def frozen() -> Model:
+    return load(RESULTS / "predict_model.json")
+
+
+def pairs(frozen: Model) -> tuple[list[Observation], dict[str, float]]:
+    """Return launches that take what a model says, and their times without what recording adds."""
+    made, bare = [], {}
+    for chosen, side in ROUTES:
+        for h in (128, 256, 512, 700):
+            at = case(h, 1500, **chosen)
+            parts = {p.key: frozen.terms[p.key].seconds(p.amounts) for p in at.parts(frozen.alone)}
+            name = f"{at.label} {at.route}"
+            made.append(Observation(name, at, predict(frozen, at).batch_s, parts, {}, 30))
+            bare[name] = made[-1].batch_s - kernels_of(at.parts()) * COST_S[side]
+    return made, bare
+
+
+def test_kernels_of_a_batch_are_counted(frozen: Model) -> None:
+    """Fourteen of cuBLAS's network, five of the fused one; NCCL's is one more."""
+    fused = {"gemm": "fused", "math": "tf32x3", "graph": "yes"}
+    for chosen, count in (
+        ({"transport": "host"}, 14), (NCCL, 15), (NCCL | fused, 6),
+        ({"transport": "peer", "data_on": "device"} | fused, 5),
+    ):  # fmt: skip
+        assert kernels_of(case(**chosen).parts()) == kernels_of(case(2048, **chosen).parts())
+        assert kernels_of(case(**chosen).parts(frozen.alone)) == count
+
+
+def test_what_recording_adds_is_recovered(frozen: Model) -> None:
+    """Also where a launch without Nsight Systems took twice as long as the others."""
+    made, bare = pairs(frozen)
+    assert recording(made, bare) == pytest.approx(COST_S)
+    bare[made[0].source] *= 2
+    assert recording(made, bare) == pytest.approx(COST_S)
+    assert recording(made, {}) == {}
+    faster = {name: 1.5 * s for name, s in bare.items()}
+    assert recording(made, faster) == {"host": 0.0, "gpu": 0.0}
+
+
+def test_a_batch_without_recording_is_what_it_was_without(frozen: Model) -> None:
+    made, bare = pairs(frozen)
+    knows = replace(frozen, recording_s=COST_S)
+    for o in made:
+        said = predict(knows, o.case).untraced_s
+        assert said == pytest.approx(bare[o.source], rel=0.02)
+        assert predict(replace(frozen, recording_s={}), o.case).untraced_s is None
+        half = predict(replace(frozen, recording_s={"host": 1.0, "gpu": 1.0}), o.case)
+        assert half.untraced_s is not None
+        assert half.untraced_s >= 0.5 * half.batch_s * (1 - 1e-12)
+        gpu = predict(replace(frozen, recording_s={"gpu": 0.2e-6}), o.case).untraced_s
+        assert (gpu is None) == (o.case.route != "replayed")
+
+
+def test_what_recording_adds_is_kept_in_the_file(frozen: Model) -> None:
+    again = parse(json.loads(json.dumps(document(replace(frozen, recording_s=COST_S)))), "m.json")
+    assert again.recording_s == COST_S
+    said = json.loads(json.dumps(document(again)))
+    said["recording_s"]["gpu"] = -1e-6
+    with pytest.raises(ModelError, match="of at least 0"):
+        parse(said, "m.json")
+
+
+def test_the_frozen_model_has_what_recording_adds_to_its_own_launches(frozen: Model) -> None:
+    launches = predict_launches.Launches(machine=None)
+    found = recording(launches.designed(), launches.untraced)
+    assert frozen.recording_s == pytest.approx(found)
+
+
+def test_times_of_epochs_with_a_smaller_last_batch_are_no_times_of_a_batch() -> None:
+    """60,000 images are seven batches of 8,000 and one of 4,000."""
+    scale = predict_launches.Launches(PROFILES / "scale" / "launches.json", None)
+    batches = {dict(key)["B"] for key in scale.bare}
+    assert batches == {3000, 12000}
+    assert {o.case.sizes["B"] for o in scale.observations} == {3000, 8000, 12000}
+
+
+@pytest.mark.parametrize("name", ["predict", "predict_fresh"])
+def test_predictions_without_recording_are_nearer(name: str) -> None:
+    """On launches kept back: replayed within 4 %, batches that wait for the host within 8 %."""
+    found = read_results(RESULTS / f"{name}.json")["without_recording"]
+    assert set(found) == {"replayed", "queued", "blocking"}
+    assert found["replayed"]["without"]["mean"] < found["replayed"]["with"]["mean"] < 0.042
+    if name == "predict":  # of the calibration's host
+        for each in found.values():
+            assert each["without"]["mean"] < each["with"]["mean"]
+            assert each["without"]["mean"] < 0.08
+        assert found["queued"]["without"]["mean"] < 0.05 < found["queued"]["with"]["mean"] / 2
 
 
 # --- refusals
