@@ -172,7 +172,7 @@ def test_a_foreign_program_is_not_taken_for_the_trainer(tmp_path: Path) -> None:
     """PyTorch's DDP sums by NCCL: asking it for --transport nccl would be nonsense."""
     report = DDP / "ddp_p2_H512_B3000.sqlite.xz"
     said = fails(6, "calibrate", report, "-o", tmp_path / "m.json")
-    assert "with operators' sizes; got none" in said
+    assert "which needs no model: perfmodel predict REPORT" in said
     assert "--workload FILE.toml" in said
     assert "--transport" not in succeeds("whatif", report)
 
