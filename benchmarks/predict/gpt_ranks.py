@@ -77,8 +77,8 @@ def row_of(way: str, sizes: Mapping[str, int], gpu: str) -> Row:
     case = one.Case("ranks", REPORT, sizes, None, gpu, fsdp=WAYS[way], other_host=True)
     step = one.whole(case).step
     return {
-        "parallel": way, "gpu": gpu, "sizes": dict(step.sizes), "step_s": step.step_s, "low_s": step.low_s,
-        "high_s": step.high_s, "bound": step.bound, "gpu_s": step.lanes.gpu_s,
+        "parallel": way, "gpu": gpu, "sizes": dict(step.sizes), "step_s": step.step_s,
+        "low_s": step.low_s, "high_s": step.high_s, "bound": step.bound, "gpu_s": step.lanes.gpu_s,
         "host_s": step.lanes.host_s, "communication_s": step.lanes.communication_s,
         "exposed_communication_s": step.lanes.exposed_s,
     }  # fmt: skip

@@ -328,7 +328,7 @@ def predict_report(
     ])  # fmt: skip
     hosts = hosts or usual_hosts()
     call_s = said.factor * sum(step.host_s) / len(step.host_s)
-    mine = said if itself.evidence else _as_usual(hosts, call_s, said)
+    mine = _as_usual(hosts, call_s, said)
     ratios = [
         _ratio_of_time(a, roles, step.ranks, made) if isinstance(a, TimedStep)
         else _ratio_of_report(step, a[0], own(a), usual()["host"]["timed"])
@@ -431,13 +431,16 @@ def _largest(
 
 
 def _own_host(recorded: PredictedStep, estimated: HostRatio) -> HostRatio:
-    """The report's host by the time that the program took before it was recorded, if it says it."""
+    """The report's host, also by the time that the program took before it was recorded, if known.
+
+    Both are samples: a host is faster one minute and slower the next.
+    """
     step_s = recorded.structure.step.bare_s
     factor = None if step_s is None else recorded.host_factor(step_s)
     if step_s is None or factor is None:
         return estimated
     evidence = f"{si(step_s, 's')} before it was recorded"
-    return HostRatio(factor, usual()["host"]["timed"], (evidence,))
+    return _together([HostRatio(factor, usual()["host"]["timed"], (evidence,)), estimated])
 
 
 def usual_hosts() -> Hosts:

@@ -46,8 +46,8 @@ def measured_rows(factors: list[float]) -> list[list[dict]]:
     kept = json.loads(gpt_ranks.PREDICTED.read_text())
     return [
         [
-            {"k": k, "sizes": r["sizes"], "gpu": r["gpu"], "compiled": False, "parallel": r["parallel"],
-             "step_s": [9.0, factor * r["step_s"], 0.0]}
+            {"k": k, "sizes": r["sizes"], "gpu": r["gpu"], "compiled": False,
+             "parallel": r["parallel"], "step_s": [9.0, factor * r["step_s"], 0.0]}
             for k, r in enumerate(kept) if r["sizes"]["p"] == 4 and "H200" in r["gpu"]
         ]
         for factor in factors
