@@ -45,12 +45,15 @@ def report(folder: Path, name: str) -> Report:
 def predicted(folder: Path, other: Path | None) -> Iterator[dict[str, Any]]:
     """Predict all cases in every way that there is."""
     other_of = PAIRS | {large: small for small, large in PAIRS.items()}
+    recorded = {path.name.split(".")[0] for path in folder.glob("*.sqlite.xz")}
     for name, sizes, options in HOST_CASES:
+        if name not in recorded:
+            continue
         own = report(folder, name)
         untimed = replace(own[0], bare_s=None), own[1]
         ways: dict[str, tuple[Sequence[Report], bool]] = {"one report": ([own], False)}
         ways["one report that did not time itself"] = ([untimed], False)
-        if name in other_of:
+        if other_of.get(name) in recorded:
             ways["two reports"] = ([own, report(folder, other_of[name])], False)
         if other is not None:
             ways["a report of another host"] = ([report(other, name)], True)
