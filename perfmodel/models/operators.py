@@ -364,10 +364,12 @@ class PredictedStep:
         step = self.structure.step
         sends = [c for c in step.calls if c.kind == "communication"]
         phases = [step.calls[i].phase for i in step.order]
+        if not step.tensors and any("weights" in c.said for c in step.calls):
+            return "kernels of torch.compile do not say what they write; record without it"
         if not step.tensors:
             return (
-                "the report does not say which operator reads what another made; record the "
-                "program without torch.compile by nsys profile --pytorch=autograd-shapes-nvtx"
+                "the report does not say which operator reads what another made; record it by "
+                "nsys profile --pytorch=autograd-shapes-nvtx"
             )
         if step.optimizer is None or "backward" not in phases:
             return "the report has no backward pass and optimizer; record whole training steps"
