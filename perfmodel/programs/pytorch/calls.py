@@ -39,6 +39,7 @@ from perfmodel.programs.pytorch.tree import (
     EVALUATE,
     Modules,
     Tree,
+    differentiated,
     find_modules,
     nearest,
     with_function,
@@ -123,6 +124,10 @@ class Calls:
     function : tuple of int
         Of every call the range in which autograd's engine evaluates a function, -1 outside of all.
         Empty if not asked for.
+    operator : tuple of int
+        Of every call the range of the operator that it is part of, or in the backward pass of the
+        one whose function is evaluated; -1 for those that autograd does not know, empty if not
+        asked for.
     """
 
     calls: tuple[Call, ...]
@@ -131,6 +136,7 @@ class Calls:
     module: tuple[str, ...]
     made: tuple[Made, ...] = ()
     function: tuple[int, ...] = ()
+    operator: tuple[int, ...] = ()
 
 
 def find_calls(
@@ -188,6 +194,7 @@ def find_calls(
         tuple(modules.paths[code] for code in module.tolist()),
         graph.made() if flow else (),
         tuple(_evaluations(names, tree)[nodes].tolist()) if flow else (),
+        tuple(differentiated(names, tree)[nodes].tolist()) if flow else (),
     )
 
 

@@ -194,7 +194,8 @@ def find(
     owner = np.full(len(op), -1, np.int64)
     made: list[Made] = []
     function: list[int] = []
-    functions = 0
+    operator: list[int] = []
+    ranges = 0
     phase, module = (np.empty(len(op), object) for _ in range(2))
     of_range = trace.thread_process[trace.ranges.thread]
     last_ns = last_moment(trace.ranges)
@@ -225,16 +226,20 @@ def find(
                     tuple((number.get(m, OUTSIDE) if m >= 0 else m, out) for m, out in its.made[i])
                     for i in used.tolist()
                 ]
-                ranges = [its.function[i] for i in used.tolist()]
-                function += [r + functions if r >= 0 else r for r in ranges]
-                functions += len(tree.parent)
+                for mine_of, all_of in ((its.function, function), (its.operator, operator)):
+                    all_of += [
+                        mine_of[i] + ranges if mine_of[i] >= 0 else -1 for i in used.tolist()
+                    ]
+                ranges += len(tree.parent)
             calls += [its.calls[i] for i in used.tolist()]
             phase[mine] = np.array(its.phase, object)[inside]
             module[mine] = np.array(its.module, object)[inside]
     unread = names.unread
     said = (f"sizes of {unread} operators cannot be read: not counted",) if unread else ()
     every = tuple(phase.tolist()), tuple(module.tolist())
-    return Found(Calls(tuple(calls), owner, *every, tuple(made), tuple(function)), said)
+    return Found(
+        Calls(tuple(calls), owner, *every, tuple(made), tuple(function), tuple(operator)), said
+    )
 
 
 def _windows(start_ns: Int64, begin_ns: Int64) -> Iterator[tuple[int, int, int]]:

@@ -17,10 +17,9 @@ import numpy as np
 
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import ModelError
-from perfmodel.base.kernels.types import ITEM_BYTES
-from perfmodel.models.lifetimes import HELD, RESULT, Optimizer, Tensor
-from perfmodel.models.recorded import RecordedCall, RecordedStep, parameters_of
-from perfmodel.programs.pytorch.calls import OUTSIDE
+from perfmodel.models.lifetimes import Optimizer, Tensor
+from perfmodel.models.recorded import RecordedCall, RecordedStep
+from perfmodel.programs.pytorch.flow import gradients_of, listed, optimizer_of, tensors_of
 from perfmodel.programs.pytorch.operator_times import Found, find
 from perfmodel.programs.pytorch.operators import FUSED, Call, formula_of, numel, work_of
 from perfmodel.readers.trace import KERNEL, NULL, Trace
@@ -38,9 +37,6 @@ _LAYOUT: Final = re.compile(
 """Of a GEMM's kernel: which factors cuBLAS, whose matrices are column-major, transposes."""
 _ROW_MAJOR: Final = {"tn": "nt", "nt": "tn", "nn": "nn"}
 _CONVOLUTION: Final = "convolution"
-_FOREACH: Final = "aten::_foreach_"
-_MAKES: Final = ("sqrt", "add", "sub", "mul", "div", "neg", "addcmul", "addcdiv", "sign", "maximum")
-"""Of an optimizer: calls that make a tensor for each parameter."""
 _MOST_GAP_NS: Final = 3000
 _AHEAD_NS: Final = 10_000
 _Z90: Final = 1.645
@@ -75,6 +71,7 @@ def recorded_step(trace: Trace, steps: StepReport) -> RecordedStep:
     calls = find(trace, steps, flow=True)
     lanes = len(steps.times.process)
     rows = _Rows(trace, inside.op, at_ns, _collectives(steps, inside.op, inside.lane, trace))
+    updated = gradients_of(trace, steps, kept[-1]) if calls is not None else ()
     times: dict[Any, list[float]] = {}
     described: dict[Any, RecordedCall] = {}
     codes: dict[Any, int] = {}
@@ -86,7 +83,7 @@ def recorded_step(trace: Trace, steps: StepReport) -> RecordedStep:
         chosen = (number == step) & (inside.lane == lane)
         if calls is None:  # its collectives' times are known all the same
             chosen &= np.isin(inside.op, [*rows.collectives])
-        sequence = rows.calls(np.flatnonzero(chosen), calls)
+        sequence = [listed(c, updated) for c in rows.calls(np.flatnonzero(chosen), calls)]
         for call in sequence:
             described.setdefault(call.key, call)
             times.setdefault(call.key, []).append(call.gpu_s)
@@ -95,7 +92,7 @@ def recorded_step(trace: Trace, steps: StepReport) -> RecordedStep:
             order = [codes[call.key] for call in sequence]
             last = rows.starts(np.flatnonzero(chosen), calls)
             optimizer = optimizer_of(sequence)
-            tensors = _tensors(sequence, rows.owners(np.flatnonzero(chosen), calls), calls)
+            tensors = tensors_of(sequence, rows.owners(np.flatnonzero(chosen), calls), calls)
     timed = Timed.of([trace])
     host_s, waits, noise = _host_of(steps.graphs[0], last if order else [])
     return RecordedStep(
@@ -163,134 +160,6 @@ def _host_of(
     spread = max(float(fast_s.sum()), 1e-9) / max(float(slow_s.sum()), 1e-9)
     noise = math.log(max(spread, 1.0)) / (2 * _Z90)
     return tuple(seconds.tolist()), tuple((np.mean(waits, axis=0) > 0.5).tolist()), noise
-
-
-def _tensors(
-    calls: Sequence[RecordedCall], owners: Sequence[int], found: Found
-) -> tuple[Tensor, ...]:
-    """Tensors of a step from what wrote and what read each; none where nothing says it.
-
-    What writes into an argument (its name ends in _) makes no tensor. Of several views of one the
-    largest has its size.
-
-    Parameters
-    ----------
-    calls : sequence of RecordedCall
-        In order.
-    owners : sequence of int
-        Of each, its place in `found`; negative for operations of no operator.
-    """
-    place = {who: k for k, who in enumerate(owners) if who >= 0}
-    made = found.calls.made
-    readers, seen = dict[tuple[int, int], list[int]](), dict[tuple[int, int], tuple[int, int]]()
-    inputs = dict[tuple[int, ...], Tensor]()
-    written = dict[int, tuple[int, int]]()
-    weights = parameters_of(calls)
-    item_bytes = next((_item_bytes(call, 0) for call in calls if call.lists), 4)
-    flows = False
-    for k, (call, who) in enumerate(zip(calls, owners, strict=True)):
-        for i, (maker, output) in enumerate(made[who] if who >= 0 else ()):
-            size = call.sizes[i] if i < call.arguments else ()
-            flows |= maker >= 0
-            if maker == OUTSIDE and size and call.phase == "forward" and size not in weights:
-                inputs.setdefault(size, Tensor(HELD, (k,), k, i, _item_bytes(call, i)))
-            if maker not in place or call.phase == "optimizer":
-                continue
-            root = written.get(place[maker], (place[maker], max(output, 0)))
-            writes = i == 0 and call.name.endswith("_")
-            expanded = numel(size) > _most(calls[root[0]])
-            if writes and expanded:  # PyTorch refuses it: the id is that of an older tensor
-                continue
-            readers.setdefault(root, []).append(k)
-            if writes:
-                written[k] = root
-            if expanded:
-                seen.setdefault(root, (root[0], 0))
-            elif size and numel(size) > numel(_size(calls, seen.get(root))):
-                seen[root] = k, i
-    if not flows or any(call.name.startswith(FUSED) for call in calls):
-        return ()  # torch.compile's kernels do not say what they write
-    tensors = [*inputs.values()]
-    ends = _function_ends(owners, found.calls.function)
-    for (k, output), reading in readers.items():
-        if (k, output) not in seen:
-            continue
-        at, i = seen[k, output]
-        item = _item_bytes(calls[at], i)
-        if calls[k].kind == "gemm" and calls[k].shape:
-            at, i = k, RESULT
-        tensors.append(Tensor(k, tuple(reading), at, i, item, until=ends[max(reading)]))
-    read = {k for k, _ in readers} | {*written}
-    last: tuple[int, tuple[int, ...]] = -2, ()
-    for k, call in enumerate(calls):
-        if call.phase != "backward" or k in read or not call.sizes:
-            continue
-        product = call.kind == "gemm" and call.shape is not None
-        i = RESULT if product else call.arguments if len(call.sizes) > call.arguments else 0
-        shape = call.shape[:2] if product and call.shape else call.sizes[i]
-        if shape in weights or shape[::-1] in weights:
-            if last == (k - 1, shape):  # zeros, into which an embedding's gradients are added
-                tensors.pop()
-            last = k, shape
-            tensors.append(Tensor(k, (), k, i, item_bytes, gradient=True))
-    return tuple(tensors)
-
-
-def optimizer_of(calls: Sequence[RecordedCall]) -> Optimizer | None:
-    """What the optimizer of a step keeps and makes, by its calls; None where they do not say it.
-
-    A fused call lists the parameters, their gradients and all states. Calls for lists of all
-    parameters (foreach) write what they are named after, if it ends in _, and make a list else; so
-    do those for one parameter (torch/optim/adam.py, sgd.py, rmsprop.py of PyTorch 2.11).
-    """
-    mine = [(k, call) for k, call in enumerate(calls) if call.phase == "optimizer"]
-    zeroes = any("zero_" in call.name for _, call in mine)
-    fused = [(k, call) for k, call in mine if call.lists and "_fused_" in call.name]
-    if fused:
-        states = max(call.lists for _, call in fused) - 2
-        return Optimizer(tuple(k for k, _ in fused), max(states, 0), zeroes=zeroes)
-    foreach = [(k, call) for k, call in mine if call.name.startswith(_FOREACH)]
-    together = [(k, call) for k, call in foreach if call.lists > 1]
-    own, prefix = (together, _FOREACH) if together else (mine, "aten::")
-    names = [call.name.removeprefix(prefix) for _, call in (foreach if together else mine)]
-    last = "addcdiv_" if "addcdiv_" in names else "add_"
-    updates = [k for k, call in own if call.name == prefix + last]
-    states = len({"lerp_", "addcmul_", "maximum_"} & {*names})
-    if last == "add_":  # of stochastic gradient descent: into the momentum, then the parameters
-        scaled = sum(call.name == prefix + "mul_" for _, call in (foreach if together else mine))
-        states = int(0 < 2 * scaled == len(updates))
-        updates = updates[states :: 1 + states]
-    if not updates:
-        return None
-    made = [name for name in dict.fromkeys(names) if name in _MAKES]
-    if together:
-        return Optimizer(tuple(updates), states, lists=len(made), zeroes=zeroes)
-    return Optimizer(tuple(updates), states, singles=len(made), zeroes=zeroes)
-
-
-def _function_ends(owners: Sequence[int], function: Sequence[int]) -> list[int]:
-    """Of every call the last one of the function of autograd that it is in; else itself.
-
-    What a function is given and what it makes on the way is held until it returns.
-    """
-    of = [function[who] if who >= 0 else -1 for who in owners]
-    last = {each: k for k, each in enumerate(of)}
-    return [last[each] if each >= 0 else k for k, each in enumerate(of)]
-
-
-def _most(call: RecordedCall) -> float:
-    """Elements that a call's result has at most, as far as its name says it."""
-    return numel(call.sizes[0]) if call.name == "aten::fill_" and call.sizes else math.inf
-
-
-def _size(calls: Sequence[RecordedCall], at: tuple[int, int] | None) -> tuple[int, ...]:
-    return calls[at[0]].sizes[at[1]] if at else (0,)
-
-
-def _item_bytes(call: RecordedCall, argument: int) -> int:
-    """Bytes of an element of an argument."""
-    items = call.said.get("items", ())
-    return int(items[argument]) if argument < len(items) else ITEM_BYTES.get(call.dtype, 4)
 
 
 def call_at(call: RecordedCall, sizes: Sequence[tuple[int, ...]]) -> RecordedCall:

@@ -111,6 +111,20 @@ def with_function(names: OperatorNames, tree: Tree) -> Int64:
     return np.unique(forward[forward >= 0])
 
 
+def differentiated(names: OperatorNames, tree: Tree) -> Int64:
+    """Of every range the operator of a function of autograd that it is in, or that is evaluated.
+
+    -1 outside of all.
+    """
+    backward, forward = _functions(names, tree)
+    tied = np.full(len(tree.parent), -1, np.int64)
+    tied[tree.parent[backward]] = forward
+    mine = np.zeros(len(tree.parent), np.bool_)
+    mine[forward[forward >= 0]] = True
+    evaluation = nearest(tree.parent, names.starting(EVALUATE)[tree.label])
+    return np.where(evaluation >= 0, tied[evaluation], nearest(tree.parent, mine))
+
+
 def _functions(names: OperatorNames, tree: Tree) -> tuple[Int64, Int64]:
     """Ranges of functions that autograd's engine evaluates, and of their operators, -1 for none."""
     called = (tree.parent >= 0) & names.starting(EVALUATE)[tree.label[tree.parent]]
