@@ -141,20 +141,34 @@ def gradients_of(trace: Trace, steps: StepReport, number: int) -> tuple[Size, ..
     return tuple(shapes[i] for i in ranges.name[rows].tolist())[::-1]
 
 
-def listed(call: RecordedCall, shapes: Sequence[Size]) -> RecordedCall:
-    """A fused optimizer's call whose lists the recording does not show, with them.
+def listed(calls: Sequence[RecordedCall], shapes: Sequence[Size]) -> list[RecordedCall]:
+    """Calls of an optimizer whose lists the recording does not show, with them; and the others.
 
-    Parameters, gradients and two moments of Adam; parameters and gradients of SGD.
+    A fused one takes parameters, gradients and two moments of Adam, or parameters and gradients.
+    Calls for one list after the other take as many as they are named after.
     """
-    if call.sizes or "_fused_" not in call.name or not shapes:
-        return call
-    lists = 4 if "adam" in call.name else 2
-    sizes = (*shapes,) * lists
-    said = {
-        "items": [4] * len(sizes), "item": 4, "needed": [], "transposed": False, "depth": lists,
-        "kernels": call.launches,
-    }  # fmt: skip
-    return replace(call, sizes=sizes, arguments=len(sizes), said=said)
+    mine = [c for c in calls if c.phase == "optimizer" and not c.sizes]
+    fused = any("_fused_" in c.name for c in mine)
+    adam = any("addcdiv_" in c.name for c in mine)
+    depth = {"addcdiv_": 3, "addcmul_": 3, "lerp_": 2, "add_": 1 if adam else 2}
+
+    def of(call: RecordedCall) -> RecordedCall:
+        if call not in mine or not shapes:
+            return call
+        if "_fused_" in call.name:
+            lists = 4 if "adam" in call.name else 2
+        elif call.name.startswith(_FOREACH) and not fused:
+            lists = depth.get(call.name.removeprefix(_FOREACH), 1)
+        else:
+            return call
+        sizes = (*shapes,) * lists
+        said = {
+            "items": [4] * len(sizes), "item": 4, "needed": [], "transposed": False,
+            "depth": lists, "kernels": call.launches,
+        }  # fmt: skip
+        return replace(call, sizes=sizes, arguments=len(sizes), said=said)
+
+    return [of(call) for call in calls]
 
 
 def _made(owners: Sequence[int], found: Found) -> list[Made]:
@@ -193,7 +207,7 @@ def _guessed(
         if who < 0 or call.phase not in ("forward", "backward"):
             result.append(())
             continue
-        left = flow.saved_for(call, operator[who])
+        left = flow.saved_for(call, operator[who], function[who])
         mine: list[_Result] = []
         for i, size in enumerate(call.sizes[: call.arguments]):
             key = numel(size), _item_bytes(call, i)
@@ -220,15 +234,24 @@ class _Flow:
         self.read: set[_Result] = set()
         self.saved: dict[int, list[tuple[_Key, _Result]]] = {}  # by operator
         self.gradient: dict[int, tuple[_Key, _Result]] = {}  # by function
+        self.used: dict[int, set[_Result]] = {}  # of those, by function
         self.more: dict[int, tuple[int, list[_Key]]] = {}  # call of an operator, what else it made
         self.unsaid: list[int] = []  # calls that do not say the size of their results
 
-    def saved_for(self, call: RecordedCall, operator: int) -> list[tuple[_Key, _Result]]:
-        """What a call of the backward pass may read of its operator's, the likeliest first."""
+    def saved_for(
+        self, call: RecordedCall, operator: int, function: int
+    ) -> list[tuple[_Key, _Result]]:
+        """What a call of the backward pass may read of its operator's, the likeliest first.
+
+        What no call of the function has read comes before what one has.
+        """
         if call.phase != "backward" or call.name in _SUMS:
             return []
         of_result = any(word in call.name for word in _OF_RESULT)
-        return self.saved.get(operator, [])[:: -1 if of_result else 1]
+        used = self.used.get(function, set())
+        return sorted(
+            self.saved.get(operator, [])[:: -1 if of_result else 1], key=lambda one: one[1] in used
+        )
 
     def forward(self, key: _Key, chosen: Sequence[_Result]) -> _Result:
         """Return what wrote an argument in the forward pass."""
@@ -255,6 +278,7 @@ class _Flow:
                 return found
         at = next((n for n, (each, _) in enumerate(left) if each == key), None)
         if at is not None:
+            self.used.setdefault(function, set()).add(left[at][1])
             return left.pop(at)[1]
         found = self._unread(key, chosen, "backward")
         if found is not None or operator not in self.more:

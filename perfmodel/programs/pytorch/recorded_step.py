@@ -83,7 +83,7 @@ def recorded_step(trace: Trace, steps: StepReport) -> RecordedStep:
         chosen = (number == step) & (inside.lane == lane)
         if calls is None:  # its collectives' times are known all the same
             chosen &= np.isin(inside.op, [*rows.collectives])
-        sequence = [listed(c, updated) for c in rows.calls(np.flatnonzero(chosen), calls)]
+        sequence = listed(rows.calls(np.flatnonzero(chosen), calls), updated)
         for call in sequence:
             described.setdefault(call.key, call)
             times.setdefault(call.key, []).append(call.gpu_s)
