@@ -31,8 +31,8 @@ from perfmodel.models.recorded import RecordedStep
 from perfmodel.models.roles import Role, Roles
 from perfmodel.models.structure import Run, grown, runs_of
 from perfmodel.programs.program import Options
+from perfmodel.programs.pytorch.flow import listed, optimizer_of
 from perfmodel.programs.pytorch.program import PyTorchOperators
-from perfmodel.programs.pytorch.recorded_step import optimizer_of
 from perfmodel.readers import read
 
 PROGRAMS = Path(__file__).parents[2] / "profiles" / "programs"
@@ -498,6 +498,46 @@ def stepped(*names: str, lists: int, parameters: Sequence[tuple[int, ...]]) -> R
     waits = (*step.waits, *[False] * len(order))[: len(order)]
     return replace(step, calls=tuple(calls), order=tuple(order), optimizer=found, host_s=host_s,
                    waits=waits)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["gpt_both", "resnet34_both"])
+def test_a_trace_of_torch_profiler_has_the_peak_too(name: str) -> None:
+    """It does not number tensors, and shows no lists of the optimizer; nsys recorded the same."""
+    step = OPERATORS.recorded_step(read(PROGRAMS / f"{name}_rank0.json.xz"), Options())
+    known = predicted(name).peak
+    assert known is not None
+    rows = json.loads((ONE / "measured_h200.json").read_text(encoding="utf-8"))
+    mine = [row for row in rows if row["report"] == name]
+    assert mine
+    for row in mine:
+        found = predict_report(
+            [(step, OPERATORS.roles(step, {}))], row["changed"], baseline(), OPERATORS.call_at,
+            Changes(),
+        ).peak  # fmt: skip
+        assert found is not None
+        assert found.bytes == pytest.approx(row["peak_bytes"], rel=0.012)
+    found = predict_report(
+        [(step, OPERATORS.roles(step, {}))], {}, baseline(), OPERATORS.call_at, Changes()
+    ).peak
+    assert found is not None
+    for kind in ("parameters", "optimizer"):
+        assert found.by_kind[kind] == known.by_kind[kind]
+
+
+def test_lists_that_a_trace_does_not_show_are_of_what_is_added_to_gradients() -> None:
+    fused = next(c for c in recorded("gpt_shapes").calls if "_fused_" in c.name)
+    shapes = [(3, 4), (5,)]
+    bare = replace(fused, sizes=(), arguments=0)
+    (found,) = listed([bare], shapes)
+    assert found.sizes == ((3, 4), (5,)) * 4
+    assert listed([bare], ()) == [bare]
+    calls = [replace(bare, name=f"aten::_foreach_{name}") for name in ADAMW]
+    named = dict(zip(ADAMW, listed(calls, shapes), strict=True))
+    assert named["addcdiv_"].lists == 3
+    assert len(named["add_"].sizes) == 2
+    optimizer = optimizer_of(listed(calls, shapes))
+    assert optimizer is not None
+    assert (optimizer.states, optimizer.lists) == (2, 1)
 
 
 ADAMW = ("mul_", "lerp_", "mul_", "addcmul_", "sqrt", "div_", "add_", "addcdiv_")
