@@ -383,6 +383,11 @@ class PredictedStep:
             return f"its ranks share layers; predict the {step.ranks} ranks of the report"
         return ""
 
+    def _of_one_rank(self) -> bool:
+        """Whether the report is of one of several ranks, as its collectives say."""
+        step = self.structure.step
+        return step.ranks == 1 and any(c.kind == "communication" for c in step.calls)
+
     def _shares_layers(self) -> bool:
         """Whether ranks share layers: they sum their results in the forward pass."""
         return any(
@@ -402,6 +407,7 @@ class PredictedStep:
         calls = [step.calls[i] for i in step.order]
         phases = [call.phase for call in calls]
         done = len(phases) - 1 - phases[::-1].index("backward")
+        accumulates = self.micro_batches > 1 or step.optimizer.zeroes
         shards = self.values["p"] if self.unit_s is not None else 1
         weights, largest = (n // shards for n in self._weights(step.optimizer))
         made = step.optimizer.lists * weights + step.optimizer.singles * largest
@@ -411,7 +417,7 @@ class PredictedStep:
         }  # fmt: skip
         if shards > 1:
             more["gathered"] = self._gathered(weights * shards)
-        elif self.values["p"] > 1 and not self._shares_layers():
+        elif (self.values["p"] > 1 or self._of_one_rank()) and not self._shares_layers():
             more["buckets"] = weights
         tensors = self._tensors_of_type()
         sizes = [self._tensor_bytes(t) // (shards if t.gradient else 1) for t in tensors]
@@ -420,10 +426,13 @@ class PredictedStep:
             tensors, sizes = fused(
                 tensors, sizes, alone, self._casts(calls), phases.index("backward")
             )
+            if accumulates:  # a compiled backward pass returns its gradients all together
+                tensors = [replace(t, gradient=False, until=done) if t.gradient else t
+                           for t in tensors]  # fmt: skip
         return peak_of(
             tensors, sizes, self.places, (done, len(phases) - 1), weights,
             step.optimizer.states, more, [(c.name, c.phase) for c in calls],
-            accumulates=self.micro_batches > 1 or step.optimizer.zeroes,
+            accumulates=accumulates,
         )  # fmt: skip
 
     @cached_property

@@ -524,6 +524,15 @@ def test_a_trace_of_torch_profiler_has_the_peak_too(name: str) -> None:
         assert found.by_kind[kind] == known.by_kind[kind]
 
 
+def test_a_trace_of_one_of_several_ranks_has_buckets() -> None:
+    step = OPERATORS.recorded_step(read(PROGRAMS / "ddp_both_rank0.json.xz"), Options())
+    found = predict_report(
+        [(step, OPERATORS.roles(step, {}))], {}, baseline(), OPERATORS.call_at, Changes()
+    ).peak
+    assert found is not None
+    assert found.by_kind["buckets"] == found.by_kind["parameters"] == 4 * 53_912_064
+
+
 def test_lists_that_a_trace_does_not_show_are_of_what_is_added_to_gradients() -> None:
     fused = next(c for c in recorded("gpt_shapes").calls if "_fused_" in c.name)
     shapes = [(3, 4), (5,)]
@@ -609,6 +618,13 @@ def test_accumulated_gradients_are_there_once_and_not_per_micro_batch() -> None:
     assert eight is not None
     assert two.bytes - one.bytes == one.by_kind["parameters"]
     assert eight.bytes == two.bytes
+    changes = (Changes(compiled=True, micro_batches=n) for n in (1, 2))
+    one, two = (predicted("gpt_shapes", each, batch=1, n_layer=12).peak for each in changes)
+    assert one is not None
+    assert two is not None  # a compiled backward pass returns its gradients all together
+    parameters = one.by_kind["parameters"]
+    assert two.bytes - one.bytes == pytest.approx(parameters, rel=0.02)
+    assert max(two.curve) - two.curve[-1] == pytest.approx(parameters, rel=0.15)
 
 
 def test_shards_and_compiling_need_less() -> None:
