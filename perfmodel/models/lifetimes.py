@@ -345,6 +345,7 @@ def fused(
     products: Sequence[bool],
     casts: Container[int],
     backward: int,
+    apart: Container[int] = (),
 ) -> tuple[list[Tensor], list[int]]:
     """The tensors of a step whose calls between two products are one kernel (torch.compile).
 
@@ -365,6 +366,8 @@ def fused(
         Calls that copy numbers of one size to another.
     backward : int
         First call of the backward pass.
+    apart : container of int
+        Calls that read all of what they are given before they write, and so begin a kernel.
 
     Returns
     -------
@@ -404,7 +407,7 @@ def fused(
             readers[n] -= again
             readers[root] |= again
     kernel = np.cumsum(np.append(False, products[:-1]) | np.asarray(products))
-    kernel[backward:] += 1
+    kernel += np.cumsum([k == backward or k in apart for k in range(len(products))])
     found = []
     for n, reading in readers.items():
         inside = {int(kernel[k]) for k in reading} <= {int(kernel[made[n]])}

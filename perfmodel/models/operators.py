@@ -46,6 +46,8 @@ _OF_SHARDS: Final = ("AllGather", "ReduceScatter")
 _PRODUCTS: Final = ("gemm", "attention", "convolution")
 _WIDE: Final = ("layer_norm", "group_norm", "rms_norm", "softmax", "loss", "pow")
 """Operators that autocast computes in float32 (torch/csrc/.../autocast_mode.h), by their names."""
+_COLUMNS: Final = "batch_norm"
+"""Operators that sum over all but one dimension first, which no kernel does on its way."""
 _WHOLE: Final = ("sum", "softmax")
 """Sums over rows read what they sum up in a kernel of their own, or twice."""
 
@@ -423,8 +425,9 @@ class PredictedStep:
         sizes = [self._tensor_bytes(t) // (shards if t.gradient else 1) for t in tensors]
         if self.fuses:
             alone = [c.kind in _PRODUCTS or updates(c) for c in calls]
+            columns = {k for k, c in enumerate(calls) if _COLUMNS in c.name}
             tensors, sizes = fused(
-                tensors, sizes, alone, self._casts(calls), phases.index("backward")
+                tensors, sizes, alone, self._casts(calls), phases.index("backward"), columns
             )
             if accumulates:  # a compiled backward pass returns its gradients all together
                 tensors = [replace(t, gradient=False, until=done) if t.gradient else t
