@@ -20,6 +20,8 @@ RESULT: Final = -1
 HELD: Final = -1
 """As `Tensor.made`: before the step."""
 INPUT: Final = "(input of the step)"
+_INDEX: Final = 8
+"""Bytes of a number that says a place; within a window a kernel of torch.compile keeps 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,6 +395,8 @@ def fused(
         again = {k for k in readers[n] if k >= backward}
         if not 0 <= made[n] < backward or products[made[n]] or not again:
             continue
+        if tensors[n].item_bytes == _INDEX:
+            continue
         if any(products[k] for k in again):
             continue
         root = n
@@ -417,5 +421,6 @@ def fused(
         found.append(n)
     return (
         [replace(tensors[n], readers=tuple(sorted(readers[n])), until=HELD) for n in found],
-        [each_bytes[n] for n in found],
-    )
+        [each_bytes[n] // (1 if tensors[n].item_bytes != _INDEX or made[n] == HELD else _INDEX)
+         for n in found],
+    )  # fmt: skip
