@@ -642,6 +642,48 @@ def test_shards_and_compiling_need_less() -> None:
     assert compiled.by_kind["parameters"] == eager.by_kind["parameters"]
 
 
+TWO_HOSTS = Path(__file__).parents[2] / "profiles" / "two_hosts" / "h200_b"
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("vit_b", 0.03), ("llama_small", 0.017), ("gpt_large", 0.01), ("gpt_small", 0.01)],
+)
+def test_peaks_of_reports_of_another_host_are_near_those_measured(name: str, most: float) -> None:
+    """Of one GPU, and of two by DistributedDataParallel and FullyShardedDataParallel."""
+    step = OPERATORS.recorded_step(read(TWO_HOSTS / f"{name}.sqlite.xz"), Options())
+    mine = (step, OPERATORS.roles(step, {}))
+    count = 0
+    for path in (TWO_HOSTS / "measured_1.json", TWO_HOSTS / "measured_p2_1.json"):
+        for row in json.loads(path.read_text(encoding="utf-8")):
+            options = row["options"]
+            own = options.get("policy", False) or "fsdp" not in options
+            if row["report"] != name or not own:  # it is predicted with a policy
+                continue
+            changes = Changes(
+                micro_batches=options.get("accumulate", 1), shards=options.get("fsdp", False)
+            )
+            found = predict_report(
+                [mine], row["changed"], baseline(), OPERATORS.call_at, changes
+            ).peak
+            assert found is not None
+            assert found.bytes == pytest.approx(row["peak_bytes"], rel=most)
+            count += 1
+    assert count >= 2
+
+
+def test_the_batch_may_be_behind_the_sequence() -> None:
+    """As torch.nn.MultiheadAttention transposes it, in a ViT of torchvision."""
+    step = OPERATORS.recorded_step(read(TWO_HOSTS / "vit_b.sqlite.xz"), Options())
+    found = OPERATORS.roles(step, {})
+    sizes = {size for call in step.calls for size in call.sizes if size[:2] == (197, 20)}
+    assert sizes
+    for call, terms in zip(step.calls, found.terms, strict=True):
+        for size, each in zip(call.sizes, terms, strict=True):
+            if size[:2] == (197, 20):
+                assert [term.text for term in each[:2]] == ["seq", "batch"]
+
+
 def test_peaks_of_other_programs_are_near_those_measured() -> None:
     """Committed before they were measured (benchmarks.predict.one --peaks), and of today."""
     frozen = json.loads((ONE / "peaks_frozen.json").read_text(encoding="utf-8"))

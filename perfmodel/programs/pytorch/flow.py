@@ -79,7 +79,7 @@ def tensors_of(
             readers.setdefault(root, []).append(k)
             if writes:
                 written[k] = root
-            if expanded:
+            if expanded or calls[root[0]].name in _FRESH:  # arguments may be views of a part
                 seen.setdefault(root, (root[0], 0))
             elif size and numel(size) > numel(_size(calls, seen.get(root))):
                 seen[root] = k, i

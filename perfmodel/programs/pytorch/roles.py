@@ -253,8 +253,16 @@ class _Namer:
         if call.kind != "attention" and self.reader.is_parameter(size):
             return ["width"] * len(size)
         found: list[_Place] = ["inner"] * len(size)
-        found[:1] = ["token"] * len(found[:1])
+        found[self._batch_at(size) : self._batch_at(size) + 1] = ["token"] * min(len(size), 1)
         return found
+
+    def _batch_at(self, size: Size) -> int:
+        """Where the batch is: first, or behind the sequence as in torch.nn.MultiheadAttention."""
+        batch, seq = self.values.get("batch", 0), self.values.get("seq", 0)
+        if batch in (0, seq) or batch not in size:
+            return 0
+        place = size.index(batch)
+        return place if place and size[place - 1] == seq else 0
 
     def _term(self, number: int, place: _Place) -> Term:
         if number <= 1:
