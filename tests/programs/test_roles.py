@@ -681,7 +681,7 @@ def test_the_batch_may_be_behind_the_sequence() -> None:
     for call, terms in zip(step.calls, found.terms, strict=True):
         for size, each in zip(call.sizes, terms, strict=True):
             if size[:2] == (197, 20):
-                assert [term.text for term in each[:2]] == ["seq", "batch"]
+                assert [term.powers for term in each[:2]] == [(("seq", 1),), (("batch", 1),)]
 
 
 def test_peaks_of_other_programs_are_near_those_measured() -> None:
