@@ -326,6 +326,7 @@ def peaks() -> Iterator[dict[str, Any]]:
             dtype={"bf16": "bfloat16", "fp32": "float32"}.get(options.get("dtype", "")),
             compiled=options.get("compile", False),
             micro_batches=options.get("accumulate", 1), shards=options.get("fsdp", False),
+            float32_shards="policy" not in options,
         )  # fmt: skip
         found = predict_report(
             [(replace(step, optimizer=replace(step.optimizer, **made)), roles)], changed,

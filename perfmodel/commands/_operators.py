@@ -36,6 +36,7 @@ class Asked:
     timed: tuple[str, ...] = ()
     other_host: bool = False
     fsdp: bool = False
+    fsdp_float32: bool = False
     accumulate: int = 1
     tokens: float | None = None
 
@@ -52,6 +53,8 @@ def predict_report(
     _only_of_operators(out, options)
     if options.get("machine") and asked.gpu:
         raise click.UsageError("expected --machine or --gpu; got both; leave one out")
+    if asked.fsdp_float32 and not asked.fsdp:
+        raise click.UsageError("--fsdp-float32: of --fsdp; got none; give both")
     if asked.fsdp and (options.get("ranks") or 1) < 2:
         raise click.UsageError("--fsdp: expected ranks to share parameters, by -p; got one")
     chosen = _options.chosen({**options, "machine": None, "given": (), "dtype": None})
@@ -86,7 +89,7 @@ def changes_of(asked: Asked, other: Any, dtype: str | None, trace: Any) -> Any:
     elsewhere = asked.other_host or other is not None
     return Changes(
         other, dtype, asked.graphs, asked.compiled, memory_bytes and int(memory_bytes),
-        elsewhere, asked.accumulate, asked.fsdp,
+        elsewhere, asked.accumulate, asked.fsdp, asked.fsdp_float32,
     )  # fmt: skip
 
 

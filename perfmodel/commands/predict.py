@@ -29,6 +29,10 @@ from perfmodel.programs import model_of_sizes, program_of_sizes
     "--fsdp", is_flag=True, help="The -p ranks share parameters by FullyShardedDataParallel."
 )
 @click.option(
+    "--fsdp-float32", is_flag=True,
+    help="With --fsdp: they are gathered in float32, without a MixedPrecisionPolicy.",
+)  # fmt: skip
+@click.option(
     "--accumulate", type=click.IntRange(1, 1 << 16), default=1, show_default=True,
     help="Micro-batches of the batch's size, of which the gradients are accumulated.",
 )  # fmt: skip
@@ -128,8 +132,8 @@ def predict(
         raise click.UsageError("expected a REPORT, or a model by --model; give one of them")
     if asked != _operators.Asked():
         raise click.UsageError(
-            "--name, --gpu, --graphs, --compile, --timed, --other-host, --fsdp, --accumulate and "
-            "--tokens: of a REPORT; got a model"
+            "--name, --gpu, --graphs, --compile, --timed, --other-host, --fsdp, "
+            "--fsdp-float32, --accumulate and --tokens: of a REPORT; got a model"
         )
     if options["dtype"] not in (None, *_options.DTYPES.choices):
         raise click.UsageError(f"--dtype {options['dtype']}: of a PyTorch REPORT; got a model")

@@ -155,6 +155,8 @@ class Changes:
         Of which the gradients are accumulated before the optimizer's step.
     shards : bool
         Whether ranks share parameters and states by FullyShardedDataParallel.
+    float32_shards : bool
+        Whether they are gathered and reduced in float32, not in the data type of the products.
     """
 
     machine: Baseline | None = None
@@ -165,6 +167,7 @@ class Changes:
     other_host: bool = False
     micro_batches: int = 1
     shards: bool = False
+    float32_shards: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -570,6 +573,7 @@ def _made(
         rates, structure, values, call_at, scale, fuses=changes.compiled,
         micro_batches=changes.micro_batches, unit_s=unit_s,
         item_bytes=ITEM_BYTES.get(changes.dtype) if changes.dtype else None,
+        narrow=not changes.float32_shards,
     )  # fmt: skip
 
 

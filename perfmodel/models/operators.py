@@ -191,11 +191,12 @@ class PredictedStep:
         micro_batches: int = 1,
         unit_s: float | None = None,
         item_bytes: int | None = None,
+        narrow: bool = True,
     ) -> None:
         self.rates, self.structure, self.values = rates, structure, values
         self.call_at, self.host_scale = call_at, host_scale
         self.fuses, self.micro_batches, self.unit_s = fuses, micro_batches, unit_s
-        self.item_bytes = item_bytes
+        self.item_bytes, self.narrow = item_bytes, narrow
         recorded = any(c.name.endswith("AllGather") for c in structure.step.calls)
         self.sharded = recorded or unit_s is not None
         self.calls = structure.calls_at(values)
@@ -741,6 +742,8 @@ class PredictedStep:
         They are sent in the data type of the products, as MixedPrecisionPolicy(param_dtype=...)
         has it.
         """
+        if not self.narrow:
+            return 1.0
         kinds = [c.dtype for c, _ in self.calls if c.kind == "gemm"]
         return 0.5 if sum("16" in kind for kind in kinds) > len(kinds) / 2 else 1.0
 

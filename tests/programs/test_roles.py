@@ -657,12 +657,12 @@ def test_peaks_of_reports_of_another_host_are_near_those_measured(name: str, mos
     for path in (TWO_HOSTS / "measured_1.json", TWO_HOSTS / "measured_p2_1.json"):
         for row in json.loads(path.read_text(encoding="utf-8")):
             options = row["options"]
-            own = options.get("policy", False) or "fsdp" not in options
-            if row["report"] != name or not own:  # it is predicted with a policy
+            if row["report"] != name:
                 continue
             changes = Changes(
-                micro_batches=options.get("accumulate", 1), shards=options.get("fsdp", False)
-            )
+                micro_batches=options.get("accumulate", 1), shards=options.get("fsdp", False),
+                float32_shards="policy" not in options,
+            )  # fmt: skip
             found = predict_report(
                 [mine], row["changed"], baseline(), OPERATORS.call_at, changes
             ).peak
