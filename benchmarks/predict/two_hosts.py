@@ -4,21 +4,26 @@
     python -m benchmarks.predict.two_hosts predict profiles/two_hosts/NAME [OTHER FOLDER]
     python -m benchmarks.predict.one_runs --host profiles/two_hosts/NAME  # there again
     python -m benchmarks.predict.two_hosts                           # prints the scores
+    python -m benchmarks.predict.two_hosts --today                   # those of today's code
 
 The first records a report or two of each program, which times itself. The second writes what they
 predict of `HOST_CASES` (predictions.json in that folder, which a commit freezes), by one report, by
-two where there are two, and by those of another host. The third times these without a profiler.
+two where there are two, and by those of another host. The third times these without a profiler,
+in some passes minutes apart (measured*.json): a step's time is their median, and they say how far
+a step differs from pass to pass on one host.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import combinations
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any, Final
 
 from benchmarks.common import folders
@@ -75,15 +80,21 @@ def predicted(folder: Path, other: Path | None) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
 
 
-def scored() -> list[dict[str, Any]]:
-    """Return the predictions of all hosts that were timed, with what was measured."""
+def scored(*, today: bool = False) -> list[dict[str, Any]]:
+    """Return the predictions of all hosts that were timed, with what was measured.
+
+    With `today` by today's code, in place of those that were frozen.
+    """
     rows = []
-    for file in sorted(HOSTS.glob("*/predictions.json")):
+    files = sorted(HOSTS.glob("*/predictions.json"))
+    for file in files:
         measured: dict[str, list[dict[str, Any]]] = {}
         for path in sorted(file.parent.glob("measured*.json")):
             for row in json.loads(path.read_text(encoding="utf-8")):
                 measured.setdefault(_case(row), []).append(row)
-        for row in json.loads(file.read_text(encoding="utf-8")):
+        other = next(each.parent for each in files[::-1] if each != file)
+        kept = predicted(file.parent, other) if today else json.loads(file.read_text("utf-8"))
+        for row in kept:
             if found := measured.get(_case(row)):
                 rows.append(row | {
                     "host": file.parent.name, "measured_s": median(f["step_s"] for f in found),
@@ -91,6 +102,20 @@ def scored() -> list[dict[str, Any]]:
                     "measured_bytes": found[-1]["peak_bytes"],
                 })  # fmt: skip
     return rows
+
+
+def repeats(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Lines that say how far passes over a step on one host differ."""
+    yield "set by | pairs of passes | mean difference | standard deviation of one"
+    for bound in ("GPU", "host"):
+        pairs = [
+            math.log(a / b)
+            for row in rows
+            if row["bound"] == bound
+            for a, b in combinations(row["passes_s"], 2)
+        ]
+        far, one = mean(map(abs, pairs)), math.sqrt(mean(x * x for x in pairs) / 2)
+        yield f"{bound} | {len(pairs)} | {far:.1%} | {one:.1%}"
 
 
 def _case(row: dict[str, Any]) -> str:
@@ -124,11 +149,12 @@ def main() -> None:
     parser.add_argument("what", choices=("predict", "score"), nargs="?", default="score")
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("other", type=Path, nargs="?", help="reports of another host")
+    parser.add_argument("--today", action="store_true", help="score today's code")
     given = parser.parse_args()
     if given.what == "score":
-        rows = scored()
+        rows = scored(today=given.today)
         one = [row for row in rows if row["group"] == "one report"]
-        print("\n".join((*text(rows), "", *memory(one))))
+        print("\n".join((*text(rows), "", *repeats(one), "", *memory(one))))
         return
     if given.folder is None:
         parser.error("expected the folder of a host's reports")

@@ -318,7 +318,8 @@ def predict_report(
         if report[0].gpu != step.gpu:  # the times of its kernels are not known
             return plain
         known = _made(there, there.sizes, call_at, Changes(), plain, factors, baseline)
-        return _own_host(known, plain)
+        timed = _timed_itself(known)
+        return plain if timed is None else _together([timed, plain])
 
     between = usual()["hosts"]["program"]
     itself = own((step, roles))
@@ -337,12 +338,13 @@ def predict_report(
         else _ratio_of_report(step, a[0], own(a), usual()["host"]["timed"])
         for a in anchors
     ]  # fmt: skip
-    if changes.other_host:
+    if changes.other_host or anchors:
         ratios.append(_any_of(hosts, call_s, said))
     host = _together(ratios) if ratios else mine
     seen = [{**r.values, "p": s.ranks} for s, r in reports]
     old = {**roles.values, "p": step.ranks}
-    recorded = _predicted(at(old, mine, Changes()), mine, Changes(), seen)
+    before = _timed_itself(at(old, HostRatio(1.0, 0.0), Changes())) or mine
+    recorded = _predicted(at(old, before, Changes()), before, Changes(), seen)
     changed = at(values, host, changes)
     found = _predicted(changed, host, changes, seen)
     found = replace(found, warnings=(*notes, *found.warnings))
@@ -433,17 +435,18 @@ def _largest(
     return low
 
 
-def _own_host(recorded: PredictedStep, estimated: HostRatio) -> HostRatio:
-    """The report's host, also by the time that the program took before it was recorded, if known.
+def _timed_itself(recorded: PredictedStep) -> HostRatio | None:
+    """The report's host by the time that the program took before it was recorded.
 
-    Both are samples: a host is faster one minute and slower the next.
+    None where it did not time itself, or the GPU set that step. One step is a sample: a host is
+    faster one minute and slower the next.
     """
     step_s = recorded.structure.step.bare_s
     factor = None if step_s is None else recorded.host_factor(step_s)
     if step_s is None or factor is None:
-        return estimated
+        return None
     evidence = f"{si(step_s, 's')} before it was recorded"
-    return _together([HostRatio(factor, usual()["host"]["timed"], (evidence,)), estimated])
+    return HostRatio(factor, usual()["host"]["timed"], (evidence,))
 
 
 def usual_hosts() -> Hosts:
@@ -460,7 +463,7 @@ def _as_usual(hosts: Hosts, call_s: float, said: HostRatio) -> HostRatio:
 def _any_of(hosts: Hosts, call_s: float, said: HostRatio) -> HostRatio:
     """Another host than the report's, of which nothing is known."""
     log, noise = hosts.ratio(call_s, math.hypot(said.noise, usual()["host"]["noise"]))
-    evidence = f"another host: {si(hosts.call_s, 's')} an operator on hosts in general"
+    evidence = f"{si(hosts.call_s, 's')} an operator on hosts in general"
     shown = f"{evidence}, {si(call_s, 's')} on the report's"
     return HostRatio(said.factor * math.exp(log), noise, (shown,))
 

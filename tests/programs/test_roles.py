@@ -181,16 +181,21 @@ def test_the_optimizer_s_host_time_grows_with_the_tensors() -> None:
     assert hosts[1] / hosts[0] == pytest.approx((15 * 14 + 5) / (5 * 14 + 5))
 
 
-def test_a_timed_step_of_the_host_is_met_and_moves_the_others() -> None:
-    slow = TimedStep({"batch": 6}, 1.5 * predicted("gpt_shapes", batch=6).step.step_s)
-    there = predicted("gpt_shapes", anchors=(slow,), batch=6)
-    assert there.step.step_s == pytest.approx(slow.step_s, rel=1e-3)
-    own = predicted("gpt_shapes").host.factor
-    assert there.host.factor == pytest.approx(1.5 * own, rel=0.02)
-    here, other = (predicted("gpt_shapes", anchors=a, n_layer=10).step for a in ((), (slow,)))
-    assert other.step_s == pytest.approx(1.5 * here.step_s, rel=0.02)
-    assert other.high_s / other.low_s < here.high_s / here.low_s
-    large = predicted("gpt_shapes", anchors=(slow,), batch=96).step  # the GPU's time is the same
+def test_timed_steps_of_the_host_move_all_of_its_steps_to_them() -> None:
+    """The more steps say so, the nearer; a step that the GPU sets stays."""
+    own = predicted("gpt_shapes", batch=6).step.step_s
+    slow = TimedStep({"batch": 6}, 1.5 * own)
+    steps = [
+        [predicted("gpt_shapes", anchors=(slow,) * n, **sizes).step for n in (0, 1, 4, 40)]
+        for sizes in ({"batch": 6}, {"n_layer": 10})
+    ]
+    for some in steps:
+        times = [step.step_s for step in some]
+        assert times == sorted(times)
+        assert times[-1] == pytest.approx(1.5 * times[0], rel=0.02)
+        wide = [step.high_s / step.low_s for step in some[1:]]
+        assert wide == sorted(wide, reverse=True)
+    large = predicted("gpt_shapes", anchors=(slow,), batch=96).step
     assert large.step_s == pytest.approx(predicted("gpt_shapes", batch=96).step.step_s, rel=0.02)
 
 
@@ -203,7 +208,8 @@ def test_a_report_that_timed_itself_is_met() -> None:
         predict_report([(s, roles("gpt_shapes"))], {}, baseline(), OPERATORS.call_at, Changes())
         for s in (step, recorded("gpt_shapes"))
     )
-    assert found.recorded.step_s == found.step.step_s == pytest.approx(8.59e-3, rel=1e-3)
+    assert found.recorded.step_s == pytest.approx(8.59e-3, rel=1e-3)
+    assert abs(found.step.step_s - 8.59e-3) < abs(before.step.step_s - 8.59e-3)
     assert found.step.high_s / found.step.low_s < before.step.high_s / before.step.low_s
     quick = replace(step, bare_s=5e-3)  # less than the GPU takes says nothing of the host
     assert predict_report(
@@ -222,9 +228,8 @@ def test_a_report_of_the_host_moves_the_prediction_to_it() -> None:
     alone = predicted("gpt_modules", **sizes).step
     moved = predicted("gpt_modules", anchors=(report("llama_shapes"),), **sizes).step
     assert alone.step_s > 1.25 * truth
-    assert moved.step_s == pytest.approx(truth, rel=0.1)
-    same = predicted("gpt_shapes", anchors=(report("gpt_shapes"),))
-    assert same.host.factor == pytest.approx(1.0)
+    assert truth < moved.step_s < alone.step_s - 0.1 * truth
+    assert moved.low_s < truth
 
 
 @pytest.mark.skipif(not PLANTED.exists(), reason="PROGRAM_REPORTS names no folder of reports")
