@@ -46,10 +46,15 @@ def memory(report: Path | None, fmt: str, out: Path | None, **options: Any) -> N
             report, _options.symbol_values(options), _options.trainer_settings(options),
             images=options["images"], test_images=options["test_images"],
         )  # fmt: skip
-    except WorkloadError:
-        if report is None or not _estimated(report, fmt, out):
+    except WorkloadError as error:
+        if report is not None and _estimated(report, fmt, out):
+            return
+        if report is None or ".json" not in report.suffixes:
             raise
-        return
+        raise WorkloadError(
+            f"{report.name}: expected a trace with memory, or with sizes of whole training steps, "
+            f"of which it is estimated; got neither; record with profile_memory=True"
+        ) from error
     emit(result(found), fmt, out, picture=lambda: picture(found))
 
 

@@ -231,7 +231,8 @@ class _Flow:
     def __init__(self, calls: Sequence[RecordedCall]) -> None:
         self.calls = calls
         self.written: dict[_Key, list[_Result]] = {}
-        self.read: set[_Result] = set()
+        self.fresh: dict[_Key, dict[_Result, None]] = {}  # of those, what no call has read
+        self.key: dict[_Result, _Key] = {}
         self.saved: dict[int, list[tuple[_Key, _Result]]] = {}  # by operator
         self.gradient: dict[int, tuple[_Key, _Result]] = {}  # by function
         self.used: dict[int, set[_Result]] = {}  # of those, by function
@@ -260,7 +261,7 @@ class _Flow:
             found = next((m for m in self.written.get(key, [])[::-1] if m not in chosen), None)
         if found is None and self.unsaid:
             found = self.unsaid.pop(), 0
-            self.written.setdefault(key, []).append(found)
+            self._wrote(key, found)
         return (OUTSIDE, -1) if found is None else found
 
     def backward(
@@ -292,7 +293,9 @@ class _Flow:
     def called(self, k: int, mine: Sequence[_Result], operator: int) -> None:
         """Note what a call read, and what it wrote."""
         call = self.calls[k]
-        self.read.update(mine)
+        for one in mine:
+            if one in self.key:
+                self.fresh[self.key[one]].pop(one, None)
         writes = call.name.endswith("_") and call.name not in _FRESH
         keys = _results(call)
         if call.phase == "backward" and call.name in _ZEROS:
@@ -301,7 +304,7 @@ class _Flow:
             keys = []
         made = [(key, (k, n)) for n, key in enumerate(keys)]
         for key, one in made:
-            self.written.setdefault(key, []).append(one)
+            self._wrote(key, one)
         if call.phase == "forward":
             if "pool" in call.name:
                 self.unsaid.append(k)
@@ -313,12 +316,17 @@ class _Flow:
                 ]  # fmt: skip
                 self.saved.setdefault(operator, []).extend([*read, *made])
 
+    def _wrote(self, key: _Key, one: _Result) -> None:
+        self.written.setdefault(key, []).append(one)
+        self.fresh.setdefault(key, {})[one] = None
+        self.key[one] = key
+
     def _unread(self, key: _Key, chosen: Sequence[_Result], phase: str) -> _Result | None:
         """The last result of a pass that no call has read; or of which an argument is a part."""
         for parts in (1, 2, 3):
-            for one in reversed(self.written.get((key[0] * parts, key[1]), ())):
-                fresh = one not in self.read and (parts > 1 or one not in chosen)
-                if fresh and self.calls[one[0]].phase == phase:
+            for one in reversed(self.fresh.get((key[0] * parts, key[1]), {})):
+                other = parts > 1 or one not in chosen
+                if other and self.calls[one[0]].phase == phase:
                     return one
         return None
 
