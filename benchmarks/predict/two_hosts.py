@@ -70,6 +70,7 @@ def predicted(folder: Path, other: Path | None) -> Iterator[dict[str, Any]]:
                 Changes(
                     baseline(gpu) if gpu != there else None, other_host=elsewhere,
                     micro_batches=options.get("accumulate", 1), shards=options.get("fsdp", False),
+                    float32_shards="fsdp" in options and "policy" not in options,
                 ),
             )  # fmt: skip
             yield {

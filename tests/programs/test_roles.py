@@ -280,7 +280,7 @@ def test_an_unknown_host_takes_what_hosts_take_an_operator() -> None:
              ("gpt_shapes", "gpt_modules")]  # fmt: skip
     apart = abs(found[0].step.step_s / found[1].step.step_s - 1)
     assert apart < 0.2 < abs(own[0] / own[1] - 1)
-    assert "another host" in found[0].host.evidence[0]
+    assert "on hosts in general" in found[0].host.evidence[0]
     for one in found:
         assert one.host.noise > usual_hosts().spread
 
