@@ -46,6 +46,8 @@ _SHARED: Final = 0.85
 """Share of the host's time of two reports that must be of operators which both have. GPTs, Llamas
 and BERTs share 0.87 and more, and tell each other's host within 0.6 to 1.5 times; CNNs share less
 with them, and are off by up to 2.1 times (six reports of one host in profiles/programs)."""
+_LEAST_CALL_S: Final = 1e-9
+"""Of a host that takes no time; its logarithm is taken."""
 _SAME: Final = 0.98
 """The same share of reports of one program: GPTs of several sizes share all of it."""
 
@@ -331,7 +333,7 @@ def predict_report(
         ),
     ])  # fmt: skip
     hosts = hosts or usual_hosts()
-    call_s = said.factor * sum(step.host_s) / len(step.host_s)
+    call_s = max(said.factor * sum(step.host_s) / len(step.host_s), _LEAST_CALL_S)
     mine = _as_usual(hosts, call_s, said)
     ratios = [
         _ratio_of_time(a, roles, step.ranks, made) if isinstance(a, TimedStep)
@@ -455,7 +457,7 @@ def usual_hosts() -> Hosts:
 
 
 def _as_usual(hosts: Hosts, call_s: float, said: HostRatio) -> HostRatio:
-    """The report's own host, where no time without the profiler is known, by what hosts take."""
+    """The report's own host: what the report says of it, and what hosts take in general."""
     log, noise = hosts.own(call_s, said.noise)
     return replace(said, factor=said.factor * math.exp(log), noise=noise)
 
