@@ -45,6 +45,7 @@ def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: 
     from perfmodel.base.errors import ModelError
     from perfmodel.programs import program_of
 
+    index = _read_index(options["index"])
     reports = distinct(reports)
     with Progress(len(reports)) as advance:
         traces = read_reports(reports, advance)
@@ -60,7 +61,6 @@ def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: 
     from perfmodel.models.predict import predict as predicted
     from perfmodel.render.predict import calibration
 
-    index = _read_index(options["index"])
     observations, machine = _observed(traces, reports, options, index)
     part, terms, calls = _microbenchmarks(options["machine"], machine)
     model = calibrated(

@@ -45,15 +45,12 @@ def report_prediction(found: ReportPrediction, tokens: float | None = None) -> R
         f"{si(same.low_s, 's')} to {si(same.high_s, 's')}"
     )
     host = found.host
-    known = (
-        f"host: {host.factor:.2f} times the report's, by {'; '.join(host.evidence)}"
-        if host.evidence
-        else f"host: the report's, {host.factor:.2f} times what it says, by what hosts take in "
-        "general; --timed, a step's time without a profiler, narrows the interval"
-    )
+    general = "what hosts take in general; --timed, a step's time without a profiler, narrows it"
+    by = "; ".join(host.evidence) or general
+    known = f"host: {host.factor:.2f} times as long as the report says, by {by}"
     said = [line, f"structure from {step.source}", *_speed(found, tokens), *_memory(found)]
     return Result(
-        [[before, known], said, roles, split, shown],
+        [said, [before, known], roles, split, shown],
         lambda: report_document(found, tokens),
         tables=(roles, split, every),
         warnings=step.warnings,
@@ -115,7 +112,8 @@ def _speed(found: ReportPrediction, asked: float | None) -> list[str]:
         said.append(f"{si(tokens, '', 3)} tokens/s, {named} tokens in {_long(count / tokens)}")
     if flops:
         share = f" (MFU {percent(mfu)})" if mfu else ""
-        said.append(f"{si(flops, 'FLOP/s', 3)} on {found.sizes['p']} GPU{share}")
+        gpus = f"{found.sizes['p']} GPU{'s' * (found.sizes['p'] > 1)}"
+        said.append(f"{si(flops, 'FLOP/s', 3)} on {gpus}{share}")
     return ["; ".join(said)] if said else []
 
 
