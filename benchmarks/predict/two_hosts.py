@@ -47,8 +47,8 @@ def report(folder: Path, name: str) -> Report:
     return step, OPERATORS.roles(step, {})
 
 
-def predicted(folder: Path, other: Path | None) -> Iterator[dict[str, Any]]:
-    """Predict all cases in every way that there is."""
+def predicted(folder: Path, other: Path | None, only: str = "") -> Iterator[dict[str, Any]]:
+    """Predict all cases in every way that there is, or in one alone."""
     other_of = PAIRS | {large: small for small, large in PAIRS.items()}
     recorded = {path.name.split(".")[0] for path in folder.glob("*.sqlite.xz")}
     for name, sizes, options in HOST_CASES:
@@ -63,6 +63,8 @@ def predicted(folder: Path, other: Path | None) -> Iterator[dict[str, Any]]:
         if other is not None:
             ways["a report of another host"] = ([report(other, name)], True)
         for way, (reports, elsewhere) in ways.items():
+            if only not in ("", way):
+                continue
             gpu = own[0].gpu
             there = reports[0][0].gpu
             found = predict_report(
@@ -81,7 +83,7 @@ def predicted(folder: Path, other: Path | None) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
 
 
-def scored(*, today: bool = False) -> list[dict[str, Any]]:
+def scored(*, today: bool = False, only: str = "") -> list[dict[str, Any]]:
     """Return the predictions of all hosts that were timed, with what was measured.
 
     With `today` by today's code, in place of those that were frozen.
@@ -94,7 +96,7 @@ def scored(*, today: bool = False) -> list[dict[str, Any]]:
             for row in json.loads(path.read_text(encoding="utf-8")):
                 measured.setdefault(_case(row), []).append(row)
         other = next(each.parent for each in files[::-1] if each != file)
-        kept = predicted(file.parent, other) if today else json.loads(file.read_text("utf-8"))
+        kept = predicted(file.parent, other, only) if today else json.loads(file.read_text("utf-8"))
         for row in kept:
             if found := measured.get(_case(row)):
                 rows.append(row | {

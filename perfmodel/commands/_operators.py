@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from perfmodel.commands import _options
 from perfmodel.commands._output import emit
 
 
 def _only_of_operators(out: Path | None, options: Mapping[str, Any]) -> None:
-    """Refuse options of models of batches."""
-    for name in ("sweep", "scaling", "anchor", "workload"):
-        if options.get(name):
-            raise click.UsageError(f"--{name} is of models of batches; got one of operators")
-    if settings := _options.trainer_settings(options):
-        flags = ", ".join(map(_options.flag, settings))
-        raise click.UsageError(f"{flags}: of the trainer's models; got one of operators")
+    """Refuse options of models, and of --decoder."""
+    context = click.get_current_context(silent=True)
+    given = [
+        name for name in ("sweep", "scaling", "workload", *_OF_OTHERS)
+        if context and context.get_parameter_source(name) == ParameterSource.COMMANDLINE
+    ]  # fmt: skip
+    settings = [*map(_options.flag, _options.trainer_settings(options))]
+    if flags := [*(f"--{name.replace('_', '-')}" for name in given), *settings]:
+        whose = "of --decoder" if "context" in given else "of models"
+        raise click.UsageError(
+            f"{', '.join(flags)}: {whose}; got a REPORT; give its sizes by --set, such as --set "
+            f"batch=24"
+        )
     if out is not None and _options.kind_of(out) in _options.PICTURES:
-        raise click.UsageError(f"{out.suffix} is of curves; predictions of operators have none")
+        raise click.UsageError(f"{out.suffix} is of curves; a predicted step has none")
+
+
+_OF_OTHERS: Final = (
+    "context", "expert_gpus", "shapes", "images", "ranks_to", "input_size", "hidden_size",
+    "num_classes", "batch_size",
+)  # fmt: skip
+"""Options of --decoder and of models that have a default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +72,17 @@ def predict_report(
         raise click.UsageError("--fsdp-float32: of --fsdp; got none; give both")
     if asked.fsdp and (options.get("ranks") or 1) < 2:
         raise click.UsageError("--fsdp: expected ranks to share parameters, by -p; got one")
+    if asked.tokens is not None and not math.isfinite(asked.tokens):
+        raise click.BadParameter(f"--tokens: expected a number of tokens; got {asked.tokens}")
     chosen = _options.chosen({**options, "machine": None, "given": (), "dtype": None})
     own = distinct(paths)
-    files = [*own, *distinct(options["anchors"])]
+    anchored = distinct(options["anchors"])
+    if both := [path.name for path in anchored if path in own]:
+        raise click.UsageError(
+            f"--anchor {both[0]}: expected a report of the host to predict; got a REPORT, "
+            f"whose host is predicted without --anchor"
+        )
+    files = [*own, *anchored]
     with Progress(len(files)) as advance:
         traces = read_reports(files, advance)
     operators = _operators_of(program_of(traces[:1], chosen))

@@ -36,7 +36,9 @@ from perfmodel.programs import model_of_sizes, program_of_sizes
     "--accumulate", type=click.IntRange(1, 1 << 16), default=1, show_default=True,
     help="Micro-batches of the batch's size, of which the gradients are accumulated.",
 )  # fmt: skip
-@click.option("--tokens", type=click.FloatRange(1), metavar="N", help="Say how long N tokens take.")
+@click.option(
+    "--tokens", type=click.FloatRange(1, 1e30), metavar="N", help="Say how long N tokens take."
+)
 @click.option(
     "--decoder", metavar="NAME|config.json",
     help="Predict a language model as it is served, such as qwen3-8b; with --machine.",

@@ -46,6 +46,10 @@ _SHARED: Final = 0.85
 """Share of the host's time of two reports that must be of operators which both have. GPTs, Llamas
 and BERTs share 0.87 and more, and tell each other's host within 0.6 to 1.5 times; CNNs share less
 with them, and are off by up to 2.1 times (six reports of one host in profiles/programs)."""
+_MOST_HOST: Final = 8
+"""Hosts differ by less than 2 times (`usual.toml`), and host times of reports by less than 2."""
+_CHECKED: Final = math.log(8)
+"""Sizes were changed by so much where predictions were checked (`benchmarks.predict.two_hosts`)."""
 _LEAST_CALL_S: Final = 1e-9
 """Of a host that takes no time; its logarithm is taken."""
 _SAME: Final = 0.98
@@ -227,6 +231,8 @@ class ReportPrediction:
     mfu : float or None
         FLOPs of the operators' formulas over the peak of the GPUs in the type of most of them.
     micro_batches : int
+    batches : int
+        Of different samples in a step: one for each rank, but where ranks share layers.
     """
 
     step: OperatorPrediction
@@ -238,6 +244,7 @@ class ReportPrediction:
     largest_batch: int | None
     mfu: float | None = None
     micro_batches: int = 1
+    batches: int = 1
 
 
 @cache
@@ -348,19 +355,29 @@ def predict_report(
     before = _timed_itself(at(old, HostRatio(1.0, 0.0), Changes())) or mine
     recorded = _predicted(at(old, before, Changes()), before, Changes(), seen)
     changed = at(values, host, changes)
+    if changed.shares_layers and values["p"] != step.ranks:
+        raise ModelError(
+            f"expected the {step.ranks} ranks of the report, which share its layers; got "
+            f"{values['p']}; record as many ranks as are to share them"
+        )
     found = _predicted(changed, host, changes, seen)
     found = replace(found, warnings=(*notes, *found.warnings))
     unknown = changed.no_peak()
     peak = None if unknown else changed.peak(_workspace())
     if unknown:
         found = replace(found, warnings=(*found.warnings, f"no peak of memory: {unknown}"))
-    if peak is not None and changes.memory_bytes is not None and peak.bytes > changes.memory_bytes:
-        note = f"the GPU has {si(changes.memory_bytes, 'B')} of memory; the step needs "
-        found = replace(found, warnings=(*found.warnings, note + si(peak.bytes, "B")))
+    room = _room(changes.memory_bytes)
+    if peak is not None and room is not None and peak.bytes > room:
+        note = (
+            f"expected a step that fits the {si(room, 'B', 4)} of the GPU's memory that CUDA leaves"
+        )
+        note += f"; got one that needs {si(peak.bytes, 'B', 4)}: it does not fit"
+        found = replace(found, warnings=(*found.warnings, note))
     largest = _largest(made, values, changes.memory_bytes) if peak is not None else None
     return ReportPrediction(
         found, recorded, roles.found, values, host, peak, largest,
         _mfu(found, changed.rates.timer.baseline), changes.micro_batches,
+        1 if changed.shares_layers else values["p"],
     )  # fmt: skip
 
 
@@ -420,9 +437,9 @@ def _largest(
     memory_bytes: int | None,
 ) -> int | None:
     """The largest batch whose peak fits; None without a batch or the size of the memory."""
-    if memory_bytes is None or "batch" not in values:
+    room = _room(memory_bytes)
+    if room is None or "batch" not in values:
         return None
-    room = memory_bytes - usual()["memory"]["context_bytes"]
 
     def fits(batch: int) -> bool:
         peak = made({**values, "batch": batch}).peak(_workspace())
@@ -435,6 +452,11 @@ def _largest(
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def _room(memory_bytes: int | None) -> int | None:
+    """Bytes of a GPU's memory besides CUDA's context."""
+    return None if memory_bytes is None else memory_bytes - usual()["memory"]["context_bytes"]
 
 
 def _timed_itself(recorded: PredictedStep) -> HostRatio | None:
@@ -479,8 +501,14 @@ def _ratio_of_time(
     factor = made({**sizes, "p": timed.sizes.get("p", ranks)}).host_factor(timed.step_s)
     if factor is None:
         raise ModelError(
-            f"{si(timed.step_s, 's')} at {said}: expected a step that the host sets; got one that "
-            f"takes the GPU as long, which says nothing of the host; time one of a smaller batch"
+            f"--timed {si(timed.step_s, 's')} at {said}: expected a step that the host sets; got "
+            f"one that takes the GPU as long, which says nothing of the host; time one of a "
+            f"smaller batch"
+        )
+    if not 1 / _MOST_HOST < factor < _MOST_HOST:
+        raise ModelError(
+            f"--timed {si(timed.step_s, 's')} at {said}: expected a time within {_MOST_HOST} times "
+            f"what the report says; got another; give seconds of one step"
         )
     evidence = f"{si(timed.step_s, 's')} at {said}"
     return HostRatio(factor, usual()["host"]["timed"], (evidence,))
@@ -613,8 +641,12 @@ def _predicted(
         ranks = math.hypot(ranks, said["shards"]["noise"])
     fused = said["compile"]["noise"] if changes.compiled else 0.0
     other = said["gpu"]["other"] if changes.machine is not None else 0.0
+    far = max(
+        min(abs(math.log(value / sizes.get(name, value))) for sizes in seen)
+        for name, value in made.values.items()
+    )
     noise = Noise(
-        gpu=math.hypot(said["gpu"]["noise"], other, ranks, fused),
+        gpu=math.hypot(said["gpu"]["noise"] * max(far / _CHECKED, 1.0), other, ranks, fused),
         host=math.hypot(said["host"]["noise"], host.noise, ranks, fused),
     )
     found = made.predicted(noise, seen)

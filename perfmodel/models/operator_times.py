@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from perfmodel.base.arrays import Floats
+from perfmodel.base.errors import ModelError
 from perfmodel.machines.machine import Machine
 from perfmodel.machines.measure.measurement import MachineMeasurement
 from perfmodel.models.recorded import RecordedCall
@@ -31,6 +32,7 @@ _SHARE_MEASURED: Final = 0.9
 _HALF_AT_FLOPS: Final = 2e9
 """FLOPs of a GEMM at which a GPU is half as fast as at large ones, where no grid was measured."""
 _ATTENTION_SHARE: Final = 0.45
+_ATTENTION_POWERS: Final = (1.0, 2.0, 1.0)
 _NEAREST: Final = 12
 _RIDGE: Final = 0.1
 _REACH: Final = 0.35
@@ -39,8 +41,8 @@ _FORGOTTEN: Final = 2.0
 """Distance in sizes (as a logarithm) at which half of a factor counts: what small GEMMs add to the
 grid's time large ones do not."""
 _UNITS: Final = {
-    "bfloat16": "bfloat16_tensor", "float16": "float16_tensor", "tf32": "tf32_tensor",
-    "float32": "float32", "float64": "float64",
+    "float8": "float8_tensor", "bfloat16": "bfloat16_tensor", "float16": "float16_tensor",
+    "tf32": "tf32_tensor", "float32": "float32", "float64": "float64",
 }  # fmt: skip
 
 
@@ -54,15 +56,24 @@ class Grid:
         Logarithms.
     seconds : floats, shape (n,)
         Logarithms.
+    powers : tuple of float
+        Of each size in the work: (1, 1, 1) of a GEMM, (1, 2, 1) of attention, whose scores grow
+        with the square of the sequence.
     """
 
     sizes: Floats
     seconds: Floats
+    powers: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
     @classmethod
-    def of(cls, shapes: Sequence[tuple[int, int, int]], seconds: Sequence[float]) -> Grid:
+    def of(
+        cls,
+        shapes: Sequence[tuple[int, int, int]],
+        seconds: Sequence[float],
+        powers: tuple[float, float, float] = (1.0, 1.0, 1.0),
+    ) -> Grid:
         """Return a grid of shapes and seconds."""
-        return cls(np.log(np.array(shapes, float)), np.log(np.array(seconds)))
+        return cls(np.log(np.array(shapes, float)), np.log(np.array(seconds)), powers)
 
     def at(self, shape: tuple[int, int, int]) -> float:
         """Seconds of a shape.
@@ -78,14 +89,15 @@ class Grid:
         inside = np.clip(x, self.sizes.min(axis=0), self.sizes.max(axis=0))
         distance = np.sqrt(((self.sizes - inside) ** 2).sum(axis=1))
         near = np.argsort(distance)[:_NEAREST]
-        work = self.sizes[near].sum(axis=1)
+        powers = np.array(self.powers)
+        work = self.sizes[near] @ powers
         weight = 1 / (distance[near] ** 2 + 0.02)
         slow = self.seconds[near] - work
         rows = np.column_stack([np.ones(len(near)), self.sizes[near] - inside])
         ridge = np.diag([0.0, _RIDGE, _RIDGE, _RIDGE])
         normal = (rows * weight[:, None]).T @ rows + ridge * weight.mean()
         found = np.linalg.solve(normal, (rows * weight[:, None]).T @ slow)
-        more = inside.sum() + np.maximum(x - inside, 0.0).sum()
+        more = (inside + np.maximum(x - inside, 0.0)) @ powers
         return float(np.exp(found[0] + more))
 
 
@@ -117,7 +129,7 @@ class Baseline:
                 gemms[p.dtype, p.layout] = Grid.of(shapes, p.median_s)
         for a in measured.attention if measured else ():
             shapes = list(zip(a.heads, a.length, a.size, strict=True))
-            attention[a.dtype, a.phase] = Grid.of(shapes, a.median_s)
+            attention[a.dtype, a.phase] = Grid.of(shapes, a.median_s, _ATTENTION_POWERS)
         return cls(machine, gemms, attention)
 
     @classmethod
@@ -133,9 +145,10 @@ class Baseline:
         here = cls(machine, {}, {})
         gemms, attention = (
             {
-                key: Grid(grid.sizes, grid.seconds + math.log(there._peak(key[0])
-                                                              / here._peak(key[0])))
+                key: replace(grid, seconds=grid.seconds + math.log(there._peak(key[0])
+                                                                   / here._peak(key[0])))
                 for key, grid in grids.items()
+                if here.multiplies(key[0])
             }
             for grids in (other.gemms, other.attention)
         )  # fmt: skip
@@ -177,6 +190,11 @@ class Baseline:
         """Return the peak in a data type.
 
         Where it was not measured, it is the share of the data sheet's that others reach.
+
+        Raises
+        ------
+        ModelError
+            If the machine has none.
         """
         unit, peaks = _UNITS.get(dtype, ""), self.machine.peak_flops_per_s
         if unit in peaks:
@@ -185,7 +203,22 @@ class Baseline:
         reached = [peaks[name] / sheet[name] for name in peaks if name in sheet]
         if unit in sheet and reached:
             return sheet[unit] * sum(reached) / len(reached)
+        if dtype:
+            raise ModelError(
+                f"expected a data type that {self.machine.name} has a peak for; got {dtype}; give "
+                f"another one by --dtype, such as {' or '.join(self._types()[:2])}"
+            )
         return peaks.get("float32", 1e13)
+
+    def _types(self) -> list[str]:
+        """Data types that the machine has a peak for."""
+        sheet = self.machine.sheet.peak_flops_per_s if self.machine.sheet else {}
+        peaks = self.machine.peak_flops_per_s.keys() | sheet.keys()
+        return [dtype for dtype, unit in _UNITS.items() if unit in peaks]
+
+    def multiplies(self, dtype: str) -> bool:
+        """Whether the machine has a peak for a data type."""
+        return dtype in self._types()
 
     def moving_s(self, moved: float) -> float:
         """Bytes over the bandwidth of memory."""

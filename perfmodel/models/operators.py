@@ -383,11 +383,9 @@ class PredictedStep:
         if min(step.optimizer.updates) < len(phases) - 1 - phases[::-1].index("backward"):
             return "several optimizers take turns; perfmodel memory shows a recorded peak"
         if self.item_bytes not in (None, 2, 4):
-            return "what is kept of numbers of 8 bits is not known; record the program with them"
+            return "what is kept of numbers of another size is not known; record a step with them"
         if any(c.name.endswith(_OF_SHARDS) for c in sends):
             return "its ranks share the parameters; record the program on one rank, for --fsdp"
-        if self._shares_layers() and self.values["p"] != step.ranks:
-            return f"its ranks share layers; predict the {step.ranks} ranks of the report"
         return ""
 
     def _of_one_rank(self) -> bool:
@@ -395,7 +393,8 @@ class PredictedStep:
         step = self.structure.step
         return step.ranks == 1 and any(c.kind == "communication" for c in step.calls)
 
-    def _shares_layers(self) -> bool:
+    @property
+    def shares_layers(self) -> bool:
         """Whether ranks share layers: they sum their results in the forward pass."""
         return any(
             c.kind == "communication" and c.phase == "forward" and c.name.endswith("AllReduce")
@@ -424,7 +423,7 @@ class PredictedStep:
         }  # fmt: skip
         if shards > 1:
             more["gathered"] = self._gathered(weights * shards)
-        elif (self.values["p"] > 1 or self._of_one_rank()) and not self._shares_layers():
+        elif (self.values["p"] > 1 or self._of_one_rank()) and not self.shares_layers:
             more["buckets"] = weights
         tensors = self._tensors_of_type()
         sizes = [self._tensor_bytes(t) // (shards if t.gradient else 1) for t in tensors]

@@ -92,7 +92,7 @@ def _tables(p: OperatorPrediction) -> tuple[Table, Table, Table]:
 def _throughput(found: ReportPrediction) -> dict[str, float | None]:
     """Samples, tokens and FLOPs of operators' formulas per second, of all ranks together."""
     sizes, step = found.sizes, found.step
-    each = sizes.get("batch", 0) * found.micro_batches * sizes["p"] / step.step_s
+    each = sizes.get("batch", 0) * found.micro_batches * found.batches / step.step_s
     flops = sum(count * call.flops for count, call in step.calls) * sizes["p"] / step.step_s
     return {
         "samples_per_s": each or None,

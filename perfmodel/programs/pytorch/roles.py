@@ -358,6 +358,10 @@ def roles_of(step: RecordedStep, named: Mapping[str, int]) -> Roles:
                 f"--name {number}={name}: expected a number of the operators' sizes; got one that "
                 f"none has; perfmodel predict REPORT prints them"
             )
+    twice = [n for n, count in Counter(named.values()).items() if count > 1]
+    if twice:
+        names = " and ".join(name for name, number in named.items() if number == twice[0])
+        raise ModelError(f"--name: expected one role of {twice[0]}; got {names}; give one of them")
     reader = _Reader(step)
     found: dict[str, Role] = {}
     for role in reader.roles():
