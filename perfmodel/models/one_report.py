@@ -368,10 +368,8 @@ def predict_report(
         found = replace(found, warnings=(*found.warnings, f"no peak of memory: {unknown}"))
     room = _room(changes.memory_bytes)
     if peak is not None and room is not None and peak.bytes > room:
-        note = (
-            f"expected a step that fits the {si(room, 'B', 4)} of the GPU's memory that CUDA leaves"
-        )
-        note += f"; got one that needs {si(peak.bytes, 'B', 4)}: it does not fit"
+        note = f"CUDA leaves {si(room, 'B', 4)} of the GPU's memory; the step needs "
+        note += si(peak.bytes, "B", 4)
         found = replace(found, warnings=(*found.warnings, note))
     largest = _largest(made, values, changes.memory_bytes) if peak is not None else None
     return ReportPrediction(
