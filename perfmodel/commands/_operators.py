@@ -117,7 +117,7 @@ def changes_of(asked: Asked, other: Any, dtype: str | None, trace: Any) -> Any:
 
 
 def peak_of_report(path: Path) -> Any:
-    """Estimate the peak of a report's memory from its operators; None where they do not say it.
+    """Predict the step of a report as recorded, with the peak of its memory.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def peak_of_report(path: Path) -> Any:
     report = step, operators.roles(step, {})
     found = predict_report([report], {}, _baseline_of(step.gpu, trace.gpus), operators.call_at,
                            Changes())  # fmt: skip
-    return found.peak
+    return found
 
 
 def _baseline_of(name: str, gpus: Sequence[Any]) -> Any:
@@ -212,8 +212,8 @@ def _operators_of(program: Any) -> Any:
     found = program.recorded_operators
     if found is None:
         raise ModelError(
-            f"expected a program whose operators have formulas, such as pytorch; got "
-            f"{program.name!r}"
+            f"expected a report of PyTorch with operators' sizes; got one of {program.name!r}; "
+            f"predict the trainer and workloads by --model FILE of perfmodel calibrate"
         )
     return found
 

@@ -84,10 +84,13 @@ def _estimated(report: Path, fmt: str, out: Path | None) -> bool:
     from perfmodel.render import allocations
 
     try:
-        peak = peak_of_report(report)
+        found = peak_of_report(report)
     except ModelError:
         return False
-    if peak is None:
-        return False
-    emit(allocations.estimate(peak, report.name), fmt, out)
+    if found.peak is None:
+        raise ModelError(
+            f"{report.name}: expected recorded memory, or operators that say what they need; got "
+            f"neither: {found.no_peak}"
+        )
+    emit(allocations.estimate(found.peak, report.name), fmt, out)
     return True

@@ -131,7 +131,9 @@ def predict(
         _operators.predict_report(reports, fmt, out, options, asked)
         return
     if path is None or reports:
-        raise click.UsageError("expected a REPORT, or a model by --model; give one of them")
+        raise click.UsageError(
+            "expected REPORTs, or a model by --model; got both or none; give one of them"
+        )
     if asked != _operators.Asked():
         raise click.UsageError(
             "--name, --gpu, --graphs, --compile, --timed, --other-host, --fsdp, "

@@ -233,6 +233,8 @@ class ReportPrediction:
     micro_batches : int
     batches : int
         Of different samples in a step: one for each rank, but where ranks share layers.
+    no_peak : str
+        Why there is no peak.
     """
 
     step: OperatorPrediction
@@ -245,6 +247,7 @@ class ReportPrediction:
     mfu: float | None = None
     micro_batches: int = 1
     batches: int = 1
+    no_peak: str = ""
 
 
 @cache
@@ -361,7 +364,13 @@ def predict_report(
             f"{values['p']}; record as many ranks as are to share them"
         )
     found = _predicted(changed, host, changes, seen)
-    found = replace(found, warnings=(*notes, *found.warnings))
+    guesses = tuple(
+        f"{role.name} = {role.value} is a guess, by the {role.why}; where it is another number, "
+        f"give --name N={role.name}"
+        for role in roles.found
+        if role.certainty == "guess" and values[role.name] != role.value
+    )
+    found = replace(found, warnings=(*guesses, *notes, *found.warnings))
     unknown = changed.no_peak()
     peak = None if unknown else changed.peak(_workspace())
     if unknown:
@@ -375,7 +384,7 @@ def predict_report(
     return ReportPrediction(
         found, recorded, roles.found, values, host, peak, largest,
         _mfu(found, changed.rates.timer.baseline), changes.micro_batches,
-        1 if changed.shares_layers else values["p"],
+        1 if changed.shares_layers else values["p"], unknown,
     )  # fmt: skip
 
 

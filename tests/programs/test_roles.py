@@ -895,3 +895,9 @@ def test_a_type_that_the_gpu_does_not_multiply_is_refused() -> None:
     old = Baseline.like(named("v100"), grids()[-1])
     with pytest.raises(ModelError, match=r"has a peak for; got bfloat16.*such as float16"):
         predicted("gpt_shapes", Changes(machine=old))
+
+
+def test_a_guess_that_is_changed_is_warned_of() -> None:
+    guessed = predicted("lstm_shapes", batch=4480).step.warnings
+    assert any(said.startswith("batch = 2240 is a guess, by the most frequent") for said in guessed)
+    assert not any("guess" in said for said in predicted("lstm_shapes").step.warnings)
