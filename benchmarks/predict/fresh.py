@@ -280,7 +280,7 @@ def leave_hosts_out() -> list[dict[str, Any]]:
 
 
 KNOWN = ("nothing", "a queued report", "a blocking report")
-"""What is known of a host that was left out."""
+"""Kinds of knowledge of a host that was left out."""
 ANCHORED = ("queued", "blocking")
 """Routes of these reports."""
 Scores = dict[str, tuple[float, float, float, float]]

@@ -72,7 +72,7 @@ class Series:
     ----------
     kind : {'strong', 'weak'}
     sizes, settings : mapping
-        What the points share; B is in strong scaling's.
+        Values that all points have in common; B is one in strong scaling.
     unusual : sequence of str
         Settings that are not the program's default, in words.
     per_rank : float or None

@@ -402,7 +402,7 @@ class Parallelisms:
     bytes : Crossings
         Where the model's message is the smaller one.
     seconds : Crossings or None
-        Where its batch is the shorter one, by formula.
+        Sizes from which its batch is the shorter one, by formula.
     calibrated : Crossings or None
         The same by the calibrated model, whose terms are measured.
     missing_calibration : str

@@ -242,7 +242,7 @@ class ScalingSeries:
     Attributes
     ----------
     sizes, settings : mapping
-        What the points share.
+        Values that all points have in common.
     fit : Fit or None
         Amdahl's law in strong, Gustafson's in weak scaling.
     batch_per_rank : float or None
@@ -250,7 +250,7 @@ class ScalingSeries:
     interval : float
         Probability of all intervals.
     resampled : str
-        What the intervals are from: launches or batches.
+        Origin of the intervals: launches or batches.
     """
 
     kind: Literal["strong", "weak"]

@@ -755,7 +755,7 @@ def of_both(first: str, second: str, **given: int) -> ReportPrediction:
 
 
 def test_a_second_report_of_the_host_narrows_the_interval() -> None:
-    """What is not given is the first one's."""
+    """Sizes that are not given are the first one's."""
     sizes = {"batch": 20, "n_layer": 8}
     alone = predicted("gpt_modules", **sizes)
     both = of_both("gpt_modules", "gpt_shapes", **sizes)

@@ -80,7 +80,7 @@ class ComparedSummary:
     limit : str or None
         What limits a step now.
     fix : Fix or None
-        What to do next.
+        Next action against the limit.
     caveats : tuple of str
         At most two.
     """

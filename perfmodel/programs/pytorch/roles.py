@@ -257,7 +257,7 @@ class _Namer:
         return found
 
     def _batch_at(self, size: Size) -> int:
-        """Where the batch is: first, or behind the sequence as in torch.nn.MultiheadAttention."""
+        """Place of the batch: first, or behind the sequence as in torch.nn.MultiheadAttention."""
         batch, seq = self.values.get("batch", 0), self.values.get("seq", 0)
         if batch in (0, seq) or batch not in size:
             return 0
