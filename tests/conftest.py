@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ from perfmodel.readers import read
 from support.build_training import Training, training_report
 from support.cuda_on_cpu import compiler
 from support.document_report import document_report
+from support.once import share_recordings
 
 NSYS_VERSION = "2024.2.3"
 
@@ -26,6 +28,17 @@ NSYS_VERSION = "2024.2.3"
 settings.register_profile("all", deadline=None, max_examples=50, derandomize=True)
 settings.register_profile("quick", parent=settings.get_profile("all"), max_examples=10)  # make test
 settings.load_profile("all")
+share_recordings()
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests, which stay to the end, out of every collection of garbage."""
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Leave out what is shared, too, since pytest collects several times when it ends."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,0 +1,162 @@
+"""Reads, measures and analyzes each recording once in a run of the tests.
+
+`share_recordings` puts a memory in front of the functions that do so, wherever they are used: a
+test that asks for `perfmodel analyze` of a recording gets what an earlier test measured. A file
+that was written since, or lies beside a journal of SQLite, is measured anew.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache, lru_cache, wraps
+from pathlib import Path
+from typing import Any, Final
+
+from perfmodel.analysis import analyze as analyses
+from perfmodel.analysis import runs
+from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.analysis.compare import series
+from perfmodel.analysis.result import Analysis, RunAnalysis
+from perfmodel.programs.program import Options
+from perfmodel.programs.pytorch.program import PyTorchOperators
+from perfmodel.readers import read
+from perfmodel.readers.trace import Trace
+
+KEPT: Final = 32
+"""Results that are kept of each function: the recordings of a few test files."""
+
+
+@cache
+def trace_of(path: Path) -> Trace:
+    """Return what a recording holds, read whole."""
+    return read(path)
+
+
+@cache
+def analysis_of(*paths: Path, **options: Any) -> Analysis:
+    """Return the analysis of recordings; fields of `Options` are options, `whole` keeps events."""
+    whole = options.pop("whole", False)
+    return analyze_reports(paths, Options(**options), whole=whole)
+
+
+def run_of(*paths: Path, **options: Any) -> RunAnalysis:
+    """Return the one run, or the fitted one, of `analysis_of`."""
+    return analysis_of(*paths, **options).fitted
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call that equals another one of the same key."""
+
+    key: Hashable
+    args: tuple[Any, ...] = field(compare=False)
+    kwargs: dict[str, Any] = field(compare=False)
+
+
+class _Unknown(Exception):
+    """An argument whose equality nobody knows."""
+
+
+def _file(path: Path) -> Hashable:
+    """Return what a file's content is known by; raise where it is not one plain file."""
+    if not path.is_file():
+        raise _Unknown
+    if any(path.with_name(f"{path.name}{end}").exists() for end in ("-wal", "-journal")):
+        raise _Unknown
+    status = path.stat()
+    return path, Path.cwd(), status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _chosen(options: Options) -> Hashable:
+    values = {one.name: getattr(options, one.name) for one in fields(options)}
+    given = tuple(sorted(values.pop("values").items()))
+    return given, tuple((name, _plain(value)) for name, value in values.items())
+
+
+def _plain(value: Any) -> Hashable:
+    if not isinstance(value, str | int | float | bool | None):
+        raise _Unknown
+    return type(value), value
+
+
+def _key(value: Any) -> Hashable:
+    """Return what equal arguments share; raise `_Unknown` where that is not known.
+
+    A record is known by its place in memory: a call that is kept keeps its arguments, too.
+    """
+    match value:
+        case Path():
+            return _file(value)
+        case Options():
+            return _chosen(value)
+        case list() | tuple() | frozenset():
+            return type(value), tuple(_key(one) for one in value)
+        case _ if is_dataclass(value):
+            return id(value)
+        case _:
+            return _plain(value)
+
+
+def _kept(function: Callable[..., Any]) -> Callable[..., Any]:
+    @lru_cache(maxsize=KEPT)
+    def result(call: _Call) -> Any:
+        return function(*call.args, **call.kwargs)
+
+    @wraps(function)
+    def kept(*args: Any, **kwargs: Any) -> Any:
+        try:
+            named = tuple((name, _key(value)) for name, value in sorted(kwargs.items()))
+            key = _key(args), named
+        except _Unknown:
+            return function(*args, **kwargs)
+        return result(_Call(key, args, kwargs))
+
+    return kept
+
+
+def _told(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep a function of reports and options with what it tells of its progress."""
+
+    def told(timed: Sequence[Any], options: Options, **others: Any) -> tuple[list[str], Any]:
+        words: list[str] = []
+        return words, function(timed, options, words.append, **others)
+
+    shared = _kept(told)
+
+    @wraps(function)
+    def kept(
+        timed: Sequence[Any],
+        options: Options,
+        progress: Callable[[str], object] = lambda _: None,
+        **others: Any,
+    ) -> Any:
+        words, result = shared(timed, options, **others)
+        for word in words:
+            progress(word)
+        return [*result] if isinstance(result, list) else result
+
+    return kept
+
+
+def share_recordings() -> None:
+    """Put the memory in front of every use of the functions, in what is imported by now."""
+    for place, name, kept in (
+        (sys.modules["perfmodel.readers"], "read", _kept),
+        (runs, "measure_report", _kept),
+        (runs, "time_one", _kept),
+        (runs, "runs_of", _told),
+        (analyses, "analyze_run", _kept),
+        (analyses, "analyze_measured", _told),
+        (series, "launch_of", _kept),
+        (PyTorchOperators, "recorded_step", _kept),
+    ):
+        original = getattr(place, name)
+        shared = kept(original)
+        setattr(place, name, shared)
+        for user in [*sys.modules.values()]:
+            if user and user.__name__.split(".")[0] in ("perfmodel", "support", "benchmarks"):
+                for attribute, value in [*vars(user).items()]:
+                    if value is original:
+                        setattr(user, attribute, shared)
