@@ -1,0 +1,1 @@
+"""Small faults put into perfmodel, and the tests that notice them."""
