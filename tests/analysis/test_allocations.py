@@ -14,6 +14,7 @@ from perfmodel.base.errors import ReportError
 from perfmodel.readers.allocator_snapshot import read_snapshot
 from perfmodel.readers.profiler_memory import read_profiler
 from support.cli import perfmodel
+from support.public_recordings import small
 
 MEMORY = Path(__file__).parents[2] / "profiles" / "memory"
 PROGRAMS = MEMORY.parent / "programs"
@@ -164,9 +165,7 @@ def test_memory_follows_by_arithmetic_from_the_program() -> None:
 
 def test_a_forward_pass_on_a_gpu_is_read() -> None:
     """A forward pass of TraceLens's bert-small on an H100: the logits are the largest block."""
-    (found,) = read_profiler(
-        MEMORY.parents[1] / "tests" / "reports" / "public" / "bert_h100.json.xz"
-    )
+    (found,) = read_profiler(small("bert_h100.json.xz"))
     peak = peak_of(found)
     assert (peak.device, peak.phase, peak.operator) == (0, "forward", "aten::addmm")
     assert peak.peak_reserved_bytes > peak.peak_bytes > found.in_use_bytes[0] > 0

@@ -28,6 +28,7 @@ from perfmodel.readers.trace import PROCESS_BITS
 from perfmodel.render.analysis_json import analysis_document
 from support.build_columnar import write_folder
 from support.build_report import ReportBuilder
+from support.public_recordings import NAMES, small
 
 REPORTS = ROOT / "tests" / "reports"
 MS = 1_000_000
@@ -278,6 +279,8 @@ def untimed(title: str) -> str:
 
 
 def source_of(name: str) -> Path:
+    if name.startswith("public/"):
+        return small(f"{name.removeprefix('public/')}.xz")
     places = [PROFILES / name, REPORTS / name, PROFILES / f"{name}.xz", REPORTS / f"{name}.xz"]
     return next(path for path in places if path.exists())
 
@@ -335,14 +338,13 @@ ALL = sorted(
     for folder, pattern in (
         (PROFILES, "programs/*.sqlite.xz"), (PROFILES, "ladder/[gn]*_1.sqlite.xz"),
         (PROFILES, "cuda_aware/*_1.sqlite.xz"), (PROFILES, "*.sqlite*"),
-        (REPORTS, "cpu_2ranks*.sqlite"), (REPORTS, "public/ddp*.sqlite.xz"),
+        (REPORTS, "cpu_2ranks*.sqlite"),
     )
     for path in folder.glob(pattern)
 )  # fmt: skip
 ALL_TRACES = sorted(
-    str(path.relative_to(folder)).removesuffix(".xz")
-    for folder, pattern in ((PROFILES, "programs/*.json.xz"), (REPORTS, "public/*.json.xz"))
-    for path in folder.glob(pattern)
+    [f"programs/{path.stem}" for path in (PROFILES / "programs").glob("*.json.xz")]
+    + [f"public/{name.removesuffix('.xz')}" for name in NAMES if name.endswith(".json.xz")]
 )
 
 

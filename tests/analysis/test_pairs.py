@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +10,7 @@ from benchmarks.common.folders import PROFILES
 from perfmodel.analysis.compare import pairs
 from perfmodel.analysis.compare.pairs import pairs_of
 from perfmodel.readers import read
-
-QWEN = "Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
-"""One forward, H100 and MI300X; GPU time of its operations in ms, counted from the JSON alone."""
+from support.public_recordings import larger
 
 
 def call(name: str, *inside: Any, ops: tuple[int, ...] = ()) -> Any:
@@ -66,25 +62,24 @@ def test_a_recording_is_paired_with_itself() -> None:
     assert paired + found.alone_before_s == pytest.approx(found.before_s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "before_ms", "after_ms"),
     [
-        (QWEN, 31.905, 29.744),
+        ("Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", 31.905, 29.744),
         ("facebook_timesformer-base-finetuned-k400__1016002.json.gz", 158.43, 119.85),
         ("google_owlv2-large-patch14-ensemble__1016001.json.gz", 566.76, 331.82),
     ],
 )
 def test_two_vendors(name: str, before_ms: float, after_ms: float) -> None:
-    folder = os.environ.get("PERFMODEL_PUBLIC")
-    if not folder:
-        pytest.skip("no public traces: set PERFMODEL_PUBLIC to a folder of them")
-    traces = []
-    for vendor in ("h100", "mi300"):
-        paths = [*Path(folder).glob(f"**/traces/{vendor}/{name}")]
-        if not paths:
-            pytest.skip(f"no {vendor}/{name} below {folder}")
-        traces.append(read(paths[0]))
-    found = pairs_of(*traces)
+    """One forward, H100 and MI300X; GPU time of its operations counted from the JSON alone."""
+    model = name.partition("__")[0]
+    found = pairs_of(
+        *(
+            read(larger(f"{vendor}_{model}.json.gz", f"traces/{vendor}/{name}"))
+            for vendor in ("h100", "mi300")
+        )
+    )
     assert found is not None
     assert found.before_s * 1e3 == pytest.approx(before_ms, rel=1e-4)
     assert found.after_s * 1e3 == pytest.approx(after_ms, rel=1e-4)

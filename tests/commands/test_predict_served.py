@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.common.folders import PROGRAMS
 from support.cli import perfmodel, succeeds
+from support.public_recordings import small
 
-PUBLIC = Path(__file__).parents[1] / "reports" / "public"
-SGLANG = (
-    str(PUBLIC / "sglang_decode_mi300x.json.xz"), "--shapes",
-    str(PUBLIC / "sglang_capture_mi300x.json.xz"),
-)  # fmt: skip
 MODEL = "--decoder", "qwen3-8b", "--machine", "mi300x"
 
 
@@ -25,8 +21,10 @@ def passes(*words: str) -> list[dict[str, Any]]:
 
 def test_a_recorded_step_is_predicted_from_the_configuration() -> None:
     """32,785 cached tokens of 32 sequences: 1,024.5 each."""
-    measured = json.loads(succeeds("analyze", *SGLANG, "--json"))["serving"]
-    _, decode = passes(*SGLANG, *MODEL, "-B", "32", "--context", "1025")
+    report = str(small("sglang_decode_mi300x.json.xz"))
+    shapes = "--shapes", str(small("sglang_capture_mi300x.json.xz"))
+    measured = json.loads(succeeds("analyze", report, *shapes, "--json"))["serving"]
+    _, decode = passes(report, *shapes, *MODEL, "-B", "32", "--context", "1025")
     assert decode["floor_s"] == pytest.approx(measured["floor_s"], rel=0.01)
     assert decode["compute_s"] == pytest.approx(measured["compute_s"], rel=0.01)
     assert decode["floor_by"] == measured["floor_by"] == "memory"
@@ -35,7 +33,7 @@ def test_a_recorded_step_is_predicted_from_the_configuration() -> None:
 
 def test_the_recording_of_hidden_steps_gives_what_they_reach() -> None:
     """The operators of this step are in a CUDA graph: its floor is that of the model's name."""
-    report = str(PUBLIC / "sglang_decode_b300.json.xz")
+    report = str(small("sglang_decode_b300.json.xz"))
     model = "--decoder", "qwen3-30b-a3b"
     measured = json.loads(succeeds("analyze", report, *model, "--json"))["serving"]
     _, decode = passes(report, *model, "--machine", "b300", "-B", "16", "--context", "512")
@@ -64,7 +62,7 @@ def test_a_model_that_does_not_fit() -> None:
         (("--decoder", "qwen3-8b"), "give --machine"),
         ((*MODEL, "--sweep", "H=1:2"), "expected B or context"),
         ((*MODEL, "-p", "3"), "expected GPUs that divide 32 heads"),
-        ((str(PUBLIC / "bert_h100.json.xz"), *MODEL), "expected steps of an engine"),
+        ((str(PROGRAMS / "gpt_shapes.sqlite.xz"), *MODEL), "expected steps of an engine"),
     ],
 )
 def test_what_cannot_be_predicted(words: tuple[str, ...], said: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import os
 import re
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import pytest
 
 from benchmarks.common.folders import PROGRAMS, ROOT
 from support.cli import perfmodel
+from support.public_recordings import small
 
-PUBLIC = Path(os.environ["PERFMODEL_PUBLIC"]) if "PERFMODEL_PUBLIC" in os.environ else None
 MODEL = ROOT / "benchmarks" / "results" / "predict_model.json"
 REPORTS = {
     "PyTorch": PROGRAMS / "gpt_ddp.sqlite.xz",
@@ -21,10 +20,6 @@ REPORTS = {
     "MPI": PROGRAMS / "halo.sqlite.xz",
     "CuPy": PROGRAMS / "cupy_cg.sqlite.xz",
 }
-if PUBLIC is not None:
-    REPORTS["public"] = (
-        PUBLIC / "HTA/tests/data/amd_trace/mi250_minitoy_train_ROCm6_2_kineto.json.gz"
-    )
 WORDS = re.compile(
     r"D, H, C|python -m trainer|\btrainer\b|\b[DHCB] ?= ?\d|batch iteration|the ladder|MNIST"
     r"|configuration mark|cannot be ranked|hidden.size|--transport|CME 213"
@@ -49,15 +44,13 @@ def words_of(page: str) -> str:
     "program",
     [
         pytest.param(name, marks=pytest.mark.slow if name in ("PyTorch", "torch.profiler") else ())
-        for name in REPORTS
+        for name in (*REPORTS, "public")
     ],
 )
 def test_no_output_about_another_program_speaks_of_the_trainer(
     program: str, tmp_path: Path
 ) -> None:
-    report = REPORTS[program]
-    if not report.exists():
-        pytest.skip("PERFMODEL_PUBLIC names no copies of public recordings")
+    report = REPORTS.get(program) or small("training_mi250.json.xz")
     said = {}
     for words in COMMANDS:
         given = [word.format(report=report) for word in words]

@@ -36,6 +36,7 @@ from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.flow import listed, optimizer_of
 from perfmodel.programs.pytorch.program import PyTorchOperators
 from perfmodel.readers import read
+from support.public_recordings import small
 
 PROGRAMS = Path(__file__).parents[2] / "profiles" / "programs"
 PLANTED = Path(os.environ.get("PROGRAM_REPORTS", os.devnull)) / "planted"
@@ -266,7 +267,7 @@ def test_another_type_and_batch_are_met_on_a_report_that_nothing_was_fitted_to()
 
 def test_without_an_optimizer_the_embedding_is_a_table_all_the_same() -> None:
     """A forward pass alone of bert-small-uncased, whose vocabulary has 30,522 words."""
-    trace = read(PROGRAMS.parents[1] / "tests" / "reports" / "public" / "bert_h100.json.xz")
+    trace = read(small("bert_h100.json.xz"))
     step = OPERATORS.recorded_step(trace, Options())
     found = {role.name: role for role in OPERATORS.roles(step, {}).found}
     assert (found["vocab"].value, found["d_model"].value) == (30522, 512)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -32,16 +31,16 @@ from perfmodel.render.first_screen import screen
 from perfmodel.timing.engine_steps import EngineStep
 from perfmodel.workloads.decoder import Batch, published
 from support.build_report import ReportBuilder
+from support.public_recordings import larger, small
 
-PUBLIC = Path(__file__).parents[1] / "reports" / "public"
 VLLM = "vllm_decode_rocm", "vllm_capture_rocm"
 SGLANG = "sglang_decode_mi300x", "sglang_capture_mi300x"
 
 
 @cache
 def analyzed(report: str, capture: str | None = None) -> RunAnalysis:
-    shapes = PUBLIC / f"{capture}.json.xz" if capture else None
-    return analyze([read(PUBLIC / f"{report}.json.xz")], Options(shapes=shapes)).fitted
+    shapes = small(f"{capture}.json.xz") if capture else None
+    return analyze([read(small(f"{report}.json.xz"))], Options(shapes=shapes)).fitted
 
 
 @pytest.mark.parametrize(
@@ -124,7 +123,7 @@ def test_other_ranges_are_no_engine_steps(name: str) -> None:
 
 @pytest.mark.parametrize(("pair", "calls"), [(VLLM, 421), (SGLANG, 544)], ids=["vllm", "sglang"])
 def test_a_capture_has_the_calls_that_a_replay_runs(pair: tuple[str, str], calls: int) -> None:
-    assert [len(one.call) for one in captures(read(PUBLIC / f"{pair[1]}.json.xz"))] == [calls]
+    assert [len(one.call) for one in captures(read(small(f"{pair[1]}.json.xz")))] == [calls]
 
 
 @pytest.mark.parametrize("pair", [VLLM, SGLANG], ids=["vllm", "sglang"])
@@ -142,7 +141,7 @@ def test_a_graph_of_any_program_that_is_captured_in_the_recording(tmp_path: Path
     """As torch.compile(mode="reduce-overhead") captures in the first steps."""
     events = []
     for report in VLLM[::-1]:
-        with opened_unpacked(PUBLIC / f"{report}.json.xz") as stream:
+        with opened_unpacked(small(f"{report}.json.xz")) as stream:
             document = json.load(stream)
         events += [e for e in document["traceEvents"] if e.get("ph") == "X"]
     kept = []
@@ -170,7 +169,7 @@ def test_a_capture_of_another_program_is_not_joined() -> None:
 @pytest.mark.parametrize("lost", [-1, 200])
 def test_a_replay_may_lack_its_last_kernel_alone(lost: int, tmp_path: Path) -> None:
     """A kernel that lacks in the middle shifts all others to other operators."""
-    with opened_unpacked(PUBLIC / f"{SGLANG[0]}.json.xz") as stream:
+    with opened_unpacked(small(f"{SGLANG[0]}.json.xz")) as stream:
         document = json.load(stream)
     events = document["traceEvents"]
     (launch,) = (e for e in events if e["name"] == "hipGraphLaunch")
@@ -180,7 +179,7 @@ def test_a_replay_may_lack_its_last_kernel_alone(lost: int, tmp_path: Path) -> N
     document["traceEvents"] = [e for e in events if e is not left_out]
     file = tmp_path / "decode.json"
     file.write_text(json.dumps(document))
-    capture = PUBLIC / f"{SGLANG[1]}.json.xz"
+    capture = small(f"{SGLANG[1]}.json.xz")
     run = analyze([read(file)], Options(shapes=capture)).fitted
     assert run.work is not None
     assert (run.work.modelled > 0.99) == (lost == -1)
@@ -263,7 +262,7 @@ def test_findings_of_serving(facts: dict[str, Any], expected: dict[str, float]) 
 
 def changed(tmp_path: Path, report: str, change: Callable[[dict[str, Any]], None]) -> Path:
     """Write a report of which an event after the other is changed."""
-    with opened_unpacked(PUBLIC / f"{report}.json.xz") as stream:
+    with opened_unpacked(small(f"{report}.json.xz")) as stream:
         document = json.load(stream)
     for event in document["traceEvents"]:
         change(event)
@@ -288,7 +287,7 @@ def test_token_ids_are_copied_to_the_host_and_logits_are_sampled_there(tmp_path:
 
 def test_ranks_with_unequal_experts(tmp_path: Path) -> None:
     """Two ranks of one engine; the experts of the first take half of the recorded time."""
-    capture = PUBLIC / f"{VLLM[1]}.json.xz"
+    capture = small(f"{VLLM[1]}.json.xz")
     spent = analyzed(*VLLM).serving[0].experts_s[0]
     files = []
     for rank in range(2):
@@ -351,7 +350,7 @@ def test_the_verdict_is_the_step_beside_its_floor(capture: str | None) -> None:
 def test_the_floor_of_a_hidden_decode_by_its_model(pair: tuple[str, str], model: str) -> None:
     """The configuration and the operators of the capture say the same within 1 %."""
     options = Options(decoder=published()[model])
-    (by_model,) = analyze([read(PUBLIC / f"{pair[0]}.json.xz")], options).fitted.serving
+    (by_model,) = analyze([read(small(f"{pair[0]}.json.xz"))], options).fitted.serving
     (by_capture,) = analyzed(*pair).serving
     assert (by_model.model, by_model.shards, by_model.floor_by) == (model, 1, "memory")
     assert by_model.floor_s == pytest.approx(by_capture.floor_s, rel=0.01)
@@ -363,7 +362,7 @@ def test_the_floor_of_a_hidden_decode_by_its_model(pair: tuple[str, str], model:
 def test_a_hidden_decode_near_its_floor_reads_wide_weights() -> None:
     """Qwen3-30B-A3B on a B300: 16 sequences reach 82 of 128 experts a layer, if evenly."""
     model = published()["qwen3-30b-a3b"]
-    report = PUBLIC / "sglang_decode_b300.json.xz"
+    report = small("sglang_decode_b300.json.xz")
     run = analyze([read(report)], Options(decoder=model)).fitted
     (row,) = run.serving
     assert (row.sequences, row.cached_tokens, row.exact) == (16, 8193, True)
@@ -384,7 +383,7 @@ def test_a_hidden_decode_near_its_floor_reads_wide_weights() -> None:
 def test_weights_that_are_quantized_are_no_finding() -> None:
     """gpt-oss has experts of 4 bits: its matrices of 16 bits are a tenth of what it reads."""
     options = Options(decoder=published()["gpt-oss-20b"])
-    run = analyze([read(PUBLIC / f"{VLLM[0]}.json.xz")], options).fitted
+    run = analyze([read(small(f"{VLLM[0]}.json.xz"))], options).fitted
     assert not [f for f in run.findings if f.kind == "weights_not_quantized"]
 
 
@@ -402,9 +401,9 @@ def test_a_quantized_model_has_the_peaks_of_its_types() -> None:
 
 
 def test_operators_say_the_model_whatever_is_given() -> None:
-    shapes = PUBLIC / f"{SGLANG[1]}.json.xz"
+    shapes = small(f"{SGLANG[1]}.json.xz")
     options = Options(shapes=shapes, decoder=published()["llama-3.1-8b"])
-    (row,) = analyze([read(PUBLIC / f"{SGLANG[0]}.json.xz")], options).fitted.serving
+    (row,) = analyze([read(small(f"{SGLANG[0]}.json.xz"))], options).fitted.serving
     assert row.model == "qwen3-8b"
 
 
@@ -425,7 +424,7 @@ def test_kernels_of_unseen_types_are_no_single_precision() -> None:
 
 def test_findings_of_operators_have_the_lines_of_their_capture(tmp_path: Path) -> None:
     """The line that launches the graph is the same for all kernels, and says nothing."""
-    with opened_unpacked(PUBLIC / f"{VLLM[1]}.json.xz") as stream:
+    with opened_unpacked(small(f"{VLLM[1]}.json.xz")) as stream:
         document = json.load(stream)
     events = document["traceEvents"]
     calls = {"vllm::moe_forward": "experts.py(7): run", "aten::addmm": "linear.py(8): apply"}
@@ -436,7 +435,7 @@ def test_findings_of_operators_have_the_lines_of_their_capture(tmp_path: Path) -
     ]  # fmt: skip
     file = tmp_path / "capture.json"
     file.write_text(json.dumps({**document, "with_stack": 1, "traceEvents": events + functions}))
-    run = analyze([read(PUBLIC / f"{VLLM[0]}.json.xz")], Options(shapes=file)).fitted
+    run = analyze([read(small(f"{VLLM[0]}.json.xz"))], Options(shapes=file)).fitted
     lines = {
         f.title.partition(" ")[0]: f.line for f in run.findings if f.kind == "kernel_below_ceiling"
     }
@@ -448,7 +447,7 @@ def eager(tmp_path: Path, tokens: int) -> Path:
     """Write the step of a graph as if its captured calls had launched the kernels one by one."""
     documents = []
     for report in VLLM:
-        with opened_unpacked(PUBLIC / f"{report}.json.xz") as stream:
+        with opened_unpacked(small(f"{report}.json.xz")) as stream:
             documents.append(json.load(stream))
     replay, capture = documents
     (launch,) = (e for e in replay["traceEvents"] if e["name"] == "hipGraphLaunch")
@@ -486,7 +485,7 @@ def test_a_run_without_a_graph_names_the_operators_of_a_replay(
 ) -> None:
     """As a warm-up does; one of another batch has other sizes, unless it is padded to it."""
     options = Options(shapes=eager(tmp_path, tokens))
-    run = analyze([read(PUBLIC / f"{VLLM[0]}.json.xz")], options).fitted
+    run = analyze([read(small(f"{VLLM[0]}.json.xz"))], options).fitted
     assert run.work is not None
     assert (run.work.modelled > 0.99) == joined
     if joined:
@@ -495,7 +494,7 @@ def test_a_run_without_a_graph_names_the_operators_of_a_replay(
 
 def several(tmp_path: Path, labels: list[str]) -> Path:
     """Write the recorded decode once for each label, one after the other."""
-    with opened_unpacked(PUBLIC / f"{SGLANG[0]}.json.xz") as stream:
+    with opened_unpacked(small(f"{SGLANG[0]}.json.xz")) as stream:
         document = json.load(stream)
     events = [e for e in document["traceEvents"] if e.get("ph") == "X"]
     first = min(e["ts"] for e in events)
@@ -559,7 +558,7 @@ def test_the_median_step_of_a_phase_has_a_median_batch(tmp_path: Path) -> None:
 def test_a_capture_holds_the_batches_that_replay_it(
     label: str, joined: bool, tmp_path: Path
 ) -> None:
-    options = Options(shapes=PUBLIC / f"{SGLANG[1]}.json.xz")
+    options = Options(shapes=small(f"{SGLANG[1]}.json.xz"))
     run = analyze([read(several(tmp_path, [label] * 4))], options).fitted
     assert run.work is not None
     assert (run.work.modelled > 0.9) == joined
@@ -570,7 +569,7 @@ def test_a_folder_of_captures_has_one_for_each_batch(tmp_path: Path) -> None:
     """As SGLang writes them, beside a note that is no recording."""
     folder = tmp_path / "captures"
     folder.mkdir()
-    with opened_unpacked(PUBLIC / f"{SGLANG[1]}.json.xz") as stream:
+    with opened_unpacked(small(f"{SGLANG[1]}.json.xz")) as stream:
         text = stream.read().decode()
     assert "capture_32_" in text
     for batch in (64, 32):
@@ -764,6 +763,7 @@ def test_a_windowed_layer_reads_its_window() -> None:
     assert cached == [2 * 128, 10_000]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "flops"),
     [  # attention: 57 blocks of 24 heads x 128 numbers, 768 tokens
@@ -773,50 +773,44 @@ def test_a_windowed_layer_reads_its_window() -> None:
 )
 def test_public_traces_of_diffusion(path: str, flops: int | None) -> None:
     """Flux replays the graph that it captures in the same recording."""
-    folder = os.environ.get("PERFMODEL_PUBLIC")
-    found = sorted(Path(folder).rglob(f"tests/traces/inference/{path}")) if folder else []
-    if not found:
-        pytest.skip("PERFMODEL_PUBLIC names no copies of public recordings")
-    run = analyze([read(found[0])], Options()).fitted
+    run = analyze([read(larger(f"tests/traces/inference/{path}"))], Options()).fitted
     assert run.work is not None
     assert run.work.modelled > 0.94
     attention = [row.flops for row in run.work.operators if row.name == "aiter::fmha_v3_fwd"]
     assert attention == ([] if flops is None else [flops])
 
 
+@pytest.mark.slow
 def test_a_public_trace_of_diffusion_beside_its_capture() -> None:
     """Four images of FLUX.1 with SageAttention: 228 of 57 blocks."""
-    folder = os.environ.get("PERFMODEL_PUBLIC")
     place = "tests/traces/inference/xdit_flux.1_aiter_sage"
-    found = sorted(Path(folder).rglob(f"{place}/profile_trace*.json.gz")) if folder else []
-    if not found:
-        pytest.skip("PERFMODEL_PUBLIC names no copies of public recordings")
-    shapes = next((found[0].parent / "capture_traces").glob("*.json.gz"))
-    run = analyze([read(found[0])], Options(shapes=shapes)).fitted
+    shapes = larger(f"{place}/capture_traces/*.json.gz")
+    run = analyze([read(larger(f"{place}/profile_trace*.json.gz"))], Options(shapes=shapes)).fitted
     assert run.work is not None
     assert run.work.modelled > 0.96
     (sage,) = (row for row in run.work.operators if row.name == "sage_fwd_1")
     assert (sage.count, sage.flops) == (228, 228 * 4 * 768**2 * 24 * 128)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("path", "capture", "expected"),
+    ("names", "capture", "expected"),
     [
-        ("b200/eager_trace.json.gz", None, ("vllm", "prefill", "gpt-oss-120b", 8, 1, 888, 0)),
-        ("inference/sglang_prefilldecode/*.json.gz", None,
+        (("b200_vllm_eager.json.gz", "b200/eager_trace.json.gz"), None,
+         ("vllm", "prefill", "gpt-oss-120b", 8, 1, 888, 0)),
+        (("sglang_prefilldecode.json.gz", "inference/sglang_prefilldecode/*.json.gz"), None,
          ("sglang", "prefill", "qwen3-8b", 1, 15, 15360, 0)),
-        ("inference/vllm_prefilldecode_piecewise/*.json.gz", "capture_traces/*.json.gz",
+        (("vllm_prefilldecode.json.gz", "inference/vllm_prefilldecode_piecewise/*.json.gz"),
+         "inference/vllm_prefilldecode_piecewise/capture_traces/*.json.gz",
          ("vllm", "mixed", "gpt-oss-20b", 1, 46, 8155, 37)),
     ],
     ids=["b200", "sglang", "vllm"],
 )  # fmt: skip
-def test_public_traces(path: str, capture: str | None, expected: tuple[Any, ...]) -> None:
-    folder = os.environ.get("PERFMODEL_PUBLIC")
-    found = sorted(Path(folder).rglob(f"tests/traces/{path}")) if folder else []
-    if not found:
-        pytest.skip("PERFMODEL_PUBLIC names no copies of public recordings")
-    shapes = next(found[0].parent.glob(capture)) if capture else None
-    run = analyze([read(found[0])], Options(shapes=shapes)).fitted
+def test_public_traces(
+    names: tuple[str, ...], capture: str | None, expected: tuple[Any, ...]
+) -> None:
+    shapes = larger(capture) if capture else None
+    run = analyze([read(larger(*names))], Options(shapes=shapes)).fitted
     (row,) = run.serving
     assert expected == (
         row.engine, row.phase, row.model, row.shards, row.sequences, row.context_tokens,

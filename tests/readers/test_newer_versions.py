@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from readers.test_rewritten import rewritten, said_of
 
-from benchmarks.common.folders import ROOT, unpacked
+from benchmarks.common.folders import unpacked
 from perfmodel.readers import read
 from perfmodel.readers.trace import GRAPH, KERNEL, MEMCPY, MEMSET
 from perfmodel.timing.nsys_stats.collect import compute
 from support.build_operators import operators_report
+from support.public_recordings import small
 
-PUBLIC = ROOT / "tests" / "reports" / "public"
 FOUND = {
     "smoke_nsys2025.5.2": ("2025.5.2.266", "3.24.0", 0, 33, (3, 1, 0, 2)),
     "smoke_nsys2026.1.1": ("2026.1.1.204", "3.24.14", 0, 9, (2, 1, 0, 0)),
@@ -32,7 +32,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def report(name: str, tmp_path: Path) -> Path:
-    return unpacked(PUBLIC / f"{name}.sqlite.xz", tmp_path / "report_1.sqlite")
+    return unpacked(small(f"{name}.sqlite.xz"), tmp_path / "report_1.sqlite")
 
 
 def test_all_events_are_read(name: str, report: Path) -> None:
@@ -48,7 +48,7 @@ def test_all_events_are_read(name: str, report: Path) -> None:
 
 def test_rows_of_2026_are_in_no_order(tmp_path: Path) -> None:
     """Nsight Systems says so in EXPORT_PARAM_USE_SHUFFLE; a trace is in order."""
-    report = unpacked(PUBLIC / "ddp_nsys2026.2.1.sqlite.xz", tmp_path / "report.sqlite")
+    report = unpacked(small("ddp_nsys2026.2.1.sqlite.xz"), tmp_path / "report.sqlite")
     with closing(sqlite3.connect(report)) as db:
         rows = db.execute("SELECT start FROM CUPTI_ACTIVITY_KIND_RUNTIME").fetchall()
     stored = [start for (start,) in rows]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -17,12 +16,11 @@ from perfmodel.readers.trace import KERNEL, MEMCPY
 from perfmodel.timing.launched import launched
 from support.build_kineto import write
 from support.build_others import field, plane, rocpd, small_xplane
-
-PUBLIC: Final = Path(__file__).parents[1] / "reports" / "public"
+from support.public_recordings import small
 
 
 def test_xplane_of_jax() -> None:
-    trace = read(PUBLIC / "jax_te_mi355x.xplane.pb.xz")
+    trace = read(small("jax_te_mi355x.xplane.pb.xz"))
     assert trace.recorder == "XPlane"
     assert len(trace.ops) == 150
     assert len(launched(trace).op) == 150  # each has the call that launched it

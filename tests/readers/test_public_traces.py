@@ -1,14 +1,12 @@
 """Traces that other projects published: each is read whole, or refused for a true reason.
 
-Small ones lie in `tests/reports/public`. PERFMODEL_PUBLIC names a folder of more: copies of the
-files of AMD-AGI/TraceLens, facebookresearch/HolisticTraceAnalysis, facebookresearch/param,
-pytorch/kineto (of its history, too) and deepseek-ai/profile-data, at any depth.
+They are of AMD-AGI/TraceLens, facebookresearch/HolisticTraceAnalysis, facebookresearch/param,
+pytorch/kineto (of its history, too) and deepseek-ai/profile-data.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
@@ -19,8 +17,9 @@ from perfmodel.base.errors import SchemaError
 from perfmodel.base.files import opened_unpacked
 from perfmodel.readers import read
 from perfmodel.readers.trace import KERNEL, Trace
+from support.public_recordings import NAMES, folder, small
 
-SHIPPED: Final = sorted((Path(__file__).parents[1] / "reports" / "public").glob("*.json.xz"))
+TRACES: Final = [name for name in NAMES if name.endswith(".json.xz")]
 
 REFUSED: Final = {
     "*_et.json.gz": "got an execution trace of PyTorch, which has no times of GPU work",
@@ -75,24 +74,22 @@ def check(path: Path) -> Trace:
     return trace
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
-def test_shipped_traces(path: Path) -> None:
-    check(path)
+@pytest.mark.parametrize("name", TRACES)
+def test_small_traces(name: str) -> None:
+    check(small(name))
 
 
 def test_a_trace_of_2021_has_its_step_and_gpu() -> None:
-    trace = check(next(path for path in SHIPPED if "2021" in path.name))
+    trace = check(small("training_v100_2021.json.xz"))
     assert "ProfilerStep#2" in trace.range_labels
     assert {gpu.name for gpu in trace.gpus} == {"Tesla V100-DGXS-32GB"}
     assert {gpu.sm_count for gpu in trace.gpus} == {80}
 
 
+@pytest.mark.slow
 def test_every_public_trace() -> None:
-    folder = os.environ.get("PERFMODEL_PUBLIC")
-    if not folder:
-        pytest.skip("no public traces: set PERFMODEL_PUBLIC to a folder of them")
-    paths = sorted(path for path in Path(folder).rglob("*.json*") if path.is_file())
-    assert paths, f"expected traces below {folder}; got none; set PERFMODEL_PUBLIC to another"
+    paths = sorted(path for path in folder().rglob("*.json*") if path.name not in NAMES)
+    assert paths, f"expected traces below {folder()}; got none; set PERFMODEL_PUBLIC to another"
     wrong = []
     for path in paths:
         reason = next((why for name, why in REFUSED.items() if fnmatch(path.name, name)), None)

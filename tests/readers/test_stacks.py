@@ -22,8 +22,7 @@ from support.build_report import ReportBuilder
 from support.build_stacks import chain, launches, python_stack
 from support.build_thread import MARK
 from support.cli import fails, succeeds
-
-PUBLIC: Final = Path(__file__).parents[1] / "reports" / "public"
+from support.public_recordings import small
 
 BERT: Final = (
     "moca/library/model_hub/huggingface/model/adapters/text_base_model.py:28 in run_on_input"
@@ -66,7 +65,7 @@ def place(trace: Trace, row: int) -> tuple[str | None, str | None]:
 
 @pytest.mark.parametrize(("name", "launch", "line", "module"), LINES)
 def test_lines_of_published_traces(name: str, launch: int, line: str, module: str | None) -> None:
-    trace = read(PUBLIC / f"{name}.json.xz")
+    trace = read(small(f"{name}.json.xz"))
     rows = np.flatnonzero((trace.ops.correlation == launch) & (trace.ops.kind == KERNEL))
     assert {place(trace, row) for row in rows.tolist()} == {(line, module)}
 
