@@ -55,8 +55,18 @@ def run(*arguments: str) -> str:
 
 
 def with_screens(page: str) -> str:
-    """Return a page with the first screens that `perfmodel analyze` prints now."""
-    return SCREEN.sub(lambda found: found[1] + run("analyze", *found[2].split()), page)
+    """Return a page with the first screens that `perfmodel analyze` prints now.
+
+    Those of other projects' recordings stay where PERFMODEL_PUBLIC names no folder of them.
+    """
+    public = Path(os.environ.get("PERFMODEL_PUBLIC", os.devnull)) / "small"
+
+    def screen(found: re.Match[str]) -> str:
+        places = ((public / word, word) for word in found[2].split())
+        words = [str(path) if path.exists() else word for path, word in places]
+        return found[1] + run("analyze", *words) if (ROOT / words[0]).exists() else found[0]
+
+    return SCREEN.sub(screen, page)
 
 
 def demo(out: Path) -> str:

@@ -1,6 +1,9 @@
 """Writes docs/support.md: which versions of recorders are supported, from the files of the tests.
 
 python docs/support_matrix.py
+
+The table of other projects' recordings is written anew where PERFMODEL_PUBLIC names their folder,
+and stays as it is elsewhere.
 """
 
 from __future__ import annotations
@@ -8,8 +11,9 @@ from __future__ import annotations
 import csv
 import io
 import lzma
+import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,28 +23,41 @@ from perfmodel.readers import read
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = Path(__file__).resolve().parent / "support.md"
 FILES: Final = (
-    "tests/reports/*.sqlite", "tests/reports/public/*.xz", "profiles/*.sqlite*",
+    "tests/reports/*.sqlite", "profiles/*.sqlite*",
     "profiles/programs/*_rank*.json.xz", "profiles/programs/jax_gpt.sqlite.xz",
 )  # fmt: skip
 """Recordings as their recorder wrote them, but for tables and texts that nobody reads."""
 TABLES: Final = "tests/golden/ncu/*.csv*"
 KNOWN: Final = ROOT / "tests" / "reports" / "versions.toml"
 """Versions that the files do not say."""
+LISTED: Final = ROOT / "tests" / "reports" / "public.toml"
+"""Recordings of other projects, and their versions."""
+PUBLIC: Final = Path(os.environ.get("PERFMODEL_PUBLIC", os.devnull)) / "small"
 
+_HEAD: Final = """| recorder | version | schema | GPUs | files |
+|---|---|---|---|---|
+"""
 _INTRO: Final = """# Supported versions
 
 <!-- written by docs/support_matrix.py -->
 
-A version of a recorder is supported if a real file of it is among the tests, which read every file
+A version of a recorder is supported if the tests read a real file of it, as they read every file
 listed here. Other versions may work: columns are selected by name, and unknown tables and columns
 are left alone ([schema.md](schema.md)). Traces of torch.profiler, XPlane files and tables of Nsight
 Compute do not hold the version; where it is known otherwise, it is given.
 
-| recorder | version | schema | GPUs | files of the tests |
-|---|---|---|---|---|
+## Recordings of this project
+
+"""
+_OTHERS: Final = """
+## Recordings of other projects
+
+They were published on GitHub (`tests/reports/public.toml` has the address of each), and tests read
+them where `PERFMODEL_PUBLIC` names their folder ([CONTRIBUTING.md](../CONTRIBUTING.md)).
+
 """
 _NONE: Final = """
-Not in this table, since only files that were built test them: rocpd of rocprofv3, and folders of
+Not in these tables, since only files that were built test them: rocpd of rocprofv3, and folders of
 `nsys export -t parquetdir` of other versions than 2024.2 and 2025.3.
 """
 
@@ -80,23 +97,49 @@ def of_counters(path: Path, known: dict[str, str]) -> tuple[str, str, str, set[s
     return "Nsight Compute", known.get(path.name, "–"), f"{len(head)} columns", {"H200"}
 
 
-def rows() -> Iterator[Row]:
-    """Yield a row for every recorder and version."""
-    known = tomllib.loads(KNOWN.read_text(encoding="utf-8"))
+Describe = Callable[[Path, dict[str, str]], tuple[str, str, str, set[str]]]
+
+
+def rows_of(files: Iterable[tuple[Path, Describe]], known: dict[str, str]) -> Iterator[Row]:
+    """Yield a row for every recorder and version of these files."""
     found: dict[tuple[str, str, str], tuple[list[str], set[str]]] = {}
-    for patterns, describe in ((FILES, facts), ((TABLES,), of_counters)):
-        for path in sorted(path for pattern in patterns for path in ROOT.glob(pattern)):
-            *key, gpus = describe(path, known)
-            names, on = found.setdefault((key[0], key[1], key[2]), ([], set()))
-            names.append(path.name)
-            on.update(gpus)
+    for path, describe in files:
+        *key, gpus = describe(path, known)
+        names, on = found.setdefault((key[0], key[1], key[2]), ([], set()))
+        names.append(path.name)
+        on.update(gpus)
     for key, (names, on) in sorted(found.items()):
         yield Row(*key, ", ".join(sorted(on)) or "–", tuple(names))
 
 
+def rows() -> Iterator[Row]:
+    """Yield a row for every recorder and version that a clone has a file of."""
+    files: list[tuple[Path, Describe]] = []
+    for patterns, describe in ((FILES, facts), ((TABLES,), of_counters)):
+        paths = sorted(path for pattern in patterns for path in ROOT.glob(pattern))
+        files += [(path, describe) for path in paths]
+    return rows_of(files, tomllib.loads(KNOWN.read_text(encoding="utf-8")))
+
+
+def others() -> Iterator[Row]:
+    """Yield those of other projects' recordings, whose folder PERFMODEL_PUBLIC names."""
+    listed = tomllib.loads(LISTED.read_text(encoding="utf-8"))["recording"]
+    known = {one["file"]: one["version"] for one in listed if "version" in one}
+    return rows_of(((PUBLIC / name, facts) for name in sorted(o["file"] for o in listed)), known)
+
+
+def table(found: Iterable[Row]) -> str:
+    """Return rows below their head."""
+    return _HEAD + "".join(f"{row}\n" for row in found)
+
+
 def page() -> str:
     """Return the page."""
-    return _INTRO + "".join(f"{row}\n" for row in rows()) + _NONE
+    if PUBLIC.exists():
+        of_others = table(others())
+    else:
+        of_others = PAGE.read_text(encoding="utf-8").partition(_OTHERS)[2].partition(_NONE)[0]
+    return _INTRO + table(rows()) + _OTHERS + of_others + _NONE
 
 
 if __name__ == "__main__":
