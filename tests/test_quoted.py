@@ -31,6 +31,7 @@ from perfmodel.base import parallel
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from support import fuzz
+from support.public_recordings import RECORDINGS
 
 DOCS: Final = ROOT / "docs"
 WHOLE: Final = ("compare", "ladder", "robustness", "scale", "size")
@@ -311,6 +312,7 @@ OTHERS: Final = sorted({p.stem for p in DOCS.glob("*.md")} - {*WHOLE, *WHOLLY_GE
 RAW_FILE: Final = re.compile(
     r"(?<![\w/-])(?:benchmarks/results|profiles|notebooks/data|notebooks/studies|tests)/[\w./*-]*\w"
     r"|perfmodel/machines/devices/[\w-]+\.toml|\bbenchmarks\.\w+"
+    r"|https://github\.com/[\w-]+/[\w-]+/(?:blob|tree)/[0-9a-f]{7}/[\w./-]*"
 )
 """A raw file, what writes one, or a test that holds the number."""
 
@@ -335,7 +337,9 @@ def prose(page: str) -> str:
 
 
 def exists(name: str) -> bool:
-    """Whether there is such a file, folder or module, by a pattern or whole."""
+    """Whether there is such a file, folder, module or listed recording, by a pattern or whole."""
+    if name.startswith("https:"):
+        return any(f"{r['repository']}/" in name and name.endswith(r["path"]) for r in RECORDINGS)
     if name.startswith("benchmarks."):
         name = name.replace(".", "/") + "*"
     return bool(re.search("NAME|NN_", name)) or any(ROOT.glob(name + "*" * name.endswith("_")))

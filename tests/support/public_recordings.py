@@ -17,8 +17,10 @@ import pytest
 from benchmarks.common.folders import ROOT
 
 FOLDER: Final = os.environ.get("PERFMODEL_PUBLIC", "")
-_LIST: Final = tomllib.loads((ROOT / "tests/reports/public.toml").read_text())
-NAMES: Final = tuple(sorted(str(recording["file"]) for recording in _LIST["recording"]))
+RECORDINGS: Final[list[dict[str, str]]] = tomllib.loads(
+    (ROOT / "tests" / "reports" / "public.toml").read_text(encoding="utf-8")
+)["recording"]
+NAMES: Final = tuple(sorted(recording["file"] for recording in RECORDINGS))
 """Files in `small/`."""
 
 
