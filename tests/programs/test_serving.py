@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from test_findings import QUIET, find
 
+from benchmarks.common.folders import PROGRAMS
 from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.analysis.serving import usual_rows
@@ -30,17 +32,36 @@ from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.first_screen import screen
 from perfmodel.timing.engine_steps import EngineStep
 from perfmodel.workloads.decoder import Batch, published
+from support import build_serving
 from support.build_report import ReportBuilder
-from support.public_recordings import larger, small
+from support.public_recordings import NAMES, larger, small
 
-VLLM = "vllm_decode_rocm", "vllm_capture_rocm"
-SGLANG = "sglang_decode_mi300x", "sglang_capture_mi300x"
+VLLM, SGLANG = ("vllm decode", "vllm capture"), ("sglang decode", "sglang capture")
+"""Built: a replay, and its capture."""
+RECORDED_VLLM = "vllm_decode_rocm.json.xz", "vllm_capture_rocm.json.xz"
+RECORDED_SGLANG = "sglang_decode_mi300x.json.xz", "sglang_capture_mi300x.json.xz"
+
+
+@cache
+def folder_of_built() -> TemporaryDirectory[str]:
+    """A folder that is removed at the end."""
+    return TemporaryDirectory()
+
+
+@cache
+def path_of(name: str) -> Path:
+    """Path of a built or of a public recording."""
+    if name in NAMES:
+        return small(name)
+    engine, what = name.split()
+    document = build_serving.capture(engine) if what == "capture" else build_serving.decode(engine)
+    return build_serving.write(Path(folder_of_built().name), name.replace(" ", "_"), document)
 
 
 @cache
 def analyzed(report: str, capture: str | None = None) -> RunAnalysis:
-    shapes = small(f"{capture}.json.xz") if capture else None
-    return analyze([read(small(f"{report}.json.xz"))], Options(shapes=shapes)).fitted
+    shapes = path_of(capture) if capture else None
+    return analyze([read(path_of(report))], Options(shapes=shapes)).fitted
 
 
 @pytest.mark.parametrize(
@@ -121,12 +142,22 @@ def test_other_ranges_are_no_engine_steps(name: str) -> None:
     assert engine_step(name) is None
 
 
-@pytest.mark.parametrize(("pair", "calls"), [(VLLM, 421), (SGLANG, 544)], ids=["vllm", "sglang"])
+@pytest.mark.parametrize(
+    ("pair", "calls"),
+    [
+        (VLLM, 24 * 13), (SGLANG, 36 * 13 + 2), (RECORDED_VLLM, 421), (RECORDED_SGLANG, 544),
+    ],
+    ids=["vllm", "sglang", "recorded-vllm", "recorded-sglang"],
+)  # fmt: skip
 def test_a_capture_has_the_calls_that_a_replay_runs(pair: tuple[str, str], calls: int) -> None:
-    assert [len(one.call) for one in captures(read(small(f"{pair[1]}.json.xz")))] == [calls]
+    assert [len(one.call) for one in captures(read(path_of(pair[1])))] == [calls]
 
 
-@pytest.mark.parametrize("pair", [VLLM, SGLANG], ids=["vllm", "sglang"])
+@pytest.mark.parametrize(
+    "pair",
+    [VLLM, SGLANG, RECORDED_VLLM, RECORDED_SGLANG],
+    ids=["vllm", "sglang", "recorded-vllm", "recorded-sglang"],
+)
 def test_replayed_kernels_have_the_operators_of_their_capture(pair: tuple[str, str]) -> None:
     with_capture, without = analyzed(*pair), analyzed(pair[0])
     assert with_capture.work is not None
@@ -141,7 +172,7 @@ def test_a_graph_of_any_program_that_is_captured_in_the_recording(tmp_path: Path
     """As torch.compile(mode="reduce-overhead") captures in the first steps."""
     events = []
     for report in VLLM[::-1]:
-        with opened_unpacked(small(f"{report}.json.xz")) as stream:
+        with opened_unpacked(path_of(report)) as stream:
             document = json.load(stream)
         events += [e for e in document["traceEvents"] if e.get("ph") == "X"]
     kept = []
@@ -163,13 +194,13 @@ def test_a_graph_of_any_program_that_is_captured_in_the_recording(tmp_path: Path
 
 def test_a_capture_of_another_program_is_not_joined() -> None:
     found = analyzed(VLLM[0], SGLANG[1])
-    assert any("421 of 421 kernels are replayed" in text for text in found.warnings)
+    assert any("312 of 312 kernels are replayed" in text for text in found.warnings)
 
 
 @pytest.mark.parametrize("lost", [-1, 200])
 def test_a_replay_may_lack_its_last_kernel_alone(lost: int, tmp_path: Path) -> None:
     """A kernel that lacks in the middle shifts all others to other operators."""
-    with opened_unpacked(small(f"{SGLANG[0]}.json.xz")) as stream:
+    with opened_unpacked(path_of(SGLANG[0])) as stream:
         document = json.load(stream)
     events = document["traceEvents"]
     (launch,) = (e for e in events if e["name"] == "hipGraphLaunch")
@@ -179,7 +210,7 @@ def test_a_replay_may_lack_its_last_kernel_alone(lost: int, tmp_path: Path) -> N
     document["traceEvents"] = [e for e in events if e is not left_out]
     file = tmp_path / "decode.json"
     file.write_text(json.dumps(document))
-    capture = small(f"{SGLANG[1]}.json.xz")
+    capture = path_of(SGLANG[1])
     run = analyze([read(file)], Options(shapes=capture)).fitted
     assert run.work is not None
     assert (run.work.modelled > 0.99) == (lost == -1)
@@ -188,8 +219,13 @@ def test_a_replay_may_lack_its_last_kernel_alone(lost: int, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("pair", "engine", "model", "cached"),
-    [(VLLM, "vllm", "gpt-oss-20b", 55086), (SGLANG, "sglang", "qwen3-8b", 32785)],
-    ids=["vllm", "sglang"],
+    [
+        (VLLM, "vllm", "gpt-oss-20b", 40064),
+        (SGLANG, "sglang", "qwen3-8b", 19232),
+        (RECORDED_VLLM, "vllm", "gpt-oss-20b", 55086),
+        (RECORDED_SGLANG, "sglang", "qwen3-8b", 32785),
+    ],
+    ids=["vllm", "sglang", "recorded-vllm", "recorded-sglang"],
 )
 def test_a_decode_reads_the_weights_of_the_configuration(
     pair: tuple[str, str], engine: str, model: str, cached: int
@@ -215,14 +251,15 @@ def test_analysis_json_has_the_contract() -> None:
     assert found["phase"] == "decode"
     assert (found["context_tokens"], found["generation_tokens"], found["sequences"]) == (0, 32, 32)
     assert found["floor_by"] == "memory"
-    assert found["floor_s"] == pytest.approx(3.77e-3, rel=0.01)
+    # 15.1 GB of weights; 19,232 tokens of 36 layers, 8 heads of 128 numbers for K and V: 2.84 GB
+    assert found["floor_s"] == pytest.approx((15.14e9 + 2.84e9) / 5.3e12, rel=0.01)
     assert len(found["phases"]) == 1
 
 
 def test_of_another_program_nothing_serves() -> None:
     from perfmodel.analysis.result import Analysis
 
-    run = analyzed("bert_h100")
+    run = analyze([read(PROGRAMS / "gpt_shapes.sqlite.xz")], Options()).fitted
     assert run.serving == ()
     assert analysis_document(Analysis((run,)))["serving"] is None
 
@@ -262,7 +299,7 @@ def test_findings_of_serving(facts: dict[str, Any], expected: dict[str, float]) 
 
 def changed(tmp_path: Path, report: str, change: Callable[[dict[str, Any]], None]) -> Path:
     """Write a report of which an event after the other is changed."""
-    with opened_unpacked(small(f"{report}.json.xz")) as stream:
+    with opened_unpacked(path_of(report)) as stream:
         document = json.load(stream)
     for event in document["traceEvents"]:
         change(event)
@@ -278,16 +315,17 @@ def test_token_ids_are_copied_to_the_host_and_logits_are_sampled_there(tmp_path:
     def logits(event: dict[str, Any]) -> None:
         if event.get("cat") == "gpu_memcpy" and event["args"]["bytes"] == 32 * 8:
             event["args"]["bytes"] = 32 * 151_936 * 2
+            event["dur"] = 400
 
     run = analyze([read(changed(tmp_path, SGLANG[0], logits))], Options()).fitted
     found = [f for f in run.findings if f.kind == "host_sampling"]
-    assert [f.saving_s for f in found] == [row.read_s]
+    assert [f.saving_s for f in found] == [run.serving[0].read_s] == [pytest.approx(400e-6)]
     assert "304 kB a sequence" in found[0].evidence
 
 
 def test_ranks_with_unequal_experts(tmp_path: Path) -> None:
     """Two ranks of one engine; the experts of the first take half of the recorded time."""
-    capture = small(f"{VLLM[1]}.json.xz")
+    capture = path_of(VLLM[1])
     spent = analyzed(*VLLM).serving[0].experts_s[0]
     files = []
     for rank in range(2):
@@ -328,15 +366,26 @@ def test_times_to_tokens() -> None:
     assert (prompt.ttft_s, prompt.ttft_gpu_s, prompt.tpot_s) == (row.step_s, row.busy_s, None)
 
 
-@pytest.mark.parametrize("capture", [VLLM[1], None], ids=["capture", "hidden"])
-def test_the_verdict_is_the_step_beside_its_floor(capture: str | None) -> None:
-    run = analyzed(VLLM[0], capture)
+@pytest.mark.parametrize(
+    ("report", "capture", "step", "times", "busy", "floor"),
+    [
+        (*VLLM, "9.20 ms", "3.6", "8.86 ms", "2.55 ms"),
+        (VLLM[0], None, "9.20 ms", "", "", ""),
+        (*RECORDED_VLLM, "10.7 ms", "4.1", "10.7 ms", "2.62 ms"),
+        (RECORDED_VLLM[0], None, "10.7 ms", "", "", ""),
+    ],
+    ids=["capture", "hidden", "recorded-capture", "recorded-hidden"],
+)
+def test_the_verdict_is_the_step_beside_its_floor(
+    report: str, capture: str | None, step: str, times: str, busy: str, floor: str
+) -> None:
+    run = analyzed(report, capture)
     said = run.summary.verdict.text
-    assert said.startswith("A decode of 32 sequences takes 10.7 ms")
+    assert said.startswith(f"A decode of 32 sequences takes {step}")
     lines = "\n".join(screen(run))
     if capture:
-        assert "4.1 times its floor: memory needs 2.62 ms for weights and KV cache" in said
-        assert "decode   TPOT 10.7 ms · busy 10.7 ms · floor 2.62 ms" in lines
+        assert f"{times} times its floor: memory needs {floor} for weights and KV cache" in said
+        assert f"decode   TPOT {step} · busy {busy} · floor {floor}" in lines
         assert "serving gpt-oss-20b" in lines
     else:
         assert "floor" not in said
@@ -346,11 +395,17 @@ def test_the_verdict_is_the_step_beside_its_floor(capture: str | None) -> None:
     assert "--section idle|kernels|operators|serving|" in lines
 
 
-@pytest.mark.parametrize(("pair", "model"), [(VLLM, "gpt-oss-20b"), (SGLANG, "qwen3-8b")])
+@pytest.mark.parametrize(
+    ("pair", "model"),
+    [
+        (VLLM, "gpt-oss-20b"), (SGLANG, "qwen3-8b"), (RECORDED_VLLM, "gpt-oss-20b"),
+        (RECORDED_SGLANG, "qwen3-8b"),
+    ],
+)  # fmt: skip
 def test_the_floor_of_a_hidden_decode_by_its_model(pair: tuple[str, str], model: str) -> None:
     """The configuration and the operators of the capture say the same within 1 %."""
     options = Options(decoder=published()[model])
-    (by_model,) = analyze([read(small(f"{pair[0]}.json.xz"))], options).fitted.serving
+    (by_model,) = analyze([read(path_of(pair[0]))], options).fitted.serving
     (by_capture,) = analyzed(*pair).serving
     assert (by_model.model, by_model.shards, by_model.floor_by) == (model, 1, "memory")
     assert by_model.floor_s == pytest.approx(by_capture.floor_s, rel=0.01)
@@ -359,18 +414,24 @@ def test_the_floor_of_a_hidden_decode_by_its_model(pair: tuple[str, str], model:
     assert by_model.replayed > 0.9
 
 
-def test_a_hidden_decode_near_its_floor_reads_wide_weights() -> None:
+@pytest.mark.parametrize(
+    ("name", "sequences", "cached", "times"),
+    [("hidden decode", 32, 16416, "1.2"), ("sglang_decode_b300.json.xz", 16, 8193, "1.3")],
+)
+def test_a_hidden_decode_near_its_floor_reads_wide_weights(
+    name: str, sequences: int, cached: int, times: str
+) -> None:
     """Qwen3-30B-A3B on a B300: 16 sequences reach 82 of 128 experts a layer, if evenly."""
     model = published()["qwen3-30b-a3b"]
-    report = small("sglang_decode_b300.json.xz")
+    report = path_of(name)
     run = analyze([read(report)], Options(decoder=model)).fitted
     (row,) = run.serving
-    assert (row.sequences, row.cached_tokens, row.exact) == (16, 8193, True)
-    batch = Batch(16, 16, 8193, 8193)
+    assert (row.sequences, row.cached_tokens, row.exact) == (sequences, cached, True)
+    batch = Batch(sequences, sequences, cached, cached)
     assert row.weight_bytes == pytest.approx(model.read_bytes(batch))
     assert row.floor_s == pytest.approx((row.weight_bytes + model.cache_bytes(batch)) / 8e12)
     assert row.floor_s < row.busy_s < row.step_s
-    assert "1.3 times its floor" in run.summary.verdict.text
+    assert f"{times} times its floor" in run.summary.verdict.text
     (wide,) = [f for f in run.findings if f.kind == "weights_not_quantized"]
     parts = {part.name: model.part_bytes(part, batch) for part in model.parts()}
     read_wide = sum(parts[name] for name in ("qkv", "attention output", "experts"))
@@ -383,7 +444,7 @@ def test_a_hidden_decode_near_its_floor_reads_wide_weights() -> None:
 def test_weights_that_are_quantized_are_no_finding() -> None:
     """gpt-oss has experts of 4 bits: its matrices of 16 bits are a tenth of what it reads."""
     options = Options(decoder=published()["gpt-oss-20b"])
-    run = analyze([read(small(f"{VLLM[0]}.json.xz"))], options).fitted
+    run = analyze([read(path_of(VLLM[0]))], options).fitted
     assert not [f for f in run.findings if f.kind == "weights_not_quantized"]
 
 
@@ -401,9 +462,9 @@ def test_a_quantized_model_has_the_peaks_of_its_types() -> None:
 
 
 def test_operators_say_the_model_whatever_is_given() -> None:
-    shapes = small(f"{SGLANG[1]}.json.xz")
+    shapes = path_of(SGLANG[1])
     options = Options(shapes=shapes, decoder=published()["llama-3.1-8b"])
-    (row,) = analyze([read(small(f"{SGLANG[0]}.json.xz"))], options).fitted.serving
+    (row,) = analyze([read(path_of(SGLANG[0]))], options).fitted.serving
     assert row.model == "qwen3-8b"
 
 
@@ -424,7 +485,7 @@ def test_kernels_of_unseen_types_are_no_single_precision() -> None:
 
 def test_findings_of_operators_have_the_lines_of_their_capture(tmp_path: Path) -> None:
     """The line that launches the graph is the same for all kernels, and says nothing."""
-    with opened_unpacked(small(f"{VLLM[1]}.json.xz")) as stream:
+    with opened_unpacked(path_of(VLLM[1])) as stream:
         document = json.load(stream)
     events = document["traceEvents"]
     calls = {"vllm::moe_forward": "experts.py(7): run", "aten::addmm": "linear.py(8): apply"}
@@ -435,7 +496,7 @@ def test_findings_of_operators_have_the_lines_of_their_capture(tmp_path: Path) -
     ]  # fmt: skip
     file = tmp_path / "capture.json"
     file.write_text(json.dumps({**document, "with_stack": 1, "traceEvents": events + functions}))
-    run = analyze([read(small(f"{VLLM[0]}.json.xz"))], Options(shapes=file)).fitted
+    run = analyze([read(path_of(VLLM[0]))], Options(shapes=file)).fitted
     lines = {
         f.title.partition(" ")[0]: f.line for f in run.findings if f.kind == "kernel_below_ceiling"
     }
@@ -447,7 +508,7 @@ def eager(tmp_path: Path, tokens: int) -> Path:
     """Write the step of a graph as if its captured calls had launched the kernels one by one."""
     documents = []
     for report in VLLM:
-        with opened_unpacked(small(f"{report}.json.xz")) as stream:
+        with opened_unpacked(path_of(report)) as stream:
             documents.append(json.load(stream))
     replay, capture = documents
     (launch,) = (e for e in replay["traceEvents"] if e["name"] == "hipGraphLaunch")
@@ -485,7 +546,7 @@ def test_a_run_without_a_graph_names_the_operators_of_a_replay(
 ) -> None:
     """As a warm-up does; one of another batch has other sizes, unless it is padded to it."""
     options = Options(shapes=eager(tmp_path, tokens))
-    run = analyze([read(small(f"{VLLM[0]}.json.xz"))], options).fitted
+    run = analyze([read(path_of(VLLM[0]))], options).fitted
     assert run.work is not None
     assert (run.work.modelled > 0.99) == joined
     if joined:
@@ -494,7 +555,7 @@ def test_a_run_without_a_graph_names_the_operators_of_a_replay(
 
 def several(tmp_path: Path, labels: list[str]) -> Path:
     """Write the recorded decode once for each label, one after the other."""
-    with opened_unpacked(small(f"{SGLANG[0]}.json.xz")) as stream:
+    with opened_unpacked(path_of(SGLANG[0])) as stream:
         document = json.load(stream)
     events = [e for e in document["traceEvents"] if e.get("ph") == "X"]
     first = min(e["ts"] for e in events)
@@ -558,7 +619,7 @@ def test_the_median_step_of_a_phase_has_a_median_batch(tmp_path: Path) -> None:
 def test_a_capture_holds_the_batches_that_replay_it(
     label: str, joined: bool, tmp_path: Path
 ) -> None:
-    options = Options(shapes=small(f"{SGLANG[1]}.json.xz"))
+    options = Options(shapes=path_of(SGLANG[1]))
     run = analyze([read(several(tmp_path, [label] * 4))], options).fitted
     assert run.work is not None
     assert (run.work.modelled > 0.9) == joined
@@ -569,7 +630,7 @@ def test_a_folder_of_captures_has_one_for_each_batch(tmp_path: Path) -> None:
     """As SGLang writes them, beside a note that is no recording."""
     folder = tmp_path / "captures"
     folder.mkdir()
-    with opened_unpacked(small(f"{SGLANG[1]}.json.xz")) as stream:
+    with opened_unpacked(path_of(SGLANG[1])) as stream:
         text = stream.read().decode()
     assert "capture_32_" in text
     for batch in (64, 32):
@@ -581,7 +642,9 @@ def test_a_folder_of_captures_has_one_for_each_batch(tmp_path: Path) -> None:
     for shapes, joined in ((folder, 1.0), (folder / "bs_32.json", 0.5)):
         run = analyze([read(report)], Options(shapes=shapes)).fitted
         (found,) = run.measured.operators
-        assert found.hidden == pytest.approx((1 - joined) * 544 * len(labels))
+        assert found.hidden == pytest.approx(
+            (1 - joined) * build_serving.kernels("sglang") * len(labels)
+        )
     notes = tmp_path / "notes"
     notes.mkdir()
     (notes / "a.json").write_text("{}")
