@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.common.folders import PROGRAMS
+from support import build_serving
 from support.cli import perfmodel, succeeds
 from support.public_recordings import small
 
@@ -19,24 +21,43 @@ def passes(*words: str) -> list[dict[str, Any]]:
     return found
 
 
+def test_a_step_is_predicted_from_the_configuration(tmp_path: Path) -> None:
+    """19,232 cached tokens of 32 sequences: 601 each."""
+    report = build_serving.write(tmp_path, "decode", build_serving.decode("sglang"))
+    shapes = build_serving.write(tmp_path, "capture", build_serving.capture("sglang"))
+    check_step(report, shapes, 601)
+
+
 def test_a_recorded_step_is_predicted_from_the_configuration() -> None:
     """32,785 cached tokens of 32 sequences: 1,024.5 each."""
-    report = str(small("sglang_decode_mi300x.json.xz"))
-    shapes = "--shapes", str(small("sglang_capture_mi300x.json.xz"))
-    measured = json.loads(succeeds("analyze", report, *shapes, "--json"))["serving"]
-    _, decode = passes(report, *shapes, *MODEL, "-B", "32", "--context", "1025")
+    check_step(small("sglang_decode_mi300x.json.xz"), small("sglang_capture_mi300x.json.xz"), 1025)
+
+
+def check_step(report: Path, capture: Path, context: int) -> None:
+    given = str(report), "--shapes", str(capture)
+    measured = json.loads(succeeds("analyze", *given, "--json"))["serving"]
+    _, decode = passes(*given, *MODEL, "-B", "32", "--context", str(context))
     assert decode["floor_s"] == pytest.approx(measured["floor_s"], rel=0.01)
     assert decode["compute_s"] == pytest.approx(measured["compute_s"], rel=0.01)
     assert decode["floor_by"] == measured["floor_by"] == "memory"
     assert decode["expected_s"] == pytest.approx(measured["step_s"], rel=0.01)
 
 
-def test_the_recording_of_hidden_steps_gives_what_they_reach() -> None:
+def test_hidden_steps_give_what_they_reach(tmp_path: Path) -> None:
     """The operators of this step are in a CUDA graph: its floor is that of the model's name."""
-    report = str(small("sglang_decode_b300.json.xz"))
+    report = build_serving.write(tmp_path, "decode", build_serving.decode("hidden"))
+    check_hidden(report, sequences=32, context=513)
+
+
+def test_the_recording_of_hidden_steps_gives_what_they_reach() -> None:
+    check_hidden(small("sglang_decode_b300.json.xz"), sequences=16, context=512)
+
+
+def check_hidden(report: Path, *, sequences: int, context: int) -> None:
     model = "--decoder", "qwen3-30b-a3b"
     measured = json.loads(succeeds("analyze", report, *model, "--json"))["serving"]
-    _, decode = passes(report, *model, "--machine", "b300", "-B", "16", "--context", "512")
+    batch = "-B", str(sequences), "--context", str(context)
+    _, decode = passes(str(report), *model, "--machine", "b300", *batch)
     assert decode["floor_s"] == pytest.approx(measured["floor_s"], rel=0.01)
     assert decode["expected_s"] == pytest.approx(measured["step_s"], rel=0.01)
 
