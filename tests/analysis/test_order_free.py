@@ -16,6 +16,7 @@ from contextlib import closing
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -26,7 +27,9 @@ from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.trace import PROCESS_BITS
 from perfmodel.render.analysis_json import analysis_document
+from support import build_kineto, build_serving
 from support.build_columnar import write_folder
+from support.build_operators import operators_report
 from support.build_report import ReportBuilder
 from support.public_recordings import NAMES, small
 
@@ -291,7 +294,23 @@ def tables_named(name: str) -> Tables:
 
 
 @cache
+def built(name: str) -> dict[str, Any]:
+    """A trace without a recording: a decode as a graph, training with operators, its host alone."""
+    if name == "built/decode.json":
+        return build_serving.decode("vllm")
+    with TemporaryDirectory() as folder:
+        trace = read(operators_report(Path(folder) / "report.sqlite"))
+    document = build_kineto.document(trace)
+    if name == "built/host.json":
+        document["traceEvents"] = [e for e in document["traceEvents"] if e["cat"] in HOST[:2]]
+    return document
+
+
+@cache
 def events_named(name: str) -> dict[str, Any]:
+    if name.startswith("built/"):
+        found: dict[str, Any] = json.loads(json.dumps(built(name)), parse_float=Decimal)
+        return found
     return events_of(source_of(name))
 
 
@@ -330,7 +349,10 @@ QUICK = (
     "programs/jax_gpt.sqlite",
     "public/ddp_nsys2026.2.1.sqlite",
 )
-QUICK_TRACES = ("public/bert_h100.json", "public/host_only.json")
+QUICK_TRACES = (
+    "built/decode.json", "built/training.json", "built/host.json", "public/bert_h100.json",
+    "public/host_only.json",
+)  # fmt: skip
 
 
 ALL = sorted(

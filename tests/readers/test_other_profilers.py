@@ -12,10 +12,10 @@ from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
-from perfmodel.readers.trace import KERNEL, MEMCPY
+from perfmodel.readers.trace import KERNEL, MEMCPY, MEMSET
 from perfmodel.timing.launched import launched
 from support.build_kineto import write
-from support.build_others import field, plane, rocpd, small_xplane
+from support.build_others import FACTS, field, plane, rocpd, small_xplane, xplane_with_facts
 from support.public_recordings import small
 
 
@@ -27,6 +27,37 @@ def test_xplane_of_jax() -> None:
     assert "GpuExecutable::ExecuteThunks" in trace.range_labels
     assert {(gpu.sm_count, gpu.compute_capability) for gpu in trace.gpus} == {(256, (9, 5))}
     assert int(trace.api.start_ns.min()) >= 0
+
+
+def test_xplane_of_an_amd_gpu(tmp_path: Path) -> None:
+    path, zero = tmp_path / "t.xplane.pb", 1_790_857_026 * 10**9
+    path.write_bytes(xplane_with_facts(zero))
+    trace = read(path)
+    (gpu,) = trace.gpus
+    assert (gpu.id, gpu.name, gpu.compute_capability) == (2, "AMD Instinct MI300X", (9, 4))
+    assert (gpu.sm_count, gpu.clock_hz) == (FACTS["core_count"], FACTS["clock_rate"])
+    assert gpu.memory_bandwidth_bytes_per_s == FACTS["memory_bandwidth"]
+    assert gpu.memory_bytes == FACTS["memory_size"]
+    ops, order = trace.ops, trace.ops.start_ns.argsort()
+    at_us = (ops.start_ns[order] // 1000).tolist()  # from the first event of any plane
+    assert at_us == [100, 150, 200, 250]
+    assert (ops.end_ns - ops.start_ns).tolist() == [20_000] * 4
+    assert ops.kind[order].tolist() == [MEMSET, KERNEL, KERNEL, MEMCPY]
+    set_, kernel, _, copy = order.tolist()
+    assert trace.strings[ops.name[kernel]] == "gemm_fusion"  # without .kd, of its descriptor
+    assert (ops.bytes[set_], ops.bytes[copy]) == (128, 512)
+    assert (ops.copy_kind[copy], ops.src_kind[copy], ops.dst_kind[copy]) == (8, 2, 2)
+    assert set(ops.device.tolist()) == {2}
+    assert set(ops.stream.tolist()) == {3}
+    assert trace.utc_start_ns == zero
+    found = launched(trace)
+    calls = zip(found.op.tolist(), found.call.tolist(), strict=True)
+    called = {op: trace.strings[trace.api.name[call]] for op, call in calls}
+    assert [called[op] for op in (set_, kernel, copy)] == [
+        "hipMemsetAsync", "hipModuleLaunchKernel", "hipMemcpyAsync",
+    ]  # fmt: skip
+    assert trace.range_labels == ("train_step", "$train.py:7 load")  # of the host's plane alone
+    assert len(set(trace.ranges.thread.tolist())) == len(trace.threads) == 2
 
 
 def test_chrome_traces_of_jax_are_refused(tmp_path: Path) -> None:

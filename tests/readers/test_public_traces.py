@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from readers.test_kineto_variants import LAUNCH, OPERATOR, STEP, WORK, as_of_2021
 
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.files import opened_unpacked
 from perfmodel.readers import read
 from perfmodel.readers.trace import KERNEL, Trace
+from support import build_serving
+from support.build_kineto import trace_event, write
 from support.public_recordings import NAMES, folder, small
 
 TRACES: Final = [name for name in NAMES if name.endswith(".json.xz")]
@@ -72,6 +75,28 @@ def check(path: Path) -> Trace:
     assert set(trace.api.correlation.tolist()) == calls
     assert len(trace.processes) <= 1
     return trace
+
+
+GPU_ONLY = trace_event("gpu_user_annotation", "nccl:all_reduce", pid=0, tid=7, dur=9)
+BOTH = trace_event("gpu_user_annotation", "ProfilerStep#3", pid=0, tid=7, dur=9)
+DMA = trace_event("mtia_ccp_events", "dma_request", args={"size": 64, "direction": "HostToDevice"})
+BUILT: Final[dict[str, list[dict[str, Any]]]] = {
+    "a replayed decode": build_serving.decode("vllm")["traceEvents"],
+    "a capture": build_serving.capture("sglang")["traceEvents"],
+    "the host alone": [STEP, OPERATOR, LAUNCH],
+    "kernels alone": [WORK, {**WORK, "args": {**WORK["args"], "correlation": 8}}],
+    "ids that are texts": [as_of_2021(event) for event in (STEP, OPERATOR, LAUNCH, WORK)],
+    "modules": [STEP, LAUNCH, WORK, trace_event("python_function", "nn.Module: Net_0"),
+                trace_event("python_function", "train.py(3): main")],
+    "ranges of the GPU": [STEP, LAUNCH, WORK, GPU_ONLY, BOTH],
+
+}  # fmt: skip
+"""Events of traces as others wrote them."""
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_built_traces(name: str, tmp_path: Path) -> None:
+    check(write(tmp_path / "t.json", {"traceEvents": BUILT[name]}))
 
 
 @pytest.mark.parametrize("name", TRACES)

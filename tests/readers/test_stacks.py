@@ -17,7 +17,7 @@ from perfmodel.readers.stacks import PYTHON_DOMAIN
 from perfmodel.readers.trace import KERNEL, Trace
 from perfmodel.timing.launched import launched
 from perfmodel.timing.stack_times import nodes_at
-from support.build_kineto import write
+from support.build_kineto import trace_event, write
 from support.build_report import ReportBuilder
 from support.build_stacks import chain, launches, python_stack
 from support.build_thread import MARK
@@ -68,6 +68,63 @@ def test_lines_of_published_traces(name: str, launch: int, line: str, module: st
     trace = read(small(f"{name}.json.xz"))
     rows = np.flatnonzero((trace.ops.correlation == launch) & (trace.ops.kind == KERNEL))
     assert {place(trace, row) for row in rows.tolist()} == {(line, module)}
+
+
+def launch_at(ts: float, number: int, tid: int = 1) -> list[dict[str, Any]]:
+    """A call, and the kernel that it launches."""
+    return [
+        trace_event(
+            "cuda_runtime", "cudaLaunchKernel", tid=tid, ts=ts, args={"correlation": number}
+        ),
+        trace_event("kernel", "k", pid=0, tid=7, ts=ts + 5, args={"correlation": number}),
+    ]
+
+
+@pytest.mark.parametrize("key", ["Call stack", "Call Stack"])
+def test_stacks_that_operators_name(key: str, tmp_path: Path) -> None:
+    """As PyTorch wrote them in 2021, the innermost frame first."""
+    conda = "/opt/conda/lib/python3.7/site-packages/"
+    main, loss = "train.py(46): <module>", "train.py(51): <module>"
+    forward = f"{conda}torch/nn/functional.py(1753): linear;net.py(12): forward;{main}"
+    library = f"{conda}timm/layers/mlp.py(43): forward"
+
+    def operator(name: str, ts: float, stack: str) -> dict[str, Any]:
+        return trace_event("Operator", name, tid=1, ts=ts, dur=40, args={key: stack})
+
+    events = [
+        operator("ProfilerStep#3", 0, "elsewhere.py(1): step"), *launch_at(50, 1),
+        operator("aten::linear", 100, forward), *launch_at(110, 2),
+        operator("aten::addmm", 200, f"{conda}torch/a.py(3): f;{library};{main}"),
+        *launch_at(210, 3),
+        operator("aten::mul", 300, f"{conda}torch/autograd/profiler.py(614): __enter__"),
+        *launch_at(310, 4), operator("aten::nll_loss", 400, loss), *launch_at(410, 5),
+    ]  # fmt: skip
+    trace = read(write(tmp_path / "t.json", {"traceEvents": events}))
+    rows = trace.ops.correlation.argsort().tolist()
+    assert [place(trace, row)[0] for row in rows] == [
+        None, "net.py:12 in forward", "train.py:46 in <module>", None, "train.py:51 in <module>",
+    ]  # fmt: skip
+    path = trace.stacks.path(int(trace.stacks.node[trace.stacks.node >= 0][1]))
+    assert path == ("train.py:46 in <module>", "timm/layers/mlp.py:43 in forward")
+
+
+def test_autograd_s_thread_is_where_python_waits(tmp_path: Path) -> None:
+    def function(name: str, ts: float, dur: float) -> dict[str, Any]:
+        return trace_event("python_function", name, tid=1, ts=ts, dur=dur)
+
+    events = [
+        function("bench.py(30): <module>", 0, 1000), function("bench.py(64): run", 10, 900),
+        function("nn.Module: Net_0", 20, 200), function("bench.py(35): forward", 25, 190),
+        function("nn.Module: Norm_1", 30, 100), *launch_at(50, 1), *launch_at(180, 2),
+        function("torch/_tensor.py(592): backward", 300, 400), *launch_at(400, 3, tid=2),
+        *launch_at(950, 4), *launch_at(1200, 5),
+    ]  # fmt: skip
+    trace = read(write(tmp_path / "t.json", {"traceEvents": events}))
+    rows = trace.ops.correlation.argsort().tolist()
+    assert [place(trace, row) for row in rows] == [
+        ("bench.py:35 in forward", "Net_0.Norm_1"), ("bench.py:35 in forward", "Net_0"),
+        ("bench.py:64 in run", None), ("bench.py:30 in <module>", None), (None, None),
+    ]  # fmt: skip
 
 
 def test_whose_code_a_frame_is() -> None:

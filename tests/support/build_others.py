@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import struct
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -119,6 +120,68 @@ def small_xplane() -> bytes:
         host += event(2, at + 10**6, 10**6, tied[0]) + event(2, at + 3 * 10**6, 10**6, tied[1])
     planes = (("/device:GPU:0", work), ("/host:CPU", host))
     return b"".join(field(1, field(2, name) + field(3, line) + table) for name, line in planes)
+
+
+FACTS: Final = {
+    "core_count": 304, "clock_rate": 2_100_000_000, "memory_bandwidth": 5_300_000_000_000,
+    "memory_size": 206_000_000_000, "compute_cap_major": 9, "compute_cap_minor": 4,
+}  # fmt: skip
+"""Of the GPU in `xplane_with_facts`."""
+
+
+def xplane_with_facts(zero_ns: int) -> bytes:
+    """A file as JAX writes it on AMD's GPUs: what the GPU is, and several kinds of its work.
+
+    A thread launches a set, two kernels and a copy between GPUs; another one is in ranges alone.
+    """
+    names = ("Memset", "gemm_fusion.kd", "MemcpyD2D", "hipMemsetAsync", "hipModuleLaunchKernel",
+             "hipMemcpyAsync", "train_step", "$train.py:7 load", "jit_step")  # fmt: skip
+    stats = ("correlation_id", "memset_details", "memcpy_details", "device_name", "occupancy",
+             "hlo_module", "jit(step)", *FACTS)  # fmt: skip
+    table = b"".join(
+        field(number, field(1, i) + field(2, field(1, i) + field(2, name)))
+        for number, texts in ((4, names), (5, stats))
+        for i, name in enumerate(texts, 1)
+    )
+
+    def said(name: str, number: int, value: int | str) -> bytes:
+        return field(1, stats.index(name) + 1) + field(number, value)
+
+    def made(name: str, start_us: int, spent_us: int, *more: bytes) -> bytes:
+        return event(names.index(name) + 1, start_us * 10**6, spent_us * 10**6, *more)
+
+    share = field(1, stats.index("occupancy") + 1) + varint(2 << 3 | 1) + struct.pack("<d", 0.5)
+    module = said("hlo_module", 7, stats.index("jit(step)") + 1)  # the number of another text
+    kernel = "gemm_fusion.kd", "hipModuleLaunchKernel"
+    work = [
+        ("Memset", "hipMemsetAsync", said("memset_details", 5, "kind:device size:128 async:1")),
+        (*kernel, share),
+        (*kernel, module),
+        (
+            "MemcpyD2D",
+            "hipMemcpyAsync",
+            said("memcpy_details", 5, "kind_src:device kind_dst:device size:512 dest:1 async:1"),
+        ),
+    ]
+    on_gpu, calls = b"", b""
+    for i, (name, call, more) in enumerate(work):
+        tied = said("correlation_id", 4, i + 40)
+        on_gpu += made(name, 100 + 50 * i, 20, tied, more)
+        calls += made(call, 10 + 15 * i, 5, tied)
+
+    def line(number: int, name: str, events: bytes) -> bytes:
+        return field(3, field(1, number) + field(2, name) + field(3, zero_ns) + events)
+
+    facts = b"".join(field(6, said(name, 3, value)) for name, value in FACTS.items())
+    facts += field(6, said("device_name", 5, "AMD Instinct MI300X"))
+    derived = line(9, "XLA Modules", made("jit_step", 100, 200))
+    host = line(11, "python", made("train_step", 0, 400) + calls)
+    host += line(12, "loader", made("$train.py:7 load", 20, 60))
+    planes = (
+        ("/device:GPU:2", facts + line(3, "Stream #3(Compute,Memset)", on_gpu) + derived),
+        ("/host:CPU", host), ("Task Environment", line(1, "python", made("train_step", 5, 6))),
+    )  # fmt: skip
+    return b"".join(field(1, field(2, name) + lines + table) for name, lines in planes)
 
 
 def rocpd_of(trace: Trace, path: Path) -> Path:

@@ -218,7 +218,7 @@ def decode(engine: str) -> dict[str, Any]:
     at = 420.0
     for one in operators(engine):
         for kernel, spent in one.kernels:
-            events.append(_on_gpu(kernel, round(at, 3), spent, GRAPH))
+            events.append(_on_gpu(kernel, at, spent, GRAPH))
             at += spent + 0.1
     if engine == "vllm":  # the head is no part of the graph
         model = published()[MODELS[engine]]
@@ -226,13 +226,13 @@ def decode(engine: str) -> dict[str, Any]:
         ((kernel, spent),) = head.kernels
         events.append(_operator("aten::mm", head.inner_sizes, 480, 20))
         launch("ExtModuleLaunchKernel", 490, 2)
-        events.append(_on_gpu(kernel, round(at, 3), spent / 3, GRAPH + 2))
-        at += spent / 3 + 1
+        events.append(_on_gpu(kernel, at, round(spent / 3, 3), GRAPH + 2))
+        at += spent
     events.append(_operator("aten::argmax", ((SEQUENCES, 4096), (), ()), 520, 20))
     launch("LaunchKernel", 530, 3)
-    events.append(_on_gpu("reduce_kernel_argmax", round(at, 3), 6, GRAPH + 3))
+    events.append(_on_gpu("reduce_kernel_argmax", at, 6, GRAPH + 3))
     launch("MemcpyAsync", 560, 4)
-    copy = _on_gpu("Memcpy DtoH (Device -> Pinned)", round(at + 7, 3), 2, GRAPH + 4, bytes=ids)
+    copy = _on_gpu("Memcpy DtoH (Device -> Pinned)", at + 7, 2, GRAPH + 4, bytes=ids)
     waited = round(at - 540, 3)
     events += [copy, _host("cuda_runtime", f"{vendor}StreamSynchronize", 570, waited)]
     cached, lasts = CACHED[engine], round(at + 40, 3)
@@ -241,7 +241,9 @@ def decode(engine: str) -> dict[str, Any]:
     events.append(_host("user_annotation", name, 0, lasts))
     if engine != "vllm":  # whose step has one range alone
         events.append(_host("user_annotation", f"step[DECODE bs={SEQUENCES}]", 1, lasts - 2))
-    return _document(engine, [{**event, "ts": START + event["ts"]} for event in events])
+    for event in events:  # in whole ns
+        event["ts"] = round(START + event["ts"], 3)
+    return _document(engine, events)
 
 
 def write(folder: Path, name: str, document: dict[str, Any]) -> Path:
