@@ -79,17 +79,15 @@ def check(path: Path) -> Trace:
 
 GPU_ONLY = trace_event("gpu_user_annotation", "nccl:all_reduce", pid=0, tid=7, dur=9)
 BOTH = trace_event("gpu_user_annotation", "ProfilerStep#3", pid=0, tid=7, dur=9)
-DMA = trace_event("mtia_ccp_events", "dma_request", args={"size": 64, "direction": "HostToDevice"})
 BUILT: Final[dict[str, list[dict[str, Any]]]] = {
     "a replayed decode": build_serving.decode("vllm")["traceEvents"],
     "a capture": build_serving.capture("sglang")["traceEvents"],
     "the host alone": [STEP, OPERATOR, LAUNCH],
-    "kernels alone": [WORK, {**WORK, "args": {**WORK["args"], "correlation": 8}}],
+    "kernels and launches alone": [LAUNCH, WORK, {**WORK, "ts": 50}],
     "ids that are texts": [as_of_2021(event) for event in (STEP, OPERATOR, LAUNCH, WORK)],
     "modules": [STEP, LAUNCH, WORK, trace_event("python_function", "nn.Module: Net_0"),
                 trace_event("python_function", "train.py(3): main")],
     "ranges of the GPU": [STEP, LAUNCH, WORK, GPU_ONLY, BOTH],
-
 }  # fmt: skip
 """Events of traces as others wrote them."""
 

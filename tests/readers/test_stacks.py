@@ -72,11 +72,10 @@ def test_lines_of_published_traces(name: str, launch: int, line: str, module: st
 
 def launch_at(ts: float, number: int, tid: int = 1) -> list[dict[str, Any]]:
     """A call, and the kernel that it launches."""
+    same = {"correlation": number}
     return [
-        trace_event(
-            "cuda_runtime", "cudaLaunchKernel", tid=tid, ts=ts, args={"correlation": number}
-        ),
-        trace_event("kernel", "k", pid=0, tid=7, ts=ts + 5, args={"correlation": number}),
+        trace_event("cuda_runtime", "cudaLaunchKernel", tid=tid, ts=ts, args=same),
+        trace_event("kernel", "k", pid=0, tid=7, ts=ts + 5, args=same),
     ]
 
 
@@ -113,6 +112,7 @@ def test_autograd_s_thread_is_where_python_waits(tmp_path: Path) -> None:
         return trace_event("python_function", name, tid=1, ts=ts, dur=dur)
 
     events = [
+        trace_event("user_annotation", "ProfilerStep#3", tid=1, ts=0, dur=2000),
         function("bench.py(30): <module>", 0, 1000), function("bench.py(64): run", 10, 900),
         function("nn.Module: Net_0", 20, 200), function("bench.py(35): forward", 25, 190),
         function("nn.Module: Norm_1", 30, 100), *launch_at(50, 1), *launch_at(180, 2),
