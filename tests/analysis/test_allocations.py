@@ -13,6 +13,7 @@ from perfmodel.analysis.allocations import BEFORE, Alive, Peak, peak_of
 from perfmodel.base.errors import ReportError
 from perfmodel.readers.allocator_snapshot import read_snapshot
 from perfmodel.readers.profiler_memory import read_profiler
+from support.build_kineto import trace_event, write
 from support.cli import perfmodel
 from support.public_recordings import small
 
@@ -161,6 +162,39 @@ def test_memory_follows_by_arithmetic_from_the_program() -> None:
     assert inner[0].line.startswith("torch_cpu.py:")
     backward = next(row for row in peak.alive if row.operator == "aten::threshold_backward")
     assert backward.module == "Net_0.Sequential_0.Block_2"  # of the forward operator
+
+
+def test_a_forward_pass_on_a_gpu_has_its_peak_in_an_operator(tmp_path: Path) -> None:
+    """A GPU holds 1000 B of weights before; those of the host do not count."""
+
+    def host(category: str, name: str, ts: float, dur: float) -> dict[str, Any]:
+        return trace_event(category, name, tid=10, ts=ts, dur=dur)
+
+    events = [
+        host("user_annotation", "ProfilerStep#2", 0, 100),
+        host("python_function", "net.py(5): main", 0, 100),
+        host("python_function", "nn.Module: Net_0", 5, 80),
+        host("cpu_op", "aten::embedding", 10, 10),
+        host("python_function", "nn.Module: Linear_1", 25, 40),
+        host("cpu_op", "aten::addmm", 30, 20), host("cpu_op", "aten::gelu", 52, 8),
+    ]  # fmt: skip
+    in_use = 1000
+    for ts, size, address in ((12, 64, 1), (35, 500, 2), (55, 30, 3), (58, -30, 3), (70, -64, 1)):
+        in_use += size
+        said = {"Total Reserved": 4096, "Total Allocated": in_use, "Bytes": size, "Addr": address,
+                "Device Id": 0, "Device Type": 1}  # fmt: skip
+        of_host = said | {"Bytes": 7, "Addr": 90 + ts, "Device Type": 0, "Device Id": -1}
+        for args in (said, of_host):
+            instant = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": ts}
+            events.append({**instant, "pid": 10, "tid": 10, "args": args})
+    (found,) = read_profiler(write(tmp_path / "t.json", {"traceEvents": events}))
+    peak = peak_of(found)
+    assert (peak.device, peak.phase, peak.operator) == (0, "forward", "aten::gelu")
+    assert (peak.peak_reserved_bytes, peak.peak_bytes) == (4096, 1594)
+    alive = {row.operator: (row.bytes, row.module, row.line) for row in peak.alive}
+    assert alive["aten::addmm"] == (500, "Net_0.Linear_1", "net.py:5 in main")
+    assert alive["aten::embedding"] == (64, "Net_0", "net.py:5 in main")
+    assert sum(row.bytes for row in peak.alive) == 1594
 
 
 def test_a_forward_pass_on_a_gpu_is_read() -> None:
