@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
-from benchmarks.common.folders import BASE, ROOT
+import pytest
 
-HEAVY = {"fontTools", "jinja2", "matplotlib", "pandas", "rich", "scipy", "sympy"}
+from perfmodel.cli import COMMANDS
+from support.build_training import training_report
+
+HEAVY = {"fontTools", "jinja2", "matplotlib", "pandas", "rich", "scipy", "sqlite_utils", "sympy"}
+"""Packages that only pictures, pages, tables of notebooks and formulas need."""
 
 OF_OTHERS = {
     "perfmodel.analysis.operators", "perfmodel.machines.measure", "perfmodel.models.terms",
@@ -16,27 +22,63 @@ OF_OTHERS = {
 }  # fmt: skip
 """Modules of other programs, other commands and pictures."""
 
+ONE_AFTER_THE_OTHER = """
+import contextlib, io, json, sys
+import perfmodel
+steps = {"import": ["", [*sys.modules]]}
+for name, command_lines in json.loads(sys.argv[1]).items():
+    from perfmodel.cli import main
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        for words in command_lines:
+            try:
+                main(words, prog_name="perfmodel")
+            except SystemExit as stop:
+                assert not stop.code
+    steps[name] = [printed.getvalue(), [*sys.modules]]
+print(json.dumps(steps))
+"""
 
-def loaded_by(*arguments: str) -> tuple[str, set[str]]:
-    """What a command prints, and the modules that it imports."""
-    code = (
-        "import sys; from perfmodel.cli import main\n"
-        f"try: main({[*arguments]!r})\n"
-        "finally: print(*sys.modules, file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    return done.stdout, set(done.stderr.split())
+Steps = dict[str, tuple[str, set[str]]]
 
 
-def test_a_report_of_the_trainer_needs_little() -> None:
-    printed, loaded = loaded_by("analyze", str(BASE), "--no-plots")
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> Steps:
+    """What one process prints and has imported: after each step it has what those before took."""
+    folder = tmp_path_factory.mktemp("imports")
+    report = str(training_report(folder / "r.sqlite"))
+    lines = {
+        "help": [["--help"], *([name, "--help"] for name in COMMANDS)],
+        "analyze": [["analyze", report, "--no-plots", "-o", str(folder / "out")]],
+        "report": [["report", report, "-o", "-"]],
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_AFTER_THE_OTHER, json.dumps(lines)],
+        capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return {name: (text, {*modules}) for name, (text, modules) in json.loads(done.stdout).items()}
+
+
+def test_importing_perfmodel_is_cheap(steps: Steps) -> None:
+    _, loaded = steps["import"]
+    assert not loaded & {"numpy", "click", *HEAVY}
+
+
+def test_help_imports_nothing_heavy(steps: Steps) -> None:
+    printed, loaded = steps["help"]
+    assert "--to REPORT..." in printed
+    assert not loaded & {"numpy", "sqlite3", *HEAVY}
+
+
+def test_a_report_of_the_trainer_needs_little(steps: Steps) -> None:
+    printed, loaded = steps["analyze"]
     assert "VERDICT" in printed
-    assert "perfmodel.timing.critical_path" in loaded
+    assert {"numpy", "perfmodel.timing.critical_path"} <= loaded
     assert sorted(loaded & (HEAVY | OF_OTHERS)) == []
 
 
-def test_its_page_needs_neither_sympy_nor_other_pictures() -> None:
-    printed, loaded = loaded_by("report", str(BASE), "-o", "-")
+def test_its_page_needs_neither_sympy_nor_other_pictures(steps: Steps) -> None:
+    printed, loaded = steps["report"]
     assert "Arithmetic intensity = 2 · B&#39; · H" in printed
     assert {"jinja2", "matplotlib.backends.backend_svg"} <= loaded
     unneeded = {"fontTools.subset", "pandas", "rich", "scipy", "sympy"}

@@ -1,21 +1,25 @@
-"""The command line as a process: terminals, pipes, start-up, `python -m perfmodel`."""
+"""The command line as a process has it: terminals, pipes, full disks, signals.
+
+Most of it needs no process of its own: the command runs in this one, with other files as its
+standard streams. Closing them is what Python does when it ends.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 import pytest
 
-from benchmarks.common.folders import BASE
+from perfmodel.cli import main
 from support.build_report import ReportBuilder
 from support.build_training import Training, training_report
 
@@ -26,13 +30,15 @@ BUFFERED = {**os.environ, "PYTHONUNBUFFERED": ""}
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    training = Training(p=40, B=400, pace=(3, 1, 1))
+    training = Training(pace=(3, 3, 3, 3))
     return training_report(tmp_path_factory.mktemp("report") / "r.sqlite", training)
 
 
-def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload, no-any-return]
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose steps take three times as long."""
+    training = Training(pace=(9, 9, 9, 9))
+    return training_report(tmp_path_factory.mktemp("slow") / "slow.sqlite", training)
 
 
 def elapsed_s(command: list[str]) -> float:
@@ -41,130 +47,64 @@ def elapsed_s(command: list[str]) -> float:
     return time.perf_counter() - begin
 
 
-def on_terminal(*arguments: object, env: dict[str, str] | None = None) -> str:
+def exit_code(words: str, out: TextIO | None, err: TextIO | None) -> int:
+    """Run a command line in this process, with other standard streams, and close them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        patch.setattr(sys, "stderr", err)
+        with pytest.raises(SystemExit) as ended:
+            main(words.split(), prog_name="perfmodel")
+    for stream in {out, err} - {None}:
+        stream.close()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def on_terminal(words: str, **environment: str) -> str:
     """What a terminal of 100 columns shows of a command, control characters included."""
     pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
-    variables = {**os.environ, "COLUMNS": "100", "TERM": "xterm-256color", **(env or {})}
-    if env is None:
-        variables.pop("NO_COLOR", None)
-    command = [*COMMAND, *map(str, arguments)]
-    with subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, env=variables
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        while select.select([ours], [], [], 60)[0]:
+    shown = bytearray()
+
+    def show() -> None:
+        while True:
             try:
                 block = os.read(ours, 65536)
             except OSError:  # Linux: the other side is closed
-                break
+                return
             if not block:
-                break
-            shown += block
-        os.close(ours)
-    assert process.returncode == 0
+                return
+            shown.extend(block)
+
+    terminal = threading.Thread(target=show)
+    terminal.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("NO_COLOR", raising=False)
+        for name, value in {"COLUMNS": "100", "TERM": "xterm-256color", **environment}.items():
+            patch.setenv(name, value)
+        code = exit_code(words, os.fdopen(theirs, "w"), os.fdopen(os.dup(theirs), "w"))
+    terminal.join()
+    os.close(ours)
+    assert code == 0
     return shown.decode()
 
 
-def modules_after(code: str) -> set[str]:
-    """Modules that a fresh interpreter has after running `code`."""
-    code += "\nimport sys; print('\\n'.join(sys.modules), file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return set(done.stderr.split())
-
-
-HELP = """
-from perfmodel.cli import main
-try:
-    main({arguments!r}, prog_name='perfmodel')
-except SystemExit as stop:
-    assert stop.code in (0, None)
-"""
-
-
-@pytest.mark.parametrize("command", ["", "analyze", "stats", "formulas"])
-def test_help_imports_nothing_heavy(command: str) -> None:
-    found = modules_after(HELP.format(arguments=[*command.split(), "--help"]))
-    assert not found & {"numpy", "pandas", "matplotlib", "sympy", "rich", "sqlite_utils", "sqlite3"}
-
-
-def test_analyzing_without_pictures_imports_neither_matplotlib_nor_pandas(
-    report: Path, tmp_path: Path
-) -> None:
-    arguments = ["analyze", str(report), "--no-plots", "-q", "-o", str(tmp_path / "out")]
-    found = modules_after(HELP.format(arguments=arguments))
-    assert "numpy" in found
-    assert not found & {"matplotlib", "pandas", "sympy", "sqlite_utils"}
-
-
-def test_importing_perfmodel_is_cheap() -> None:
-    assert not modules_after("import perfmodel") & {"numpy", "pandas", "matplotlib", "click"}
-
-
 def test_python_m_perfmodel(report: Path) -> None:
-    done = run("--version")
-    assert done.stdout.startswith("perfmodel, version ")
-    done = run("analyze", report, "--json")
-    assert done.stderr == ""
-    assert json.loads(done.stdout)["label"] == "r"
-    done = run("analyze", report.parent / "missing.sqlite")
-    assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("perfmodel: error: ")
+    """A pipe gets UTF-8 whatever the locale, and neither progress nor style."""
+    env = {**os.environ, "LC_ALL": "C", "LANG": "C", "FORCE_COLOR": "1", "TERM": "xterm"}
+    env.pop("PYTHONIOENCODING", None)
+    done = subprocess.run([*COMMAND, "analyze", str(report)], capture_output=True, env=env)
+    assert (done.returncode, done.stderr) == (0, b"")
+    text = done.stdout.decode("utf-8")
+    assert " · " in text
+    assert "\x1b" not in text
 
 
-@pytest.mark.parametrize(
-    "arguments", [["analyze", "REPORT", "--json"], ["stats", "REPORT"], ["formulas"]]
-)
-def test_a_pipe_that_closes_early_is_no_trouble(report: Path, arguments: list[str]) -> None:
-    command = [*COMMAND, *(str(report) if a == "REPORT" else a for a in arguments)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=BUFFERED
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.read(1)
-        process.stdout.close()
-        assert process.stderr.read() == b""
-    assert process.returncode in (0, 1)
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("arguments", [["analyze", "REPORT"], ["--help"], ["stats", "--help"]])
-def test_a_full_disk_under_standard_output(report: Path, arguments: list[str]) -> None:
-    command = [*COMMAND, *(str(report) if a == "REPORT" else a for a in arguments)]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=BUFFERED
-        )
-    assert done.returncode == 1
-    assert done.stderr.startswith("perfmodel: error: standard output: No space left on device;")
-    assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.skipif(os.name != "posix", reason="closes a file descriptor")
-@pytest.mark.parametrize("command", ["analyze", "stats"])
-def test_a_closed_standard_output(report: Path, command: str) -> None:
-    line = f'exec "$@" {"-q" if command == "analyze" else ""} >&-'
-    shell = ["sh", "-c", line, "sh", *COMMAND, command, str(report)]
-    done = subprocess.run(shell, stderr=subprocess.PIPE, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.skipif(not Path("/dev/stdin").exists(), reason="needs /dev/stdin")
-def test_a_report_on_standard_input(report: Path) -> None:
-    with report.open("rb") as stream:
-        done = run(
-            "stats", "/dev/stdin", "--report", "mpi_event_sum", "--format", "csv", stdin=stream
-        )
-    assert done.returncode == 0
-    assert "MPI_Allreduce" in done.stdout
+# --- terminals
 
 
 def test_a_terminal_gets_progress_and_style(report: Path) -> None:
-    shown = on_terminal("analyze", "--section", "all", report)
+    shown = on_terminal(f"analyze --section all {report}")
     assert "━━━━━" in shown
     assert "\x1b[1m" in shown  # bold headings
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
@@ -172,10 +112,11 @@ def test_a_terminal_gets_progress_and_style(report: Path) -> None:
 
 
 def test_no_color_and_quiet_on_a_terminal(report: Path) -> None:
-    for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
-        shown = on_terminal("stats", report, "--report", "mpi_event_sum", env=env)
+    for name, value in {"NO_COLOR": "1", "TERM": "dumb"}.items():
+        shown = on_terminal(f"stats {report} --report mpi_event_sum", **{name: value})
+        assert "MPI_Allreduce" in shown
         assert "\x1b" not in shown
-    assert on_terminal("analyze", report, "-q") == ""
+    assert on_terminal(f"analyze {report} -q") == ""
 
 
 def test_hostile_names_are_harmless_on_a_terminal(tmp_path: Path) -> None:
@@ -183,25 +124,102 @@ def test_hostile_names_are_harmless_on_a_terminal(tmp_path: Path) -> None:
     report.thread().range("\x1b[31mred\rname\x9b2J", 0, 10)
     path = report.write(tmp_path / "r.sqlite")
     for fmt in ("csv", "text"):
-        shown = on_terminal("stats", path, "--format", fmt, env={"NO_COLOR": "1"})
+        shown = on_terminal(f"stats {path} --format {fmt}", NO_COLOR="1")
         assert r"\x1b[31mred" in shown
         assert "\x1b" not in shown
         assert "\x9b" not in shown
 
 
-def test_a_pipe_gets_neither_progress_nor_style(report: Path) -> None:
-    done = run("analyze", report, env={**os.environ, "FORCE_COLOR": "1", "TERM": "xterm"})
-    assert "\x1b" not in done.stdout
-    assert done.stderr == ""
+# --- streams that take nothing, or are not there
 
 
-@pytest.mark.parametrize("locale", ["C", "POSIX", "C.UTF-8"])
-def test_output_is_utf8_whatever_the_locale(report: Path, locale: str) -> None:
-    env = {**os.environ, "LC_ALL": locale, "LANG": locale}
-    env.pop("PYTHONIOENCODING", None)
-    done = subprocess.run([*COMMAND, "stats", str(report)], capture_output=True, env=env)
-    assert done.returncode == 0, done.stderr
-    assert "────" in done.stdout.decode("utf-8")
+@pytest.mark.parametrize("closed", ["stdout", "stderr", "stdout stderr"])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("compare {report} {slow} --fail-if-slower 5%", 7),
+        ("compare {report} {slow} --fail-if-slower 5% --json", 7),
+        ("compare {report} {report} --fail-if-slower 1%", 8),
+        ("analyze {report}", 0),
+        ("analyze {report} --json", 0),
+        ("analyze /dev/null/nothing", 3),
+        ("stats {report}", 0),
+        ("formulas", 0),
+    ],
+)
+def test_a_closed_pipe_keeps_the_exit_code(
+    words: str, code: int, closed: str, report: Path, slow: Path
+) -> None:
+    def pipe(name: str) -> TextIO:
+        if name not in closed:
+            return Path(os.devnull).open("w")
+        nobody, end = os.pipe()
+        os.close(nobody)
+        return os.fdopen(end, "w")
+
+    words = words.format(report=report, slow=slow)
+    assert exit_code(words, pipe("stdout"), pipe("stderr")) == code
+
+
+def test_a_process_whose_pipes_are_closed_keeps_the_exit_code() -> None:
+    nobody, end = os.pipe()
+    os.close(nobody)
+    command = [*COMMAND, "analyze", "/dev/null/nothing"]
+    assert subprocess.run(command, stdout=end, stderr=end, env=BUFFERED).returncode == 3
+    os.close(end)
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("words", ["analyze {}", "stats {}", "stats --help"])
+def test_a_full_disk_under_standard_output(words: str, report: Path, tmp_path: Path) -> None:
+    errors = tmp_path / "errors"
+    assert exit_code(words.format(report), FULL.open("w"), errors.open("w")) == 1
+    _is_of_a_full_disk(errors.read_text())
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+def test_a_process_on_a_full_disk_says_so_once() -> None:
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, env=BUFFERED
+        )
+    assert done.returncode == 1
+    _is_of_a_full_disk(done.stderr)
+
+
+def _is_of_a_full_disk(errors: str) -> None:
+    assert errors.startswith("perfmodel: error: standard output: No space left on device;")
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["analyze", "stats"])
+def test_no_standard_output(command: str, report: Path, tmp_path: Path) -> None:
+    errors = tmp_path / "errors"
+    assert exit_code(f"{command} {report}", None, errors.open("w")) == 0
+    assert errors.read_text() == ""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes a file descriptor")
+def test_a_process_without_standard_output(report: Path) -> None:
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "stats", str(report)]
+    done = subprocess.run(shell, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/stdin").exists(), reason="needs /dev/stdin")
+def test_a_report_on_standard_input(report: Path) -> None:
+    words = ["/dev/stdin", "--report", "mpi_event_sum", "--format", "csv"]
+    command = [*COMMAND, "stats", *words]
+    with report.open("rb") as stream:
+        done = subprocess.run(command, stdin=stream, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "MPI_Allreduce" in done.stdout
+
+
+# --- signals
 
 
 @pytest.mark.slow
@@ -227,19 +245,31 @@ def test_ctrl_c_at_any_moment_ends_with_130_and_no_word(
     assert codes[:3].count(0) == 0
 
 
+PLACES = {
+    "import": "import perfmodel.cli",
+    "command": "stop()",
+    "swallowed": "try: stop()\n        except BaseException: pass",
+    "replaced": "try: stop()\n        except BaseException: raise ImportError('numpy')",
+    "exit": "atexit.register(stop)",
+    "destructor": "D()",
+}
+"""Code of a command that a signal interrupts."""
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 @pytest.mark.parametrize(
-    "place",
-    ["import perfmodel.cli", "stop()", "try: stop()\n        except BaseException: pass",
-     "try: stop()\n        except BaseException: raise ImportError('numpy')",
-     "atexit.register(stop)", "D()"],
-    ids=["import", "command", "swallowed", "replaced", "exit", "destructor"],
+    ("where", "number"),
+    [
+        ("import", signal.SIGINT), ("command", signal.SIGINT), ("command", signal.SIGTERM),
+        ("command", signal.SIGHUP), ("swallowed", signal.SIGTERM), ("replaced", signal.SIGHUP),
+        ("exit", signal.SIGTERM), ("destructor", signal.SIGINT),
+    ],
 )  # fmt: skip
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_wherever_it_comes(
-    place: str, number: int, interruptible: None, tmp_path: Path
+    where: str, number: int, interruptible: None, tmp_path: Path
 ) -> None:
     """Temporary files go, and there is no word."""
+    place = PLACES[where]
     script = (
         "import atexit, os, signal, sys, tempfile, time, click\n"
         f"def stop(): os.kill(os.getpid(), {number:d}); time.sleep(0.2)\n"
@@ -278,38 +308,30 @@ def test_signals_that_are_ignored_stay_so(report: Path) -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("closed", ["stdout", "stderr", "stdout stderr"])
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        pytest.param("compare {0} {1} --fail-if-slower 5%", 7, marks=pytest.mark.slow),
-        pytest.param("compare {0} {1} --fail-if-slower 5% --json", 7, marks=pytest.mark.slow),
-        ("compare {0} {0} --fail-if-slower 1%", 8),
-        ("analyze /dev/null/nothing", 3),
-        ("stats {0}", 0),
-    ],
-)
-def test_a_closed_pipe_keeps_the_exit_code(words: str, code: int, closed: str) -> None:
-    slow = BASE.with_name("h200x2_2ranks_h2048_nsys2025.3.1.sqlite.xz")
-    nobody, end = os.pipe()
-    os.close(nobody)
-    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    streams |= dict.fromkeys(closed.split(), end)
-    done = subprocess.run([*COMMAND, *words.format(BASE, slow).split()], check=False, **streams)
-    os.close(end)
-    assert done.returncode == code
+# --- limits of a process
+
+WITH_FEW_FILES = """
+import resource, sys
+from perfmodel.cli import main
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+for files in (4, 6):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
+    try:
+        main(["stats", sys.argv[1], "--report", "mpi_event_sum"], prog_name="perfmodel")
+    except SystemExit as stop:
+        assert stop.code == (1 if files == 4 else 0)
+"""
 
 
 @pytest.mark.skipif(os.name != "posix", reason="limits as POSIX has them")
 def test_too_many_open_files_are_called_so(report: Path) -> None:
-    said = set()
-    for limit in (4, 5, 6):
-        done = subprocess.run(
-            ["bash", "-c", f'ulimit -n {limit}; "$@"', "bash", *COMMAND, "analyze", str(report)],
-            capture_output=True, text=True,
-        )  # fmt: skip
-        said.add("free some space" in done.stderr)
-    assert said == {False}
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_FEW_FILES, str(report)], capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert "MPI_Allreduce" in done.stdout
+    assert "Too many open files; raise the limit" in done.stderr
+    assert "free some space" not in done.stderr
 
 
 @pytest.mark.skipif(os.name != "posix", reason="processor time as POSIX counts it")
@@ -319,5 +341,5 @@ def test_help_starts_in_less_than_a_third_of_a_second() -> None:
         "import os, subprocess, sys; subprocess.run([sys.executable, '-m', 'perfmodel', '--help'],"
         " stdout=subprocess.DEVNULL); t = os.times(); print(t.children_user + t.children_system)"
     )
-    spent = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(3)]
-    assert min(spent) < 0.3
+    spent = (float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(3))
+    assert any(seconds < 0.3 for seconds in spent)

@@ -162,9 +162,8 @@ def test_every_command_with_tables_has_its_columns_documented() -> None:
     assert having - {"doctor"} <= shown  # asks the machine for seconds: docs/doctor.md has its own
 
 
-@pytest.mark.parametrize("arguments", [["stats"], ["analyze", "--format", "jsonl"]])
-def test_head_ends_a_command_in_silence(report: Path, arguments: list[str]) -> None:
-    words = [sys.executable, "-m", "perfmodel", *arguments, str(report)]
+def test_head_ends_a_command_in_silence(report: Path) -> None:
+    words = [sys.executable, "-m", "perfmodel", "stats", str(report)]
     done = subprocess.run(
         ["bash", "-c", 'set -o pipefail; "$@" | head -n 1', "bash", *words],
         capture_output=True, text=True, timeout=60, check=False,
