@@ -205,17 +205,6 @@ def test_hostile_names_are_harmless(tmp_path: Path, reports: dict[str, Path]) ->
     assert "evil" in succeeds("compare", reports["b1"], evil)
 
 
-def test_help_imports_nothing_heavy() -> None:
-    code = (
-        "from perfmodel.cli import main\ntry:\n    main(['compare', '--help'])\n"
-        "except SystemExit as stop:\n    assert stop.code in (0, None)\n"
-        "import sys; assert not {'numpy', 'rich', 'sqlite3'} & set(sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "--to REPORT..." in done.stdout
-
-
 def test_the_document_shows_what_is_printed() -> None:
     root = ROOT
     page = (root / "docs" / "compare.md").read_text(encoding="utf-8")
