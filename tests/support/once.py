@@ -93,6 +93,8 @@ def _key(value: Any) -> Hashable:
             return _chosen(value)
         case list() | tuple() | frozenset():
             return type(value), tuple(_key(one) for one in value)
+        case PyTorchOperators():
+            return PyTorchOperators  # it has no state
         case _ if is_dataclass(value):
             return id(value)
         case _:
