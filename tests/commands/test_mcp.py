@@ -20,6 +20,7 @@ from perfmodel.base.errors import ModelError, PerfmodelError, ReportError, Workl
 from perfmodel.commands import _served
 from perfmodel.commands._operators import Asked
 from perfmodel.commands._served import MOST_LETTERS, MOST_ROWS, Served, bounded
+from support.build_training import training_report
 from support.cli import fails, succeeds
 
 PROGRAMS = PROFILES / "programs"
@@ -195,15 +196,12 @@ def test_a_damaged_report_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("packed", ["bomb.sqlite.xz", "bomb.json.gz", "tail.sqlite.xz"])
 def test_a_report_that_unpacks_to_very_much_is_an_error(packed: str, tmp_path: Path) -> None:
     """A gigabyte of zeros: behind a header, in a text, behind a whole report."""
-    zeros = b"\0" * 2**24
+    zeros, pack = b"\0" * 2**24, gzip.compress if packed.endswith("gz") else lzma.compress
     head = {
         "bomb.sqlite.xz": b"SQLite format 3\0", "bomb.json.gz": b'{"traceEvents": [',
-        "tail.sqlite.xz": lzma.decompress((PROGRAMS / LATE).read_bytes()),
+        "tail.sqlite.xz": training_report(tmp_path / "whole.sqlite").read_bytes(),
     }[packed]  # fmt: skip
-    if packed.endswith("gz"):
-        content = gzip.compress(head + zeros * 16, 1) + gzip.compress(zeros, 1) * 48
-    else:
-        content = lzma.compress(head + zeros, preset=0) + lzma.compress(zeros, preset=0) * 63
+    content = pack(head) + pack(zeros) * 64
     (tmp_path / packed).write_bytes(content)
     with pytest.raises(PerfmodelError) as error:
         Served([tmp_path]).summary([packed])

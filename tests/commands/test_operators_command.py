@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 
+from perfmodel.models import one_report
 from support.cli import perfmodel
 
 ROOT = Path()
 DOCS = ROOT / "docs"
 PROGRAMS = Path("profiles/programs")
+
+
+@pytest.fixture
+def no_largest_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the search for the largest batch, most of what a prediction takes."""
+    monkeypatch.setattr(one_report, "_largest", lambda *_: None)
 
 
 def test_pytorch_needs_no_calibration() -> None:
@@ -21,6 +28,7 @@ def test_pytorch_needs_no_calibration() -> None:
     assert "perfmodel predict REPORT... predicts from its reports" in " ".join(said.stderr.split())
 
 
+@pytest.mark.usefixtures("no_largest_batch")
 def test_two_reports_are_taken() -> None:
     reports = [str(PROGRAMS / f"{name}.sqlite.xz") for name in ("gpt_modules", "gpt_shapes")]
     said = perfmodel("predict", *reports, "--set", "batch=20", "--name", "8,12=batch", "--json")
@@ -53,6 +61,7 @@ def test_one_report_predicts_as_the_contract_says() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_largest_batch")
 def test_what_is_known_of_the_host_is_said() -> None:
     report = str(PROGRAMS / "gpt_shapes.sqlite.xz")
     timed = perfmodel("predict", report, "--timed", "0.0115", "--timed", "batch=6,n_layer=4:0.0092")
@@ -108,6 +117,7 @@ def test_one_report_refuses_what_it_cannot_say(flags: list[str], said: str, tmp_
     assert said in " ".join(found.stderr.split())
 
 
+@pytest.mark.usefixtures("no_largest_batch")
 def test_data_types_have_the_names_that_people_use() -> None:
     report = str(PROGRAMS / "gpt_fp32_shapes.sqlite.xz")
     short, whole = (perfmodel("predict", report, "--dtype", name, "--json").stdout
@@ -120,6 +130,7 @@ def test_data_types_have_the_names_that_people_use() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_largest_batch")
 def test_convolutions_take_another_data_type() -> None:
     report = str(PROGRAMS / "resnet34_both.sqlite.xz")
 
@@ -134,6 +145,7 @@ def test_convolutions_take_another_data_type() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_largest_batch")
 def test_the_grid_of_a_named_gpu_is_taken() -> None:
     report = str(PROGRAMS / "gpt_shapes.sqlite.xz")
     by_gpu = perfmodel("predict", report, "--set", "batch=96", "--gpu", "h100", "--json")
@@ -163,6 +175,7 @@ def questions() -> list[tuple[str, list[str], list[float], float]]:
     return found
 
 
+@pytest.mark.usefixtures("no_largest_batch")
 @pytest.mark.parametrize("row", questions(), ids=lambda row: row[0])
 def test_questions_have_the_answers_of_the_page_and_of_recordings(
     row: tuple[str, list[str], list[float], float],
@@ -195,6 +208,7 @@ def test_measured_answers_are_those_of_the_results() -> None:
         assert round(measured, 1) in known, name
 
 
+@pytest.mark.usefixtures("no_largest_batch")
 def test_accumulated_micro_batches_update_once() -> None:
     report = str(PROGRAMS / "gpt_shapes.sqlite.xz")
 
@@ -213,6 +227,7 @@ def test_accumulated_micro_batches_update_once() -> None:
     assert kinds["gradients"] == kinds["parameters"]
 
 
+@pytest.mark.usefixtures("no_largest_batch")
 def test_shards_are_of_parameters_and_states() -> None:
     report = str(PROGRAMS / "gpt_shapes.sqlite.xz")
     whole, shared = (
