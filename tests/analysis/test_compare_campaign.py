@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -21,16 +22,16 @@ SIZES: Final = ("H512_B3000", "H512_B12000", "H2048_B3000", "H2048_B12000")
 HIDDEN: Final = (128, 256, 512, 1024, 2048, 4096)
 
 
-@pytest.fixture(scope="module")
-def launches() -> dict[str, Launch]:
-    """Every shipped report as a launch."""
-    paths = [*PROFILES.glob("campaign/*.sqlite.xz"), *SHIPPED]
-    names = {path: path.name.split(".sqlite")[0] for path in sorted(paths)}
-    assert len(names) == 48
-    return {
-        name: launch_of(time_run([read(path)], "batch iteration", label=name))
-        for path, name in names.items()
-    }
+REPORTS: Final = {
+    path.name.split(".sqlite")[0]: path
+    for path in sorted([*PROFILES.glob("campaign/*.sqlite.xz"), *SHIPPED])
+}
+
+
+@cache
+def launch(name: str) -> Launch:
+    """A shipped report as a launch."""
+    return launch_of(time_run([read(REPORTS[name])], "batch iteration", label=name))
 
 
 def part(one: Launch, batches: slice) -> Launch:
@@ -44,24 +45,25 @@ def halves(one: Launch) -> tuple[Launch, Launch]:
 
 
 @pytest.mark.slow
-def test_two_halves_of_one_launch_are_not_different(launches: dict[str, Launch]) -> None:
-    for one in launches.values():
+def test_two_halves_of_one_launch_are_not_different() -> None:
+    assert len(REPORTS) == 48
+    for one in map(launch, REPORTS):
         first, second = halves(one)
         assert certain(compared([first], [second])) == []
 
 
 @pytest.mark.slow
-def test_noise_within_launches_is_seen_as_such(launches: dict[str, Launch]) -> None:
+def test_noise_within_launches_is_seen_as_such() -> None:
     """Nothing assumed between launches: only runs that drift from one level to another differ.
 
     Five of 48 do, all of the shortest batches (B = 1500, 119 of them): their host times shift by
     5 to 20 % half way. Batches taken in turns differ in one report.
     """
-    drifting = [n for n, one in launches.items() if certain(compared(*pairs(halves(one)), 0.0))]
+    drifting = [n for n in REPORTS if certain(compared(*pairs(halves(launch(n))), 0.0))]
     assert len(drifting) <= 5
     assert all(name.endswith("B1500") for name in drifting)
     turns = {n: (part(one, slice(0, None, 2)), part(one, slice(1, None, 2)))
-             for n, one in launches.items()}  # fmt: skip
+             for n, one in ((n, launch(n)) for n in REPORTS)}  # fmt: skip
     assert sum(bool(certain(compared(*pairs(turn), 0.0))) for turn in turns.values()) <= 1
 
 
@@ -70,11 +72,9 @@ def pairs(halved: tuple[Launch, Launch]) -> tuple[list[Launch], list[Launch]]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_one_configuration_on_two_machines_is_not_different(
-    launches: dict[str, Launch], size: str
-) -> None:
+def test_one_configuration_on_two_machines_is_not_different(size: str) -> None:
     """Host times differ by up to 2 between the machines; even as if it were one machine."""
-    one, other = (launches[f"{m}_p2_host_float32_{size}"] for m in ("h200x2", "h200x4"))
+    one, other = (launch(f"{m}_p2_host_float32_{size}") for m in ("h200x2", "h200x4"))
     found = compared([one], [other])
     assert found.machines
     assert certain(found) == []
@@ -84,8 +84,8 @@ def test_one_configuration_on_two_machines_is_not_different(
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_pinned_buffers_are_found_and_nothing_else(launches: dict[str, Launch], size: str) -> None:
-    before, after = (launches[f"h200x2_p2_{t}_float32_{size}"] for t in ("host", "pinned"))
+def test_pinned_buffers_are_found_and_nothing_else(size: str) -> None:
+    before, after = (launch(f"h200x2_p2_{t}_float32_{size}") for t in ("host", "pinned"))
     found = compared([before], [after])
     faster = certain(found)
     assert found.batch.verdict == "faster"
@@ -122,11 +122,11 @@ def logarithm(one: Launch, key: Key) -> float:
     return float(np.log(np.nanmedian(one.series[key].seconds)))
 
 
-def spread_over_batch_sizes(launches: dict[str, Launch], group: str, *path: str) -> float:
+def spread_over_batch_sizes(group: str, *path: str) -> float:
     """Standard deviation over launches that differ in B only, which this does not depend on."""
     key = (group, path)
     table = np.array(
-        [[logarithm(launches[f"h200x2_p2_host_float32_H{h}_B{b}"], key)
+        [[logarithm(launch(f"h200x2_p2_host_float32_H{h}_B{b}"), key)
           for b in (1500, 3000, 6000, 12000)] for h in HIDDEN]
     )  # fmt: skip
     off = table - table.mean(axis=1, keepdims=True)
@@ -147,19 +147,19 @@ def spread_over_batch_sizes(launches: dict[str, Launch], group: str, *path: str)
     ],
 )
 def test_the_stated_noise_of_launches_is_what_the_campaign_shows(
-    launches: dict[str, Launch], path: tuple[str, ...], kind: str, measured: float
+    path: tuple[str, ...], kind: str, measured: float
 ) -> None:
-    found = spread_over_batch_sizes(launches, *path)
+    found = spread_over_batch_sizes(*path)
     assert found == pytest.approx(measured, rel=0.02)
     assert 0.5 < LAUNCH_NOISE * SCALES[kind] / found < 2.0
-    one = launches["h200x2_p2_host_float32_H512_B3000"]
+    one = launch("h200x2_p2_host_float32_H512_B3000")
     assert one.series[path[0], path[1:]].noise == kind
 
 
-def test_kernels_of_launches_that_differ_in_their_buffers(launches: dict[str, Launch]) -> None:
+def test_kernels_of_launches_that_differ_in_their_buffers() -> None:
     off = []
     for size in SIZES:
-        one, other = (launches[f"h200x2_p2_{t}_float32_{size}"] for t in ("host", "pinned"))
+        one, other = (launch(f"h200x2_p2_{t}_float32_{size}") for t in ("host", "pinned"))
         shared = [k for k in one.series if k[0] == "kernel" and k in other.series]
         off += [(logarithm(other, k) - logarithm(one, k)) / np.sqrt(2) for k in shared]
     assert len(off) > 40

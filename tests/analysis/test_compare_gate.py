@@ -28,7 +28,7 @@ from support.launches_made import compared
 LADDER = PROFILES / "ladder"
 NOISE = {"replayed": SCALES["kernel"], **GATE_SCALES}
 """Assumed for one or two launches a side, over that of host times."""
-PAIRS = 1000
+PAIRS = 500
 COMPUTING = ("large GEMMs", "small GEMMs", "element-wise", "step kernels")
 
 
@@ -52,6 +52,7 @@ def residuals() -> dict[str, np.ndarray]:
     return {kind: np.array(pool) for kind, pool in pools.items()}
 
 
+@cache
 def answers(kind: str, launches: int, slowdown: float) -> Counter[bool | None]:
     """What the gate at 5 % says of random pairs of equal runs, one of them slowed down."""
     rng = np.random.default_rng(launches)
@@ -160,8 +161,12 @@ def test_noise_that_is_too_large_is_said(kind: str) -> None:
 
 
 @pytest.mark.parametrize("runs", [2, 3, 5])
-def test_equal_runs_of_hosts_of_any_speed_raise_few_alarms(runs: int) -> None:
-    slower, equal, undecided = hosts.answers(runs, 0.0, trials=300)
+def test_equal_runs_of_hosts_of_any_speed_raise_few_alarms(
+    runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernel launches differ by 2.5 % from what their host's speed says: most of the ladder's."""
+    monkeypatch.setattr(hosts, "of_launches", lambda: 0.03 * np.array([-1.0, 0.0, 1.0]))
+    slower, equal, undecided = hosts.answers(runs, 0.0, trials=100)
     assert slower <= 0.06
     assert equal > 0.65
     assert undecided < 0.35

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common.folders import PROFILES, PROGRAMS
-from perfmodel.analysis.analyze import analyze_reports
+from benchmarks.common.folders import BASE, PROGRAMS
 from perfmodel.analysis.changes import TITLES, GraphChanges, changes_of
 from perfmodel.analysis.runs import measure_report
 from perfmodel.analysis.whatif import graph_changes
@@ -15,12 +14,13 @@ from perfmodel.programs.findings import rules
 from perfmodel.programs.program import Options
 from perfmodel.timing.critical_path import PATH_KINDS
 from perfmodel.timing.step_facts import DISPATCH
+from support.once import run_of
 
 NAMES = ("straggler_p2_b32", "gpt_ddp", "convnext_shapes", "dataloader_b32", "pipeline", "halo")
 
 
 def changes(path: Path, *together: str) -> GraphChanges:
-    return graph_changes([measure_report(path, path, Options())], Options(), together)
+    return changes_of(run_of(path), together)
 
 
 def report(name: str) -> Path:
@@ -34,8 +34,7 @@ def report(name: str) -> Path:
 def test_savings_are_those_of_the_findings(name: str) -> None:
     """To the last digit; but for findings of some steps only, which are no change of a step."""
     path = report(name)
-    found = [f for f in analyze_reports([path], Options()).fitted.findings
-             if f.kind in TITLES and not f.of_mean]  # fmt: skip
+    found = [f for f in run_of(path).findings if f.kind in TITLES and not f.of_mean]
     said = changes(path)
     count: dict[str, int] = {}
     named = []
@@ -52,8 +51,9 @@ def test_savings_are_those_of_the_findings(name: str) -> None:
 
 
 def test_a_report_of_the_trainer_without_its_mark_has_changes() -> None:
-    said = changes(PROFILES / "h200x2_2ranks_base_nsys2025.3.1.sqlite")
+    said = changes(BASE)
     assert said.changes[0].name == "launch_bound"
+    assert graph_changes([measure_report(BASE, BASE, Options())], Options()) == said
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_two_changes_save_most_of_both() -> None:
 
 def test_findings_say_what_they_save_after_those_before_them() -> None:
     """Launches alone and after the synchronization; never more than alone, nor than the step."""
-    run = analyze_reports([report("item_b32")], Options()).fitted
+    run = run_of(report("item_b32"))
     sync, launches = run.findings
     assert (sync.kind, launches.kind) == ("blocking_sync", "launch_bound")
     assert sync.after_previous_s == sync.true_saving_s
@@ -98,7 +98,7 @@ def test_findings_say_what_they_save_after_those_before_them() -> None:
 def test_short_pauses_between_launches_are_launching_and_a_long_one_is_work() -> None:
     """An eager program without a fault waits for launches; a loader in the step is other work."""
     kinds = {
-        name: [f.kind for f in analyze_reports([report(name)], Options()).fitted.findings]
+        name: [f.kind for f in run_of(report(name)).findings]
         for name in ("healthy_b32", "gpt_unnamed", "dataloader_b32")
     }
     assert kinds["healthy_b32"] == kinds["gpt_unnamed"] == ["launch_bound"]
@@ -106,7 +106,7 @@ def test_short_pauses_between_launches_are_launching_and_a_long_one_is_work() ->
 
 
 def test_what_forbids_a_cuda_graph_comes_before_launches() -> None:
-    run = analyze_reports([report("empty_cache_b32")], Options()).fitted
+    run = run_of(report("empty_cache_b32"))
     first, second = run.findings
     assert (first.kind, second.kind) == ("allocation", "launch_bound")
     assert (first.true_saving_s or 0.0) < (second.true_saving_s or 0.0)
@@ -125,7 +125,7 @@ def test_without_a_gpu_the_ranks_own_work_and_mpi_are_changes() -> None:
     assert {"host_compute", "communication", "waiting_mpi"} <= found.keys()
     assert "kernel" not in found
     assert found["waiting_mpi"].saving_s == pytest.approx(2e-3, rel=0.1)
-    steps = analyze_reports([report("halo")], Options()).fitted.steps
+    steps = run_of(report("halo")).steps
     assert steps is not None
     assert steps.facts.straggler_saving_s == pytest.approx(2e-3, rel=0.1)
     assert {p.kind for p in steps.facts.path} == {"host_compute", "communication"}
@@ -140,7 +140,7 @@ def test_all_kinds_of_work_have_a_change() -> None:
 
 
 def test_changes_of_the_gpu_that_the_host_hides_are_listed_and_applied() -> None:
-    run = analyze_reports([PROGRAMS / "llama_shapes.sqlite.xz"], Options()).fitted
+    run = run_of(report("llama_shapes"))
     found = changes_of(run, ("launch_bound", "memory_bound"))
     alone = {row.name: row for row in found.changes}
     assert alone["memory_bound"].saving_s < 0.01 * found.step_s
