@@ -56,8 +56,8 @@ _SUMMED: Final = 1e-3
 """Relative error of sums of medians: the largest that a part of a step is scaled by."""
 _DRAWN_BAR: Final = 2e-3
 """Relative error of the longest bar without the recorder."""
-_ONE_PERCENT: Final = 0.005
-"""Error of a share that is printed in whole percent."""
+_SHARE: Final = 0.0025
+"""Error of a share: two that are printed in whole percent may differ by the half of one."""
 _IN_ORDER: Final = (2, 3)
 """How many of the first fixes are applied together."""
 
@@ -271,7 +271,7 @@ def _causes(place: str, causes: Iterable[dict[str, Any]]) -> Iterator[Reading]:
 
 def _idle_share(place: str, bar: dict[str, Any]) -> Reading:
     share = bar["idle_s"] / bar["step_s"]
-    return Reading("idle share of the slowest rank", place, share, _ONE_PERCENT)
+    return Reading("idle share of the slowest rank", place, share, _SHARE)
 
 
 _MFU: Final = re.compile(r"\bMFU:? ([\d.]+) %")
