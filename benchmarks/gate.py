@@ -200,9 +200,9 @@ def ladder() -> Table:
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
-    text = "\n".join(render(table, "table", width=120) for table in (recorded(), ladder()))
-    (RESULTS / "gate.txt").write_text(text, encoding="utf-8")
-    print(text)
+    tables = [recorded(), ladder()]
+    results.write_tables(RESULTS / "gate.json", tables)
+    print("\n".join(render(table, "table", width=120) for table in tables))
 
 
 if __name__ == "__main__":

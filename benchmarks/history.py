@@ -27,6 +27,7 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.common import results
 from benchmarks.common.folders import IMAGES, RESULTS
 from benchmarks.gate import drawn
 from benchmarks.reruns import logs
@@ -202,10 +203,10 @@ def main() -> None:
         rows.append(("recorded, host, by pieces", None, runs, *score_hosts(runs, count // 2)))
         print(rows[-1], flush=True)
     title = f"Changes over {COMMITS} commits, {count} series of each kind; a slowdown of 5 %"
-    text = render(Table(title, COLUMNS, rows), "table", width=120)
+    found = Table(title, COLUMNS, rows)
     draw_example()
-    (RESULTS / "history.txt").write_text(text, encoding="utf-8")
-    print(text)
+    results.write_tables(RESULTS / "history.json", [found])
+    print(render(found, "table", width=120))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.common import results
 from perfmodel.analysis.runs import time_runs
 from perfmodel.analysis.steps import break_down
 from perfmodel.base.table import Column, Table, render
@@ -165,6 +166,7 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--half", choices=("fitted", "other"))
     parser.add_argument("--factors", action="store_true")
+    parser.add_argument("--out", type=Path, help="results, as benchmarks/results/recorder.json")
     asked = parser.parse_args()
     rows = []
     for name, files, truth_s in recordings(asked.folders):
@@ -174,8 +176,10 @@ def main() -> None:
         one = scored(name, files, truth_s, asked.factors)
         if one is not None:
             rows.append(one)
-    print(render(Table.of("Steps without the profiler", rows, _COLUMNS)))
-    print("\n".join(summary(rows)))
+    found, said = Table.of("Steps without the profiler", rows, _COLUMNS), [*summary(rows)]
+    print("\n".join((render(found), *said)))
+    if asked.out:
+        results.write_tables(asked.out, [found], summary=said)
 
 
 if __name__ == "__main__":

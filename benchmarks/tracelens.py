@@ -23,7 +23,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from benchmarks.common import results
 from benchmarks.common.folders import ROOT
+from perfmodel.base.table import Column, Table, render
 
 TRACES: Final = Path("tests/traces/inference")
 CASES: Final = {
@@ -38,6 +40,14 @@ CASES: Final = {
 REPORT: Final = Path("TraceLens/Reporting/generate_perf_report_pytorch_inference.py")
 MODELLED, SPENT = "has_perf_model", "Kernel Time (µs)_sum"
 """Columns of TraceLens's unified_perf_summary.csv."""
+
+COLUMNS: Final = (
+    Column("recording", "Recording"),
+    Column("share", "perfmodel", "percent", digits=1),
+    Column("tracelens_share", "TraceLens", "percent", digits=1),
+    Column("cpu_s", "perfmodel", "si", "s"),
+    Column("tracelens_cpu_s", "TraceLens", "si", "s"),
+)
 
 
 class Covered(NamedTuple):
@@ -96,22 +106,17 @@ def main() -> None:
     asked.add_argument("--python", default=sys.executable)
     asked.add_argument("--out", type=Path)
     given = asked.parse_args()
-    lines = [
-        "| recording | perfmodel | TraceLens | perfmodel | TraceLens |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
     for name, (trace, capture) in CASES.items():
         file = given.recordings / TRACES / trace
         captures = given.recordings / TRACES / capture / "capture_traces" if capture else None
         ours = by_perfmodel(file, captures)
         theirs = by_tracelens(given.python, given.tracelens, file, captures)
-        lines.append(
-            f"| {name} | {ours.share:.1%} | {theirs.share:.1%} | {ours.cpu_s:.1f} s | "
-            f"{theirs.cpu_s:.1f} s |"
-        )
-    print("\n".join(lines))
+        rows.append((name, ours.share, theirs.share, ours.cpu_s, theirs.cpu_s))
+    found = Table("perfmodel and TraceLens", COLUMNS, rows)
+    print(render(found, "markdown"))
     if given.out:
-        given.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        results.write_tables(given.out, [found])
 
 
 if __name__ == "__main__":

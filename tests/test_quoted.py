@@ -235,12 +235,12 @@ GIVEN: Final = {
         "equal runs differ by 13 %": "tests/analysis/test_compare_gate.py",
         "leaves 1.5 % between runs": "perfmodel/models/reruns.toml",
         "what gained less than 1 % of the step": "a limit of the code",
-        "Of equal steps 70, 79 and 83 % pass": "benchmarks/results/gate.txt",
+        "Of equal steps 70, 79 and 83 % pass": "benchmarks/results/gate.json",
         "slower in one range passes in 4 to 6 %, in all ranges alike in 13 to 21 %; a fifth slower "
-        "in all alike, in 1 to 2 %": "benchmarks/results/gate.txt",
-        "differ by up to 15 % as recorded and up to 4 %": "benchmarks/results/gate.txt",
+        "in all alike, in 1 to 2 %": "benchmarks/results/gate.json",
+        "differ by up to 15 % as recorded and up to 4 %": "benchmarks/results/gate.json",
         "differ by 0.3 to 2.4 %, the others, which wait for MPI or NCCL, by up to 10 %":
-            "benchmarks/results/gate.txt",
+            "benchmarks/results/gate.json",
         "with a limit of 5 %": "an example",
     },
     "ladder": {

@@ -23,6 +23,7 @@ import numpy
 
 import perfmodel
 from benchmarks.common import folders
+from perfmodel.base.table import Table
 
 Keep = Callable[[dict[str, Any]], None]
 
@@ -55,6 +56,11 @@ def write(path: Path, result: Any, digits: int | None = None) -> Path:
     text = re.sub(r"\[\s+([-+.e\d,\s]+?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text)
     folders.put(path, text + "\n")
     return path
+
+
+def write_tables(path: Path, tables: Sequence[Table], **facts: Any) -> Path:
+    """Write tables with their titles, and other facts beside them."""
+    return write(path, {**facts, "tables": [table.document() for table in tables]}, 4)
 
 
 _ASIDE: Final[dict[Path, Path]] = {}

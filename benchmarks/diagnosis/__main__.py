@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.common import results
 from benchmarks.common.folders import PROFILES
 from benchmarks.diagnosis import strategy
 from benchmarks.diagnosis.edit import reports_of
@@ -93,7 +93,7 @@ def main() -> None:
             print(f"{key}: {len(some)} cases; {summary[key]}")
     if asked.out:
         document = {"totals": summary, **document, "cases": [asdict(one) for one in shown]}
-        asked.out.write_text(json.dumps(document, indent=1) + "\n")
+        results.write(asked.out, document)
 
 
 if __name__ == "__main__":

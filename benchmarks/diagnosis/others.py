@@ -22,6 +22,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.common import results
 from benchmarks.common.folders import PROFILES
 from benchmarks.diagnosis.__main__ import CASES, analyzed, cases_of
 from benchmarks.diagnosis.edit import linked, reports_of
@@ -262,7 +263,7 @@ def main() -> None:
         document[tool]["cases"] = [asdict(one) for one in theirs]
         print(json.dumps({k: v for k, v in document[tool].items() if k != "cases"}, indent=1))
     if given.out:
-        given.out.write_text(json.dumps(document, indent=1) + "\n")
+        results.write(given.out, document)
 
 
 if __name__ == "__main__":

@@ -161,9 +161,7 @@ def main() -> None:
         rows.append(row)
         if rank == 0:
             print(json.dumps(row), flush=True)
-            lines = ",\n".join(map(json.dumps, rows))
-            c.out.mkdir(parents=True, exist_ok=True)
-            results.place(c.out / f"{c.tag}.json", rows).write_text(f"[\n{lines}\n]\n")
+            results.write(c.out / f"{c.tag}.json", rows)
         if not c.record:
             del run
             gc.collect()

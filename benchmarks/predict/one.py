@@ -38,6 +38,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from benchmarks.common import results
 from benchmarks.predict.one_runs import CASES, PEAKS
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.grids import grid_of
@@ -380,13 +381,13 @@ def main() -> None:
     if given.peaks:
         rows = [*peaks()]
         if given.predict:
-            given.predict.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            results.write(given.predict, rows)
         else:
             print("\n".join(scored(rows)))
         return
     if given.predict:
         rows = [predicted(Case("new", report, changed, None)) for report, changed in CASES]
-        given.predict.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        results.write(given.predict, rows)
         return
     same = [*same_host()]
     cases = [

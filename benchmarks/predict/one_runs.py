@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import results
+
 CASES: tuple[tuple[str, dict[str, int]], ...] = (
     ("bert_shapes", {"batch": 48}),
     ("bert_shapes", {"n_layer": 10}),
@@ -220,7 +222,7 @@ def main() -> None:
         if rank == 0:
             print(report, changed, options or "", f"{rows[-1]['step_s']:.6f} s",
                   f"{rows[-1]['peak_bytes']} B", flush=True)  # fmt: skip
-            given.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            results.write(given.out, rows)
     if ranks > 1:
         import torch.distributed as dist
 

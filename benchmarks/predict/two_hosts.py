@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, Final
 
-from benchmarks.common import folders
+from benchmarks.common import folders, results
 from benchmarks.predict.one import HEAD, baseline, line, memory
 from benchmarks.predict.one_runs import HOST_CASES
 from perfmodel.models.one_report import Changes, Report, predict_report
@@ -162,8 +162,7 @@ def main() -> None:
     if given.folder is None:
         parser.error("expected the folder of a host's reports")
     rows = [*predicted(given.folder, given.other)]
-    out = given.folder / "predictions.json"
-    out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    results.write(given.folder / "predictions.json", rows)
 
 
 if __name__ == "__main__":

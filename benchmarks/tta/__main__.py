@@ -14,7 +14,6 @@ benchmarks.tta.report writes the page.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -70,12 +69,8 @@ class Trainings:
 
 
 def write(path: Path, about: dict[str, Any], runs: list[dict[str, Any]]) -> None:
-    """Write a configuration's records, one a line."""
-    path = results.place(path, {**about, "runs": runs})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = ",\n".join(json.dumps(run) for run in runs)
-    head = json.dumps(about)[:-1]
-    path.write_text(f'{head}, "runs": [\n{lines}\n]}}\n', encoding="utf-8")
+    """Write a configuration's records."""
+    results.write(path, {**about, "runs": runs})
 
 
 def main() -> None:
