@@ -408,9 +408,14 @@ def test_the_reference_is_the_sequential_trainer() -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-15)
 
 
-def test_the_error_is_relative_to_the_way_gone() -> None:
+@pytest.fixture(scope="module")
+def reference() -> ladder_check.Reference:
+    """The small configuration in single precision."""
     config = SMALL.config({"test_size": 10})
-    reference = ladder_check.Reference.compute(config, synthetic(config), Communicator())
+    return ladder_check.Reference.compute(config, synthetic(config), Communicator())
+
+
+def test_the_error_is_relative_to_the_way_gone(reference: ladder_check.Reference) -> None:
     assert reference.error(reference.final) == 0
     assert reference.error(reference.initial) == pytest.approx(1)
     broken = reference.final.copy()
@@ -419,11 +424,9 @@ def test_the_error_is_relative_to_the_way_gone() -> None:
     assert replace(reference, final=None).error(reference.initial) is None
 
 
-def test_the_bounds_see_forgotten_regularization() -> None:
-    config = SMALL.config({"test_size": 10})
-    data = synthetic(config)
-    reference = ladder_check.Reference.compute(config, data, Communicator())
-    wrong = ladder_check.Reference.compute(config.with_(regularization=0.0), data, Communicator())
+def test_the_bounds_see_forgotten_regularization(reference: ladder_check.Reference) -> None:
+    config = SMALL.config({"test_size": 10, "regularization": 0.0})
+    wrong = ladder_check.Reference.compute(config, synthetic(config), Communicator())
     assert reference.error(wrong.final) > ladder_check.BOUNDS["fp32"]
     right = reference.final.astype(np.float32)
     assert reference.error(right) < ladder_check.BOUNDS["fp32"] / 10

@@ -121,7 +121,7 @@ def test_a_launch_is_recorded_and_cut_into_a_report_of_each_gpt(
 
     def exported(command: list[str], report: Path) -> Path:
         asked.append(command)
-        unpacked(one.PROGRAMS / "gpt_ddp8.sqlite.xz", report)
+        unpacked(one.PROGRAMS / "halo.sqlite.xz", report)
         with sqlite3.connect(report) as file:
             for k in range(made):
                 file.execute(
