@@ -2,9 +2,9 @@
 
     python -m benchmarks.mutants --out FOLDER [--before FOLDER] [--seed 50] [--each 32]
 
-Draws 32 faults in a module of each of ten rooms, notes which functions each test calls, and runs the
-tests that call a faulty function, cheapest first, until one fails. FOLDER keeps what is known, so
-that a run which was interrupted goes on. `--before` names the folder of an earlier run with the same
+Draws 32 faults in a module of each of ten rooms, notes which functions each test calls, and runs
+the tests that call a faulty function until one fails. FOLDER keeps what is known, so
+that an interrupted run goes on. `--before` names the folder of an earlier run with the same
 faults: the test that noticed a fault there is asked first. Needs Python 3.12 (`sys.monitoring`).
 """
 
