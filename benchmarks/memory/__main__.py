@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import linregress
 
 from benchmarks.common import folders, gpus, results
 from benchmarks.common.processes import module
@@ -144,9 +143,19 @@ def fit_memory(x: Sequence[float], measured_bytes: Sequence[float]) -> MemoryMod
             f"expected three measurements of memory or more, at two sizes or more; got {len(x)} at "
             f"{len(set(x))}; measure more sizes"
         )
-    line, t = linregress(x, measured_bytes), t_quantile(0.05, len(x) - 2)
-    residual = line.stderr * math.sqrt(np.var(x) * len(x))
-    found = (line.intercept, line.slope, t * line.intercept_stderr, t * line.stderr, residual)
+    at, size, n = np.array(x, float), np.array(measured_bytes, float), len(x)
+    around, t = at - at.mean(), t_quantile(0.05, n - 2)
+    squares = float(np.sum(around**2))
+    slope = float(np.sum(around * (size - size.mean()))) / squares
+    residual = math.sqrt(np.sum((size - size.mean() - slope * around) ** 2) / (n - 2))
+    half = t * residual * math.sqrt(1 / n + at.mean() ** 2 / squares)
+    found = (
+        size.mean() - slope * at.mean(),
+        slope,
+        half,
+        t * residual / math.sqrt(squares),
+        residual,
+    )
     return MemoryModel(*map(float, found), tuple(map(float, x)))
 
 
