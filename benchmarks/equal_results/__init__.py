@@ -1,0 +1,1 @@
+"""Results of two checkouts of perfmodel, compared."""
