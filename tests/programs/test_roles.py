@@ -39,6 +39,7 @@ from perfmodel.programs.pytorch.flow import listed, optimizer_of
 from perfmodel.programs.pytorch.program import PyTorchOperators
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
+from support.build_report import ReportBuilder
 from support.public_recordings import small
 
 PROGRAMS = Path(__file__).parents[2] / "profiles" / "programs"
@@ -265,6 +266,35 @@ def test_another_type_and_batch_are_met_on_a_report_that_nothing_was_fitted_to()
     truth = json.loads((PLANTED / "healthy.truth.json").read_text(encoding="utf-8"))
     assert found.low_s < truth["step_s_bare"] < found.high_s
     assert found.step_s == pytest.approx(truth["step_s_bare"], rel=0.08)
+
+
+def test_of_a_forward_pass_alone_the_embedding_is_likely(tmp_path: Path) -> None:
+    """A vocabulary of 7,919 words and 96 numbers each, and two layers, nothing of which trains."""
+    builder = ReportBuilder("2025.3.2")
+    builder.gpu()
+    main = builder.thread()
+    tokens, width, words = 6 * 50, 96, 7919
+    calls = [f"aten::embedding, op_id = {{o}}, sizes = [[{words}, {width}], [6, 50]]"]
+    heads = ", ".join(["[6, 4, 50, 24]"] * 3)
+    for _ in range(2):
+        calls.append(f"aten::_scaled_dot_product_flash_attention, op_id = {{o}}, sizes = [{heads}]")
+        for columns, rows in ((width, width), (4 * width, width), (width, 4 * width)):
+            sizes = f"[[{columns}], [{tokens}, {rows}], [{rows}, {columns}], [], []]"
+            calls.append(f"aten::addmm, op_id = {{o}}, sizes = {sizes}")
+    at = 1000
+    for step in range(4):
+        begin = at
+        for number, text in enumerate(calls):
+            kernel = "nvjet_sm90_tst_128x192_NTN" if "addmm" in text else "flash_fwd_kernel"
+            main.range(text.format(o=number + 1), at, at + 4000)
+            main.kernel(kernel, (at + 200, at + 900), (at + 2000, at + 3900))
+            at += 5000
+        main.range(f"step {step}", begin - 10, at)
+        at += 1000
+    recorded = OPERATORS.recorded_step(read(builder.write(tmp_path / "r.sqlite")), Options())
+    found = {role.name: role for role in OPERATORS.roles(recorded, {}).found}
+    assert (found["vocab"].value, found["d_model"].value) == (words, width)
+    assert found["vocab"].certainty == found["d_model"].certainty == "likely"
 
 
 def test_without_an_optimizer_the_embedding_is_a_table_all_the_same() -> None:
