@@ -554,6 +554,7 @@ PRODUCTS = Types(
         ("per_fused_add_embedding_dense_backward_12", "backward",
          [(2, 4, 4), (2, 4), (90, 4)], [128, 32, 8 * 4 * 4], [0, 0, 8 * 4 * 4]),
         ("poi_fused_relu_11", "forward", [(5, 5), (5, 5)], [100, 0], [0, 100]),
+        ("poi_fused_copy_13", "forward", [(6,), (90, 4), (6, 4)], [12, 6 * 4 * 2, 0], [0, 0, 48]),
     ],
     ids=lambda v: v if isinstance(v, str) and v.startswith(("p", "r")) else "",
 )  # fmt: skip

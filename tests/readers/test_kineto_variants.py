@@ -271,6 +271,17 @@ def test_the_host_alone(tmp_path: Path) -> None:
     assert (len(trace.ranges), len(trace.api), len(trace.ops)) == (2, 0, 0)
 
 
+@pytest.mark.parametrize(
+    "said", [None, [], {"rank": 1}, {"rank": 2, "world_size": 2}, {"rank": "1", "world_size": 2}]
+)
+def test_ranks_that_are_none(said: Any, tmp_path: Path) -> None:
+    trace = read(trace_of(tmp_path, STEP, LAUNCH, WORK, distributedInfo=said))
+    assert (trace.ranks, trace.world_size) == ({}, None)
+    last = {"backend": "nccl", "rank": 1, "world_size": 2}
+    trace = read(trace_of(tmp_path, STEP, LAUNCH, WORK, distributedInfo=last))
+    assert ([*trace.ranks.values()], trace.world_size) == ([1], 2)
+
+
 def test_many_kernels_before_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perfmodel.readers.kineto._ROWS", 100)
     trace = read(trace_of(tmp_path, *[WORK] * 250, LAUNCH, WORK))

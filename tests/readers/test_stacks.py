@@ -115,7 +115,8 @@ def test_autograd_s_thread_is_where_python_waits(tmp_path: Path) -> None:
         trace_event("user_annotation", "ProfilerStep#3", tid=1, ts=0, dur=2000),
         function("bench.py(30): <module>", 0, 1000), function("bench.py(64): run", 10, 900),
         function("nn.Module: Net_0", 20, 200), function("bench.py(35): forward", 25, 190),
-        function("nn.Module: Norm_1", 30, 100), *launch_at(50, 1), *launch_at(180, 2),
+        function("nn.Module: Norm_1", 30, 100), *launch_at(50, 1),
+        function("<built-in method batch_norm of type object>", 40, 30), *launch_at(180, 2),
         function("torch/_tensor.py(592): backward", 300, 400), *launch_at(400, 3, tid=2),
         *launch_at(950, 4), *launch_at(1200, 5),
     ]  # fmt: skip
