@@ -23,7 +23,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from benchmarks.reruns import logs
 from perfmodel.analysis.history import histories
 from perfmodel.base.arrays import Floats
 from perfmodel.base.table import Column, Table, render
-from perfmodel.models.history import FEWEST, change_points
+from perfmodel.models.history import FEWEST, Change, change_points
 from perfmodel.readers.results import Recorded
 from perfmodel.render.history import picture
 from perfmodel.render.plot import save
@@ -112,32 +112,46 @@ def series(made: np.random.Generator, draw: Draw, runs: int) -> Floats:
     return np.median(draw(made, COMMITS * runs).reshape(COMMITS, runs), axis=1)
 
 
-def score(draw: Draw, runs: int, count: int) -> tuple[float, float, float, float, float]:
-    """Count alarms of `count` equal series, and the slowdowns of as many that are found."""
+Make = Callable[[np.random.Generator, int], Any]
+"""Draws a history that is slower from a commit on."""
+Find = Callable[[Any, int], list[Change]]
+"""Finds the changes of the first commits of a history."""
+Scores = tuple[float, float, float, float, float]
+
+
+def score(make: Make, changes: Find, count: int, watch: int) -> Scores:
+    """Count alarms of `count` equal histories, and the slowdowns of as many that are found."""
     made = np.random.default_rng(SEED)
     alarms = watched = found = in_time = places = 0
     for i in range(count):
-        equal = np.exp(series(made, draw, runs))
-        alarms += bool(change_points(equal.tolist(), LEAST))
-        if i % WATCHED == 0:
-            watched += any(
-                change_points(equal[:n].tolist(), LEAST) for n in range(FEWEST, COMMITS + 1)
-            )
+        equal = make(made, COMMITS)
+        alarms += bool(changes(equal, COMMITS))
+        if i % watch == 0:
+            watched += any(changes(equal, n) for n in range(FEWEST, COMMITS + 1))
         at = int(made.integers(2 * FEWEST, COMMITS - WITHIN))
-        slower = np.exp(series(made, draw, runs))
-        slower[at:] *= SLOWER
-        near = [one for one in change_points(slower.tolist(), LEAST) if abs(one.at - at) <= WITHIN]
+        slower = make(made, at)
+        near = [one for one in changes(slower, COMMITS) if abs(one.at - at) <= WITHIN]
         found += bool(near)
         places += any(one.first <= at <= one.last for one in near)
-        early = change_points(slower[: at + WITHIN].tolist(), LEAST)
-        in_time += any(abs(one.at - at) <= WITHIN for one in early)
+        in_time += any(abs(one.at - at) <= WITHIN for one in changes(slower, at + WITHIN))
     return (
-        alarms / count, watched / (-(-count // WATCHED)), found / count, in_time / count,
+        alarms / count, watched / -(-count // watch), found / count, in_time / count,
         places / max(found, 1),
     )  # fmt: skip
 
 
-def of_hosts(made: np.random.Generator, runs: int, at: int = COMMITS) -> list[Recorded]:
+def score_series(draw: Draw, runs: int, count: int) -> Scores:
+    """Score series of medians of the runs of a commit."""
+
+    def make(made: np.random.Generator, at: int) -> Floats:
+        seconds = np.exp(series(made, draw, runs))
+        seconds[at:] *= SLOWER
+        return seconds
+
+    return score(make, lambda found, n: change_points(found[:n].tolist(), LEAST), count, WATCHED)
+
+
+def of_hosts(made: np.random.Generator, runs: int, at: int) -> list[Recorded]:
     """Draw runs whose host limits the steps, and is slower in one piece from a commit on."""
     (before, after), _ = drawn(made, COMMITS * runs, SLOWER - 1, "one piece")
     found = []
@@ -149,30 +163,13 @@ def of_hosts(made: np.random.Generator, runs: int, at: int = COMMITS) -> list[Re
     return found
 
 
-def score_hosts(runs: int, count: int) -> tuple[float, float, float, float, float]:
-    """As `score`, of histories of runs with the pieces of the host's time."""
-    made = np.random.default_rng(SEED)
-    alarms = watched = found = in_time = places = 0
-    for i in range(count):
-        equal = of_hosts(made, runs)
-        alarms += bool(histories(equal)[0].shifts)
-        if i % WATCHED_HOSTS == 0:
-            watched += any(
-                histories(equal[: n * runs])[0].shifts for n in range(FEWEST, COMMITS + 1)
-            )
-        at = int(made.integers(2 * FEWEST, COMMITS - WITHIN))
-        slower = of_hosts(made, runs, at)
-        near = [
-            s.change for s in histories(slower)[0].shifts if abs(s.change.at - at) <= WITHIN
-        ]  # fmt: skip
-        found += bool(near)
-        places += any(one.first <= at <= one.last for one in near)
-        early = histories(slower[: (at + WITHIN) * runs])[0].shifts
-        in_time += any(abs(s.change.at - at) <= WITHIN for s in early)
-    return (
-        alarms / count, watched / -(-count // WATCHED_HOSTS), found / count, in_time / count,
-        places / max(found, 1),
-    )  # fmt: skip
+def score_hosts(runs: int, count: int) -> Scores:
+    """Score histories of runs with the pieces of the host's time."""
+
+    def changes(found: list[Recorded], commits: int) -> list[Change]:
+        return [shift.change for shift in histories(found[: commits * runs])[0].shifts]
+
+    return score(lambda made, at: of_hosts(made, runs, at), changes, count, WATCHED_HOSTS)
 
 
 def draw_example() -> None:
@@ -197,7 +194,7 @@ def main() -> None:
     rows: list[tuple[str, float | None, int, float, float, float, float, float]] = []
     for name, sd, draw in (*recorded(), *distributions()):
         for runs in (1, 3) if name.startswith("recorded") else (1,):
-            rows.append((name, sd, runs, *score(draw, runs, count)))
+            rows.append((name, sd, runs, *score_series(draw, runs, count)))
             print(rows[-1], flush=True)
     for runs in (1, 3):
         rows.append(("recorded, host, by pieces", None, runs, *score_hosts(runs, count // 2)))

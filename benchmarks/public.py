@@ -1,6 +1,6 @@
 """Score perfmodel on public recordings: does it find the steps that the JSON itself declares?
 
-    python -m benchmarks.public FOLDER [--code PATH] [--out FILE]
+    python -m benchmarks.public FOLDER [--only GLOB]
 
 Every torch.profiler trace under FOLDER is a case, and so is every file of public.toml that is
 there: the recordings of other people, with the repository and the path of each. The truth of a
@@ -10,9 +10,9 @@ bs=32]`), and an operation belongs to the step in which the call that launched i
 correlation id). A step is busy in the union of its kernels and copies, and spans from the first
 to the last of them. Where public.toml has numbers, too, they must agree with this count.
 
-A case is right if `perfmodel analyze` finds as many steps, its GPU busy time of the median step
-is within 2 % of the truth, and no busy time is longer than its step. Traces that declare no steps
-are only read. PATH is the checkout of perfmodel to score; by default this one.
+A case is right if its analysis has as many steps, its GPU busy time of the median step is within
+2 % of the truth, and no busy time is longer than its step. Traces that declare no steps are only
+read.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ import gzip
 import json
 import re
 import statistics
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from benchmarks.common.folders import ROOT
+from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.analysis.result import RunAnalysis
+from perfmodel.base.errors import PerfmodelError
+from perfmodel.programs.program import Options
 
 LIST: Final = Path(__file__).with_suffix(".toml")
 TOLERANCE: Final = 0.02
 """Of busy time: how far from the truth is right."""
 AGREED: Final = 0.005
 """How far a rounded number of public.toml may be from what is counted here."""
-TIMEOUT_S: Final = 300
 
 ON_GPU: Final = ("kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events")
 CALLS: Final = ("cuda_runtime", "cuda_driver", "runtime", "mtia_runtime", "privateuse1_runtime")
@@ -79,45 +79,8 @@ class Case(NamedTuple):
     listed: Mapping[str, Any]
 
 
-class Truth(NamedTuple):
-    """The steps of a case by rank; `said` is where the count and public.toml do not agree."""
-
-    steps: dict[int, list[Step]]
-    said: str = ""
-
-    @property
-    def number(self) -> int | None:
-        """Steps of a rank, or None where the ranks have different numbers or none is declared."""
-        counts = {len(steps) for steps in self.steps.values()}
-        return counts.pop() if len(counts) == 1 and counts != {0} else None
-
-    def busy_ms(self, rank: int, warmup: int) -> float | None:
-        """The median busy time of a rank's steps after the warm-up."""
-        found = self.steps.get(rank) or next(iter(self.steps.values()), [])
-        busy = [step.busy_ms for step in found[warmup:] or found if step.busy_ms is not None]
-        return statistics.median(busy) if busy else None
-
-
-class Found(NamedTuple):
-    """What `perfmodel analyze` says of a case; `error` instead where it fails."""
-
-    steps: int | None = None
-    warmup: int = 0
-    median_ms: float | None = None
-    label: str = ""
-    found_by: str = ""
-    ranks: tuple[tuple[int, float, float | None], ...] = ()  # rank, step and busy in ms
-    error: str = ""
-
-
-class Score(NamedTuple):
-    """The verdict on a case; `right` is None where it has no truth to compare with."""
-
-    case: str
-    truth: str
-    found: str
-    right: bool | None
-    reason: str
+Steps = dict[int, list[Step]]
+"""Declared steps by rank."""
 
 
 # The truth, from the JSON alone.
@@ -212,19 +175,19 @@ def _step(operations: Sequence[Event]) -> Step:
     return Step(busy / 1e3, (reached - min(one.start for one in operations)) / 1e3)
 
 
-def count_case(case: Case) -> Truth | None:
-    """Count the steps of every rank; None where no file is a trace of torch.profiler."""
-    steps: dict[int, list[Step]] = {}
+def count_case(case: Case) -> Steps:
+    """Count the steps of every rank whose file is a trace of torch.profiler."""
+    steps: Steps = {}
     for path in case.files:
         trace = read_trace(path) if path.name.endswith((".json", ".json.gz")) else None
         if trace is not None:
             rank = trace.rank if trace.rank not in steps else len(steps)
             names = (case.listed.get("pattern", ""), case.listed.get("starts", ""))
             steps[rank] = [] if case.listed.get("only_read") else count_steps(trace, *names)
-    return Truth(steps, _disagreement(case.listed, steps)) if steps else None
+    return steps
 
 
-def _disagreement(listed: Mapping[str, Any], steps: Mapping[int, list[Step]]) -> str:
+def disagreement(listed: Mapping[str, Any], steps: Steps) -> str:
     """Where the numbers of public.toml are not what was counted; empty where they agree."""
     first = steps[min(steps)]
     if "steps" in listed and len(first) != listed["steps"]:
@@ -241,93 +204,68 @@ def _disagreement(listed: Mapping[str, Any], steps: Mapping[int, list[Step]]) ->
 # What perfmodel says.
 
 
-def analyze(case: Case, code: Path) -> Found:
-    """Run `perfmodel analyze` of a checkout on the files of a case."""
-    files = [str(path.resolve()) for path in case.files]
-    command = [sys.executable, "-m", "perfmodel", "analyze", *files]
-    command += ["--json", "--quiet", "--no-plots", "--jobs", "1"]
-    try:
-        done = subprocess.run(
-            command, cwd=code, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return Found(error=f"took more than {TIMEOUT_S} s")
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return Found(error=lines[-1])
-    return read_analysis(json.loads(done.stdout))
+def steps_of(run: RunAnalysis) -> int:
+    """Return how many steps an analysis has, its warm-up included."""
+    levels = [one.count for one in (run.steps.levels if run.steps else ()) if one.level == "step"]
+    return max(levels, default=run.batch.count + run.batch.warmup)
 
 
-def read_analysis(document: Mapping[str, Any]) -> Found:
-    """Take the steps from the analysis as JSON."""
-    batch = document.get("batch") or {}
-    median_s = batch.get("median_s")
-    levels = document.get("levels") or ()
-    recorded = [int(one["count"]) for one in levels if one["level"] == "step"]
-    if not batch.get("count") or median_s is None:
-        return Found(error="no steps")
-    return Found(
-        steps=max(recorded, default=int(batch["count"]) + int(batch.get("warmup") or 0)),
-        warmup=int(batch.get("warmup") or 0),
-        median_ms=1e3 * median_s,
-        label=str(batch.get("range") or ""),
-        found_by=str(batch.get("found_by") or ""),
-        ranks=tuple(
-            (
-                int(row["rank"]),
-                1e3 * (row["batch_s"] or 0.0),
-                None if row["gpu_busy_s"] is None else 1e3 * row["gpu_busy_s"],
-            )
-            for row in document.get("ranks") or ()
-        ),
-    )
+def busy_ms(steps: Steps, rank: int, warmup: int) -> float | None:
+    """Return the true median busy time of a rank's steps after the warm-up."""
+    found = steps.get(rank) or next(iter(steps.values()), [])
+    busy = [step.busy_ms for step in found[warmup:] or found if step.busy_ms is not None]
+    return statistics.median(busy) if busy else None
 
 
-def score(case: Case, truth: Truth | None, found: Found) -> Score:
-    """Compare what perfmodel says with the truth."""
-    got = found.error or ", ".join(filter(None, _found_texts(found)))
-    if truth is None or not truth.number:
-        note = str(case.listed.get("note", "declares no steps"))
-        return Score(case.name, "-", got, None, note)
-    busy = truth.busy_ms(min(truth.steps), found.warmup)
-    said = _steps(truth.number) + ("" if busy is None else f", busy {busy:.3f} ms")
-    reason = truth.said or _wrong(truth, found)
-    return Score(case.name, said, got, not reason, reason)
-
-
-def _steps(number: int) -> str:
-    return "1 step" if number == 1 else f"{number} steps"
-
-
-def _found_texts(found: Found) -> Iterator[str]:
-    yield _steps(found.steps or 0)
-    for _, _, busy in found.ranks[:1]:
-        yield "" if busy is None else f"busy {busy:.3f} ms"
-    yield f"of {found.median_ms:.3f} ms"
-    yield f"{found.label!r} by {found.found_by}"
-
-
-def _wrong(truth: Truth, found: Found) -> str:
+def wrong(steps: Steps, number: int, run: RunAnalysis) -> str:
     """Why a result is wrong; empty where it is right."""
-    if found.error:
-        return "error"
-    if found.steps != truth.number:
-        return f"{_steps(found.steps or 0)}, not {truth.number}"
-    for rank, step_ms, busy in found.ranks:
-        if busy is not None and busy > step_ms * (1 + 1e-9):
-            return f"rank {rank} is busy for {busy:.3f} ms of {step_ms:.3f}"
-    of_rank = {rank: busy for rank, _, busy in found.ranks}
-    for place, rank in enumerate(sorted(truth.steps)):
-        expected = truth.busy_ms(rank, found.warmup)
-        rows = list(of_rank.values())
-        busy = of_rank.get(rank, rows[place] if place < len(rows) else None)
-        if expected is None:
-            continue
-        if busy is None:
+    if steps_of(run) != number:
+        return f"{steps_of(run)} steps, not {number}"
+    busy_of = {row.rank: row.gpu_busy_s for row in run.ranks}
+    for row in run.ranks:
+        if row.gpu_busy_s is not None and row.gpu_busy_s > (row.batch_s or 0.0) * (1 + 1e-9):
+            return f"rank {row.rank} is busy for longer than its step"
+    for place, rank in enumerate(sorted(steps)):
+        expected = busy_ms(steps, rank, run.batch.warmup)
+        found = busy_of.get(rank, [*busy_of.values(), *[None] * len(steps)][place])
+        if expected is not None and found is None:
             return f"no busy time of rank {rank}"
-        if abs(busy - expected) > TOLERANCE * expected:
-            return f"busy {busy / expected - 1:+.1%} of rank {rank}"
+        if expected and found and abs(1e3 * found - expected) > TOLERANCE * expected:
+            return f"busy {1e3 * found / expected - 1:+.1%} of rank {rank}"
     return ""
+
+
+def score(case: Case) -> tuple[bool | None, str, str, str]:
+    """Return whether a case is right, None without a truth; the truth, what was found, and why."""
+    steps = count_case(case)
+    counts = {len(found) for found in steps.values()}
+    number = counts.pop() if len(counts) == 1 else 0  # else ranks differ
+    run = analyzed(case)
+    got = run if isinstance(run, str) else described(run)
+    if not number:
+        return None, "-", got, str(case.listed.get("note", "declares no steps"))
+    warmup = 0 if isinstance(run, str) else run.batch.warmup
+    truth = f"{number} steps, busy {busy_ms(steps, min(steps), warmup) or 0.0:.3f} ms"
+    said = "error" if isinstance(run, str) else wrong(steps, number, run)
+    reason = disagreement(case.listed, steps) or said
+    return not reason, truth, got, reason
+
+
+def analyzed(case: Case) -> RunAnalysis | str:
+    """Analyze a case; the error in words where it cannot be."""
+    try:
+        return analyze_reports(case.files, Options()).fitted
+    except PerfmodelError as error:
+        return str(error)
+
+
+def described(run: RunAnalysis) -> str:
+    """Say what an analysis has found."""
+    busy_s, step_s = next((row.gpu_busy_s for row in run.ranks), None), run.batch.median.value
+    return (
+        f"{steps_of(run)} steps, busy {1e3 * (busy_s or 0.0):.3f} of {1e3 * step_s:.3f} ms, "
+        f"{run.batch.label!r} by {run.steps.found_by if run.steps else 'mark'}"
+    )
 
 
 # Cases and their table.
@@ -355,42 +293,24 @@ def find_cases(folder: Path, listed: Sequence[Mapping[str, Any]]) -> Iterator[Ca
                 yield case
 
 
-def table(scores: Sequence[Score]) -> str:
-    """A line a case, then the total."""
-    lines = []
-    for one in scores:
-        verdict = {True: "right", False: "WRONG", None: "-"}[one.right]
-        lines += [f"{verdict:6}{one.case}", f"      truth {one.truth}", f"      got   {one.found}"]
-        if one.reason:
-            lines.append(f"      {one.reason}")
-    judged = [one for one in scores if one.right is not None]
-    right = sum(bool(one.right) for one in judged)
-    unread = sum(one.right is None for one in scores)
-    lines.append(f"{right} of {len(judged)} right; {unread} more declare no steps")
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Score every case of a folder."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER")
-    parser.add_argument("--code", type=Path, default=ROOT, metavar="PATH")
-    parser.add_argument("--out", type=Path, metavar="FILE")
     parser.add_argument("--only", default="*", metavar="GLOB", help="cases by name")
-    arguments = parser.parse_args()
+    given = parser.parse_args()
     listed = tomllib.loads(LIST.read_text(encoding="utf-8"))["case"]
-    scores = []
-    for case in find_cases(arguments.folder, listed):
-        if fnmatchcase(case.name, arguments.only) and "same_as" not in case.listed:
-            found = analyze(case, arguments.code.resolve())
-            scores.append(score(case, count_case(case), found))
-            print(table(scores[-1:]).rsplit("\n", 1)[0], flush=True)
-    text = table(scores)
-    print(text.rsplit("\n", 1)[-1])
-    if arguments.out:
-        arguments.out.write_text(f"{text}\n", encoding="utf-8")
+    verdicts: list[bool | None] = []
+    for case in find_cases(given.folder, listed):
+        if fnmatchcase(case.name, given.only) and "same_as" not in case.listed:
+            right, truth, got, reason = score(case)
+            verdicts.append(right)
+            print(f"{ {True: 'right', False: 'WRONG', None: '-'}[right]:6}{case.name}")
+            print(f"      truth {truth}\n      got   {got}\n      {reason}".rstrip(), flush=True)
+    judged = [one for one in verdicts if one is not None]
+    print(f"{sum(judged)} of {len(judged)} right; {len(verdicts) - len(judged)} declare no steps")
 
 
 if __name__ == "__main__":

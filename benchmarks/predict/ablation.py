@@ -9,7 +9,6 @@ one and two ranks only, predicting four.
 
 from __future__ import annotations
 
-import sys
 from copy import copy
 from typing import Any
 
@@ -79,7 +78,7 @@ def common(found: dict[str, dict[str, Any]]) -> dict[str, float]:
 
 
 def main() -> None:
-    if sys.argv[1:] == ["--document"]:
+    if results.parser(__doc__, "docs/predict.md", RESULT).parse_args().document:
         put(PAGE, SCRIPT, made(results.read(RESULT)))
         return
     launches = Launches()

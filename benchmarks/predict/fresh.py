@@ -14,8 +14,8 @@ configuration (H=1024 B=3000, gradients through the host) once, and what machine
 
 from __future__ import annotations
 
+import argparse
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -426,23 +426,32 @@ def made_by_host(result: dict[str, Any]) -> str:
     return table(head, lines)
 
 
+def document() -> None:
+    """Write the tables of the page."""
+    put(PAGE, SCRIPT, made(results.read(OUT)))
+    blind = results.read(BLIND_OUT)
+    if "summary" in blind:
+        put(PAGE, SCRIPT, made_blind(blind), "found against target")
+        put(PAGE, SCRIPT, made_by_host(blind), "by host")
+    if HOSTS_OUT.exists():
+        put(PAGE, SCRIPT, made_of_hosts(results.read(HOSTS_OUT)), "hosts left out")
+
+
 def main() -> None:
-    if sys.argv[1:] == ["--document"]:
-        put(PAGE, SCRIPT, made(results.read(OUT)))
-        blind = results.read(BLIND_OUT)
-        if "summary" in blind:
-            put(PAGE, SCRIPT, made_blind(blind), "found against target")
-            put(PAGE, SCRIPT, made_by_host(blind), "by host")
-        if HOSTS_OUT.exists():
-            put(PAGE, SCRIPT, made_of_hosts(results.read(HOSTS_OUT)), "hosts left out")
-        return
-    if sys.argv[1:] == ["--freeze"]:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    chosen = parser.add_mutually_exclusive_group()
+    for name in ("document", "freeze", "hosts", "blind"):
+        chosen.add_argument(f"--{name}", action="store_true")
+    given = parser.parse_args()
+    if given.document:
+        document()
+    elif given.freeze:
         freeze()
-        return
-    if sys.argv[1:] == ["--hosts"]:
+    elif given.hosts:
         results.write(HOSTS_OUT, leave_hosts_out())
-        return
-    if sys.argv[1:] == ["--blind"]:
+    elif given.blind:
         result = score_blind()
         results.write(BLIND_OUT, result)
         for row in result["summary"]:
@@ -451,8 +460,12 @@ def main() -> None:
                       f"{row['configurations']:4d} mean {100 * row['mean']:5.1f} "
                       f"bias {100 * row['bias']:+6.1f} max {100 * row['max']:5.1f} "
                       f"inside {100 * row['coverage']:4.0f} %")  # fmt: skip
-        return
+    else:
+        first_campaign()
 
+
+def first_campaign() -> None:
+    """Score the first campaign, and print what was found of every configuration."""
     result = {"frozen": {"model": FROZEN.name, "commit": FROZEN_BY}, **score()}
     results.write(OUT, result)
     for row in result["rows"]:
