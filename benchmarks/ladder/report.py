@@ -301,7 +301,7 @@ def markdown(
 ) -> str:  # fmt: skip
     """Return the whole document.
 
-    `gemm`, `tiles`, `aware` and `steps` are what benchmarks.gemm, its thin_sweep,
+    `gemm`, `tiles`, `aware` and `steps` are what benchmarks.gemm, a sweep of tiles,
     benchmarks.cuda_aware and benchmarks.gemm.steps measured, if they did; `compared` the section
     on profiles.
     """

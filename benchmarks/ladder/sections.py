@@ -208,7 +208,7 @@ def _met(is_met: bool) -> str:
 
 
 def sweep(found: dict[str, Any] | None, hidden: int = 2048, batch: int = 6000) -> str:
-    """Say what thin_sweep.py found at one size: thin, other tiles, and stores past the caches."""
+    """Say what a sweep of tiles found at one size: thin, other tiles, stores past the caches."""
     if found is None:
         return ""
     rows = [r for r in found["rows"] if (r["H"], r["B_per_rank"]) == (hidden, batch)]

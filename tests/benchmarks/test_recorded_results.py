@@ -19,7 +19,7 @@ from benchmarks.tta.__main__ import write as write_runs
 GPU = "NVIDIA H200, 570.86"
 WITHOUT = {
     "vecadd.lab": ("--millions", "1", "--runs", "1", "--profiled", "0"), "gemm": (),
-    "gemm.hopper": (), "gemm.steps": ("--time",), "gemm.thin_sweep": (), "gemm.counters": (),
+    "gemm.hopper": (), "gemm.steps": ("--time",), "gemm.counters": (),
     "vecadd": ("--part", "time"), "layers": ("--part", "time"), "resnet": ("--part", "time"),
     "memory": (), "utilization": (), "convergence.verify_gpu": (), "cuda_aware": (),
 }  # fmt: skip

@@ -523,7 +523,7 @@ def test_the_committed_launches_are_what_was_scored() -> None:
     assert again.batch_s == pytest.approx(seconds["p2_host_H512_B1500#1"], rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["report", "fresh", "ablation"])
+@pytest.mark.parametrize("name", ["report", "fresh"])
 def test_the_page_shows_the_results(name: str) -> None:
     module = importlib.import_module(f"benchmarks.predict.{name}")
     file = RESULTS / ("predict.json" if name == "report" else f"predict_{name}.json")
