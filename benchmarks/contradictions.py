@@ -18,7 +18,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -186,7 +186,7 @@ def _printed(quantity: str, place: str, text: str, digits: int = 3) -> Reading:
 def _verdict(measured: Measured, place: str, text: str) -> Iterator[Reading]:
     """The times that a verdict names: the step, and what it takes after the first fix."""
     before, compared, now = text.partition("in place of")
-    if compared:
+    if compared and not text.endswith("…"):  # which a screen has no room for
         yield _printed(measured.step, place, now)
         if "a step takes at best" in before:
             yield _printed(_after(1), place, before.rpartition("at best")[2])
@@ -289,8 +289,7 @@ def _of_screen(measured: Measured) -> Iterator[Reading]:
     """The first screen of `analyze`."""
     place, summary = "first screen", measured.run.summary
     yield from _step_line(measured, place, measured.screen[1])
-    verdict = " ".join(" ".join(measured.screen).split())
-    yield from _verdict(measured, place, verdict.partition(" rank ")[0])
+    yield from _verdict(measured, place, _verdict_of(measured.screen))
     fixes = [*_fix_lines(measured.screen)] if summary.fixes else []
     if summary.fixes and not fixes:
         raise UnreadableError(f"{place}: expected fixes; got {measured.screen}")
@@ -303,6 +302,14 @@ def _of_screen(measured: Measured) -> Iterator[Reading]:
             yield _printed(_after(number), place, then)
     if summary.mfu is not None:
         yield from _mfu_printed(place, "\n".join(measured.screen))
+
+
+def _verdict_of(screen: Sequence[str]) -> str:
+    """The verdict of a screen, whose lines are as far to the right as its first words."""
+    head = " VERDICT  "
+    at = next(i for i, line in enumerate(screen) if line.startswith(head))
+    more = takewhile(lambda line: line.startswith(" " * len(head)), screen[at + 1 :])
+    return " ".join([screen[at].removeprefix(head), *(line.strip() for line in more)])
 
 
 def _fix_lines(screen: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -34,9 +34,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-CHANGES: Final = tomllib.loads(
-    Path(__file__).with_name("changes.toml").read_text(encoding="utf-8")
-)
+CHANGES: Final = tomllib.loads(Path(__file__).with_name("changes.toml").read_text(encoding="utf-8"))
 RENAMED: Final[dict[str, str]] = CHANGES["renamed"]
 REWORDED: Final[dict[str, str]] = CHANGES["reworded"]
 ARGUMENTS: Final[dict[str, str]] = CHANGES["arguments"]
