@@ -6,8 +6,6 @@ import csv
 import io
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -242,9 +240,3 @@ def test_sets_of_reports_in_a_notebook(reports: dict[str, Path]) -> None:
         api.compare(before, after, least=-1.0)
     with pytest.raises(WorkloadError, match="attribute='thread' or 'time'"):
         api.compare(before, after, attribute="nosuch")
-
-
-def test_compare_is_a_function_whatever_was_imported_before() -> None:
-    code = "import perfmodel, perfmodel.analysis.compare.compare, perfmodel.cli\n"
-    code += "assert all(callable(perfmodel.compare) for _ in range(2))"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
