@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.common.folders import ROOT
 from perfmodel.cli import COMMANDS
 from support.build_training import training_report
 
@@ -50,10 +52,12 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Steps:
         "help": [["--help"], *([name, "--help"] for name in COMMANDS)],
         "analyze": [["analyze", report, "--no-plots", "-o", str(folder / "out")]],
         "report": [["report", report, "-o", "-"]],
+        "timeline": [["timeline", report, "-o", str(folder / "step.png")]],
     }
     done = subprocess.run(
         [sys.executable, "-c", ONE_AFTER_THE_OTHER, json.dumps(lines)],
-        capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2],
+        capture_output=True, text=True, timeout=60, cwd=ROOT,
+        env={**os.environ, "MPLBACKEND": "nonsense"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return {name: (text, {*modules}) for name, (text, modules) in json.loads(done.stdout).items()}
@@ -83,3 +87,12 @@ def test_its_page_needs_neither_sympy_nor_other_pictures(steps: Steps) -> None:
     assert {"jinja2", "matplotlib.backends.backend_svg"} <= loaded
     unneeded = {"fontTools.subset", "pandas", "rich", "scipy", "sympy"}
     assert sorted(loaded & unneeded) == []
+
+
+def test_pictures_need_no_backend_of_the_environment(steps: Steps) -> None:
+    """MPLBACKEND names one that does not exist; pyplot, which would look for it, is not there."""
+    printed, loaded = steps["timeline"]
+    picture = Path(printed.rpartition("Written: ")[2].strip())
+    assert picture.stat().st_size > 10_000
+    assert "matplotlib.backends.backend_agg" in loaded
+    assert "matplotlib.pyplot" not in loaded
