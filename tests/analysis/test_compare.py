@@ -25,10 +25,10 @@ from perfmodel.render.compare import document, result
 from perfmodel.timing.host_timeline import CAUSE_NAMES
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
-from support.build_training import Training, training_report
+from support.build_training import Training, shared_report, training_report
 
 PLANTED = Path(os.environ.get("PROGRAM_REPORTS", os.devnull)) / "planted"
-BATCHES = 12
+BATCHES = 8
 
 
 def steady(**options: object) -> Training:
@@ -51,17 +51,27 @@ def marked(**settings: object) -> str:
     return json.dumps(config | settings)
 
 
-@pytest.fixture
-def base(tmp_path: Path) -> Path:
-    return training_report(tmp_path / "base.sqlite", steady())
+@pytest.fixture(scope="module")
+def base() -> Path:
+    return shared_report(steady(), name="base")
+
+
+@pytest.fixture(scope="module")
+def slow() -> Path:
+    """Every time of this report is three times as long."""
+    return shared_report(Training(pace=(3,) * BATCHES), name="slow")
+
+
+@pytest.fixture(scope="module")
+def pinned() -> Path:
+    return shared_report(steady(memory="pinned"), name="pinned")
 
 
 # --- numbers
 
 
-def test_times_by_hand(base: Path, tmp_path: Path) -> None:
+def test_times_by_hand(base: Path, slow: Path) -> None:
     """Every time of the slower report is three times as long; two ranks, no noise within."""
-    slow = training_report(tmp_path / "slow.sqlite", Training(pace=(3,) * BATCHES))
     found = compared(base, slow)
     batch = found.batch
     assert (batch.before_s, batch.after_s) == pytest.approx((1e-3, 3e-3))
@@ -80,8 +90,7 @@ def test_times_by_hand(base: Path, tmp_path: Path) -> None:
     assert found.addressed == ()
 
 
-def test_faster_is_slower_the_other_way_round(base: Path, tmp_path: Path) -> None:
-    slow = training_report(tmp_path / "slow.sqlite", Training(pace=(3,) * BATCHES))
+def test_faster_is_slower_the_other_way_round(base: Path, slow: Path) -> None:
     there, back = compared(base, slow), compared(slow, base)
     for one, other in zip(there.rows, back.rows, strict=True):
         assert one.path == other.path
@@ -113,7 +122,7 @@ def test_the_slowest_rank_counts(tmp_path: Path) -> None:
 
 def test_waiting_and_transfer(base: Path, tmp_path: Path) -> None:
     """The second rank comes 20 µs late to four calls of 35 µs each."""
-    late = training_report(tmp_path / "late.sqlite", steady(), lag_ns=20_000)
+    late = shared_report(steady(), name="late", lag_ns=20_000)
     found = compared(base, late)
     transfer = row(found, "collectives, transfer: MPI_Allreduce")
     waiting = row(found, "collectives, waiting: MPI_Allreduce")
@@ -135,8 +144,7 @@ def test_the_warm_up_is_left_out(base: Path, tmp_path: Path) -> None:
 # --- ranges, links and kernels of one side only
 
 
-def test_pinned_buffers_replace_pageable_ones(base: Path, tmp_path: Path) -> None:
-    pinned = training_report(tmp_path / "pinned.sqlite", steady(memory="pinned"))
+def test_pinned_buffers_replace_pageable_ones(base: Path, pinned: Path) -> None:
     found = compared(base, pinned)
     by_path = {r.path: r for r in found.rows}
     total = by_path["Host-to-Device copies",]
@@ -236,7 +244,7 @@ def test_a_graph_run_keeps_only_batches_and_kernels(
 
 
 def test_without_gpu_on_one_side_its_times_are_missing_not_zero(base: Path, tmp_path: Path) -> None:
-    cpu = training_report(tmp_path / "cpu.sqlite", steady(gpu=False))
+    cpu = shared_report(steady(gpu=False), name="cpu")
     for found, side in ((compared(base, cpu), "after"), (compared(cpu, base), "before")):
         assert {r.path[0] for r in found.rows if r.group != "range"} == {
             "collectives, transfer", "collectives, waiting",
@@ -245,7 +253,7 @@ def test_without_gpu_on_one_side_its_times_are_missing_not_zero(base: Path, tmp_
 
 
 def test_without_mpi_on_one_side(base: Path, tmp_path: Path) -> None:
-    quiet = training_report(tmp_path / "quiet.sqlite", steady(mpi=False))
+    quiet = shared_report(steady(mpi=False), name="quiet")
     found = compared(base, quiet)
     assert not [r for r in found.rows if r.path[0].startswith("collectives")]
     assert any("no MPI calls were recorded after" in w for w in found.warnings)
@@ -285,11 +293,10 @@ def test_nccl_waits_in_its_kernels(base: Path, tmp_path: Path) -> None:
 
 
 def test_what_differs_is_said(tmp_path: Path) -> None:
-    before = training_report(
-        tmp_path / "b.sqlite", steady(), mark=marked(gemm="cublas", versions={"cupy": "14.1"})
+    before = shared_report(
+        steady(), name="b", mark=marked(gemm="cublas", versions={"cupy": "14.1"})
     )
-    after = training_report(
-        tmp_path / "a.sqlite", steady(),
+    after = shared_report(steady(), name="a",
         mark=marked(transport="nccl", overlap=True, versions={"cupy": "14.2"}),
     )  # fmt: skip
     found = compared(before, after)
@@ -313,8 +320,8 @@ def test_what_differs_is_said(tmp_path: Path) -> None:
 def test_another_workload_is_no_before_and_after(
     tmp_path: Path, change: dict[str, object], said: str
 ) -> None:
-    before = training_report(tmp_path / "b.sqlite", steady(), mark=marked())
-    after = training_report(tmp_path / "a.sqlite", steady(), mark=marked(**change))
+    before = shared_report(steady(), name="b", mark=marked())
+    after = shared_report(steady(), name="a", mark=marked(**change))
     (warning,) = [w for w in compared(before, after).warnings if "do not compute the same" in w]
     assert f"({said})" in warning
 
@@ -330,7 +337,7 @@ def test_the_mark_of_any_program_says_what_differs() -> None:
 
 
 def test_symbols_without_marks_come_from_the_messages(base: Path, tmp_path: Path) -> None:
-    other = training_report(tmp_path / "a.sqlite", steady(H=256))
+    other = shared_report(steady(H=256), name="a")
     said = [str(d) for d in compared(base, other).differences]
     assert said == ["hidden_size (H): 512 -> 256"]
 
@@ -346,8 +353,8 @@ def test_launches_of_a_side_should_be_of_one_configuration(tmp_path: Path) -> No
 
 
 def test_all_that_changes_the_work_is_one_warning(tmp_path: Path) -> None:
-    before = training_report(tmp_path / "b.sqlite", steady(), mark=marked())
-    after = training_report(tmp_path / "a.sqlite", steady(),
+    before = shared_report(steady(), name="b", mark=marked())
+    after = shared_report(steady(), name="a",
                             mark=marked(hidden_size=256, ranks=4))  # fmt: skip
     said = [w for w in compared(before, after).warnings if "compute the same" in w]
     assert len(said) == 1
@@ -424,7 +431,7 @@ def test_other_gpus_are_another_machine(tmp_path: Path) -> None:
 def test_errors_say_what_to_do(base: Path, tmp_path: Path) -> None:
     with pytest.raises(ReportError, match="at least one report after; got none"):
         compare_traces([read(base)], [])
-    short = training_report(tmp_path / "s.sqlite", Training(pace=(1,)))
+    short = shared_report(Training(pace=(1,)), name="s")
     assert any("one finished step in s" in said for said in compared(base, short).warnings)
     with pytest.raises(SchemaError, match="expected a finished step to compare; got 0 of 1"):
         compared(base, short, warmup=1)
@@ -434,8 +441,7 @@ def test_errors_say_what_to_do(base: Path, tmp_path: Path) -> None:
         compared(base, base, noise=-0.05)
 
 
-def test_the_text_answers_the_question(base: Path, tmp_path: Path) -> None:
-    slow = training_report(tmp_path / "slow.sqlite", Training(pace=(3,) * BATCHES))
+def test_the_text_answers_the_question(base: Path, slow: Path) -> None:
     said = result(compared(slow, base), "all").render()
     assert "A step takes 3.000 ms before, 1.000 ms after, ratio 0.333 [" in said
     assert (
@@ -448,8 +454,7 @@ def test_the_text_answers_the_question(base: Path, tmp_path: Path) -> None:
     assert "No range or link got significantly faster" in unsure
 
 
-def test_the_document_holds_everything(base: Path, tmp_path: Path) -> None:
-    pinned = training_report(tmp_path / "pinned.sqlite", steady(memory="pinned"))
+def test_the_document_holds_everything(base: Path, pinned: Path) -> None:
     found = compared(base, pinned)
     told = json.loads(json.dumps(document(found), allow_nan=False))
     assert told["schema_version"] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import combinations
 from typing import Final
 
@@ -30,31 +31,26 @@ BATCH: Final[Key] = ("range", ("batch iteration",))
 IDLE: Final[Key] = ("link", ("GPU idle",))
 
 
-@pytest.fixture(scope="module")
-def traces() -> dict[str, list[Trace]]:
-    """The launches of every rung."""
-    found: dict[str, list[Trace]] = {}
-    for path in sorted(LADDER.glob("*.sqlite.xz")):
-        found.setdefault(path.name.rsplit("_", 1)[0], []).append(read(path))
-    assert set(found) >= RUNGS
-    assert {len(found[name]) for name in RUNGS} == {3}
+@cache
+def traces(name: str) -> list[Trace]:
+    """The launches of a rung."""
+    found = [read(path) for path in sorted(LADDER.glob(f"{name}_[0-9].sqlite.xz"))]
+    assert len(found) == 3
     return found
 
 
-@pytest.fixture(scope="module")
-def launches(traces: dict[str, list[Trace]]) -> dict[str, list[Launch]]:
+@cache
+def launches(name: str) -> list[Launch]:
     """The same, each batch timed until all of its work is done."""
-    return {
-        name: [
-            launch_of(time_run([t], "batch iteration", label=f"{name}_{i}"), done=True)
-            for i, t in enumerate(of)
-        ]
-        for name, of in traces.items()
-    }
+    return [
+        launch_of(time_run([t], "batch iteration", label=f"{name}_{i}"), done=True)
+        for i, t in enumerate(traces(name))
+    ]
 
 
-def rungs(traces: dict[str, list[Trace]], before: str, after: str) -> Comparison:
-    return compare_traces(traces[before], traces[after])
+@cache
+def rungs(before: str, after: str) -> Comparison:
+    return compare_traces(traces(before), traces(after))
 
 
 # --- golden numbers
@@ -73,7 +69,6 @@ def rungs(traces: dict[str, list[Trace]], before: str, after: str) -> Comparison
     ],
 )
 def test_rungs_are_faster_by_what_the_ladder_says(
-    traces: dict[str, list[Trace]],
     before: str,
     after: str,
     before_us: float,
@@ -81,7 +76,7 @@ def test_rungs_are_faster_by_what_the_ladder_says(
     lost: list[str],
 ) -> None:
     """Without nsys, by the same code on the same day: 236, 163, 150, 104, 88.7 µs from nccl up."""
-    found = rungs(traces, before, after)
+    found = rungs(before, after)
     assert found.batch.before_s == pytest.approx(before_us * 1e-6, rel=2e-3)
     assert found.batch.after_s == pytest.approx(after_us * 1e-6, rel=2e-3)
     assert found.batch.verdict == "faster"
@@ -93,10 +88,8 @@ def test_rungs_are_faster_by_what_the_ladder_says(
     [("graph", "thin", 149.891 / 163.451), ("thin", "fused-x3", 104.175 / 149.891),
      ("fused-x3", "peer-x3", 88.6614 / 104.175)],
 )  # fmt: skip
-def test_nsys_does_not_change_what_the_gpu_paces(
-    traces: dict[str, list[Trace]], before: str, after: str, ladder: float
-) -> None:
-    batch = rungs(traces, before, after).batch
+def test_nsys_does_not_change_what_the_gpu_paces(before: str, after: str, ladder: float) -> None:
+    batch = rungs(before, after).batch
     assert batch.ratio == pytest.approx(ladder, rel=0.01)
     assert batch.low is not None
     assert batch.high is not None
@@ -104,8 +97,8 @@ def test_nsys_does_not_change_what_the_gpu_paces(
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_busy_and_idle_make_the_batch(launches: dict[str, list[Launch]], name: str) -> None:
-    for one in launches[name]:
+def test_busy_and_idle_make_the_batch(name: str) -> None:
+    for one in launches(name):
         busy, idle = one.series["link", ("GPU busy",)], one.series[IDLE]
         whole = np.nanmedian(one.series[BATCH].seconds)
         assert np.nanmedian(busy.seconds + idle.seconds) == pytest.approx(whole, rel=0.01)
@@ -115,26 +108,26 @@ def test_busy_and_idle_make_the_batch(launches: dict[str, list[Launch]], name: s
 # --- sides that mean the same
 
 
-def test_one_clock_on_both_sides(traces: dict[str, list[Trace]]) -> None:
+def test_one_clock_on_both_sides() -> None:
     """A host that waits takes what its batches take; one that queues a fourth of it and less."""
-    waits = rungs(traces, "document", "resident")
+    waits = rungs("document", "resident")
     assert not waits.before.queues
     assert not waits.after.queues
     assert not any("queues" in w for w in waits.warnings)
-    mixed = rungs(traces, "resident", "graph")
+    mixed = rungs("resident", "graph")
     assert (mixed.before.queues, mixed.after.queues) == (False, True)
     assert mixed.batch.before_s == pytest.approx(waits.batch.after_s, rel=2e-3)
     (said,) = [w for w in mixed.warnings if "queues" in w]
     assert said.startswith("the host queues steps after without waiting")
     assert said.endswith("host times of ranges after are those of queueing")
-    back = rungs(traces, "graph", "resident")
+    back = rungs("graph", "resident")
     assert back.batch.after_s == mixed.batch.before_s
     assert back.batch.verdict == "slower"
 
 
-def test_times_of_queueing_address_no_bottleneck(traces: dict[str, list[Trace]]) -> None:
+def test_times_of_queueing_address_no_bottleneck() -> None:
     """Launching 'step' takes the host 57 µs before and nothing after: no work went away."""
-    found = rungs(traces, "nccl", "graph")
+    found = rungs("nccl", "graph")
     assert any(r.verdict == "only before" for r in found.group("range"))
     assert {r.group for r in found.addressed} == {"link"}
     (idle,) = found.addressed
@@ -148,13 +141,13 @@ def test_times_of_queueing_address_no_bottleneck(traces: dict[str, list[Trace]])
     assert all(one["queues"] for one in document(found)["after"]["launches"])
 
 
-def test_more_may_be_lost_than_the_batch_lost(traces: dict[str, list[Trace]]) -> None:
-    said = result(rungs(traces, "fused-x3", "peer-x3"), "all").render()
+def test_more_may_be_lost_than_the_batch_lost() -> None:
+    said = result(rungs("fused-x3", "peer-x3"), "all").render()
     assert "gone after; 18.1 µs saved, 15.8 µs of the step\n" in said
 
 
-def test_nccl_s_own_range_is_no_second_row(traces: dict[str, list[Trace]]) -> None:
-    found = rungs(traces, "resident", "nccl")
+def test_nccl_s_own_range_is_no_second_row() -> None:
+    found = rungs("resident", "nccl")
     names = [r.path for r in found.group("range") if r.path[-1] == "ncclAllReduce"]
     assert names == [("batch iteration", "backward", "ncclAllReduce")]
 
@@ -166,21 +159,21 @@ def logarithms(side: Sequence[Launch], key: Key) -> np.ndarray:
     return np.log([np.nanmedian(one.series[key].seconds) for one in side])
 
 
-def test_batches_that_the_gpu_paces_vary_as_kernels_do(launches: dict[str, list[Launch]]) -> None:
+def test_batches_that_the_gpu_paces_vary_as_kernels_do() -> None:
     """Launches of one rung: 0.2 % of a replayed batch, 1.1 % of its idle time; 5 % over NCCL."""
     for key, measured in ((BATCH, 0.0022), (IDLE, 0.011)):
-        off = [logarithms(launches[n], key).var(ddof=1) for n in GRAPHS]
+        off = [logarithms(launches(n), key).var(ddof=1) for n in GRAPHS]
         assert np.sqrt(np.mean(off)) == pytest.approx(measured, rel=0.1)
         assert np.sqrt(np.mean(off)) < LAUNCH_NOISE * SCALES["kernel"]
-        assert {one.series[key].noise for n in GRAPHS for one in launches[n]} == {"kernel"}
-    assert logarithms(launches["nccl"], BATCH).std(ddof=1) == pytest.approx(0.045, rel=0.05)
-    assert {one.series[BATCH].noise for one in launches["nccl"]} == {"host"}
+        assert {one.series[key].noise for n in GRAPHS for one in launches(n)} == {"kernel"}
+    assert logarithms(launches("nccl"), BATCH).std(ddof=1) == pytest.approx(0.045, rel=0.05)
+    assert {one.series[BATCH].noise for one in launches("nccl")} == {"host"}
 
 
 @pytest.mark.slow
-def test_launches_of_one_rung_are_not_different(launches: dict[str, list[Launch]]) -> None:
+def test_launches_of_one_rung_are_not_different() -> None:
     """One launch a side, and the halves of each: no verdict at all."""
-    for of in launches.values():
+    for of in map(launches, RUNGS):
         for one, other in combinations(of, 2):
             assert certain(compared([one], [other])) == []
         for one in of:
@@ -194,9 +187,9 @@ def part(one: Launch, batches: slice) -> Launch:
     return replace(one, series={k: s for k, s in series.items() if np.isfinite(s.seconds).any()})
 
 
-def test_the_noisier_side_decides(launches: dict[str, list[Launch]]) -> None:
+def test_the_noisier_side_decides() -> None:
     """One launch each: what the host limits is not called different by the GPU's small noise."""
-    paced, hosted = launches["graph"][0], launches["nccl"][0]
+    paced, hosted = launches("graph")[0], launches("nccl")[0]
     near = replace(
         hosted, series={**paced.series, BATCH: Series(paced.series[BATCH].seconds * 0.9)}
     )

@@ -12,11 +12,10 @@ import pytest
 
 import perfmodel
 from benchmarks.common.folders import BASE, PROFILES, ROOT
-from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.events import TABLES, documented, events
 from perfmodel.base.errors import ModelError
-from perfmodel.programs.program import Options
 from perfmodel.readers.trace import NULL
+from support.once import analysis_of, run_of
 
 PROGRAMS = PROFILES / "programs"
 LATE = PROGRAMS / "straggler_p2_b32.sqlite.xz"
@@ -32,14 +31,15 @@ def late() -> perfmodel.Report:
 
 @pytest.mark.parametrize("path", [BASE, LATE, HALO, TORCH, CPU], ids=lambda p: p.name[:12])
 def test_every_table_of_every_kind_of_report(path: Path) -> None:
-    run = analyze_reports([path], Options(), whole=True).fitted
+    analysis = analysis_of(path, whole=True)
+    run = analysis.fitted
     for name in TABLES:
         table = events(run, name)
         assert [*table.columns] == [*documented()[name]], name
         assert {len(column) for column in table.columns.values()} == {len(table)}
         assert table.complete
         assert len(table) or name in ("operations", "gaps")
-    steps = perfmodel.Results(analyze_reports([path], Options())).steps
+    steps = perfmodel.Results(analysis).steps
     parts = steps[["compute_s", "exposed_s", "copy_s", "idle_s"]].sum(axis=1)
     known = steps["step_s"].notna()
     assert known.any()
@@ -104,7 +104,7 @@ def test_spans_hold_steps_and_ranges(late: perfmodel.Report) -> None:
 
 
 def test_choosing_rows() -> None:
-    table = events(analyze_reports([LATE], Options(), whole=True).fitted, "gaps")
+    table = events(run_of(LATE, whole=True), "gaps")
     some = table.where({"rank": 1, "cause": ["launch_bound", "host_compute"], "counted": True})
     assert 0 < len(some) < len(table)
     assert set(some.columns["cause"]) <= {"launch_bound", "host_compute"}
@@ -121,11 +121,11 @@ def test_choosing_rows() -> None:
     with pytest.raises(ModelError, match="expected a column of gaps"):
         table.where({"nosuch": 1})
     with pytest.raises(ModelError, match="expected a table"):
-        events(analyze_reports([LATE], Options()).fitted, "nosuch")
+        events(run_of(LATE), "nosuch")
 
 
 def test_what_an_analysis_left_out_is_said() -> None:
-    run = analyze_reports([LATE], Options()).fitted
+    run = run_of(LATE)
     assert not events(run, "operations").complete
     assert events(run, "exchanges").complete
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common.folders import TESTS
-from perfmodel.analysis.analyze import analyze
+from perfmodel.analysis.analyze import _chosen, analyze
 from perfmodel.analysis.runs import group
 from perfmodel.base.errors import ModelError, ReportError, WorkloadError
 from perfmodel.programs.program import Options
@@ -169,37 +169,45 @@ def test_no_report_is_an_error() -> None:
 # --- which run fits
 
 
-@pytest.fixture
-def three(tmp_path: Path) -> list[Path]:
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("three")
     return [
-        training_report(tmp_path / f"h{H}.sqlite", Training(H=H, B=600, pace=(1, 1)))
+        training_report(folder / f"h{H}.sqlite", Training(H=H, B=600, pace=(1, 1)))
         for H in (64, 128, 256)
     ]
 
 
-@pytest.mark.parametrize(("fit", "wanted"), [(0, 0), ("0", 0), (2, 2), ("h128", 1), ("2", 2)])
-def test_a_run_is_chosen_to_fit(three: list[Path], fit: str | int, wanted: int) -> None:
-    analysis = analyzed(*three, fit=fit)
-    assert analysis.fit == wanted
-    assert analysis.fitted is analysis.runs[wanted]
+def test_a_run_is_chosen_to_fit(three: list[Path]) -> None:
+    analysis = analyzed(*three, fit="h128")
+    assert analysis.fit == 1
+    assert analysis.fitted is analysis.runs[1]
     assert len(analysis.points) == 6
     assert {p.group for p in analysis.points} == {"h64", "h128", "h256"}
+    for fit, wanted in ((0, 0), ("0", 0), (2, 2), ("2", 2)):
+        assert _chosen(analysis.runs, fit) == wanted, fit
 
 
 @pytest.mark.parametrize("fit", [3, "3", "-1", -1, "", "h12", "²", "9" * 5_000, "h64 "])
 def test_a_wrong_choice_names_the_runs(three: list[Path], fit: str | int) -> None:
     with pytest.raises(WorkloadError, match="h64, h128, h256") as caught:
-        analyzed(*three, fit=fit)
+        _chosen(analyzed(*three).runs, fit)
     assert len(str(caught.value)) < 6_000
+
+
+def test_a_wrong_choice_is_no_analysis(three: list[Path]) -> None:
+    with pytest.raises(WorkloadError, match="h64, h128, h256"):
+        analyzed(*three, fit=3)
 
 
 def test_the_first_run_that_can_fits_the_roofline(three: list[Path], tmp_path: Path) -> None:
     cannot = training_report(tmp_path / "cannot.sqlite", Training(gpu=False, mpi=False, p=1))
-    assert analyzed(cannot, *three).fitted.label == "h64"
+    analysis = analyzed(cannot, *three)
+    assert analysis.fitted.label == "h64"
     assert analyzed(cannot).fitted.label == "cannot"
     for fit in (0, "cannot"):
         with pytest.raises(ModelError, match="got no P_flops and no P_pci and no P_mpi there"):
-            analyzed(cannot, *three, fit=fit)
+            _chosen(analysis.runs, fit)
 
 
 def test_labels_go_before_numbers(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_what_is_kept_is_that_of_the_whole_report(
 
 
 @pytest.mark.parametrize(
-    ("source", "rows"), [(BASE, 100_000), (PROFILES / "programs/gpt_ddp8.sqlite.xz", 200_000)]
+    ("source", "rows"), [(BASE, 40_000), (PROFILES / "programs/gpt_ddp8.sqlite.xz", 60_000)]
 )
 def test_more_ranks_than_processes_in_a_part(
     source: Path, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -88,7 +88,7 @@ def test_more_ranks_than_processes_in_a_part(
     whole = trim(time_one(read_sqlite(report), options), most_ops=1000)
     assert whole.steps is not None
     assert sorted(whole.steps.rank_of.values()) == [*range(8)]
-    monkeypatch.setattr(by_process, "_ROWS", 30_000)
+    monkeypatch.setattr(by_process, "_ROWS", 10_000)
     assert compared(measured(report, options, 1000)) == compared(whole)
 
 

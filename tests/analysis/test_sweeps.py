@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from perfmodel.analysis.result import Analysis
+from perfmodel.analysis.result import RunAnalysis
 from perfmodel.analysis.sweeps import elasticity, trends
 from perfmodel.programs.mlp.mlp import mlp
 from perfmodel.workloads.spec import load
 from support.build_queued import QueuedTraining, queued_report
-from support.build_training import Training, analyzed, training_report
+from support.build_training import Training, analyzed, shared_report
 from support.foreign_reports import SHIPPED
 
 VALUES = {"D": 784, "H": 512, "C": 10, "B": 3000, "p": 2, "b": 4}
@@ -41,33 +41,32 @@ def test_exponents_at_the_least_values() -> None:
         assert found is None or all(abs(slope) < 5 for slope in found)
 
 
-def sweep(folder: Path, *trainings: Training) -> Analysis:
-    paths = [training_report(folder / f"{i}.sqlite", t) for i, t in enumerate(trainings)]
-    return analyzed(*paths)
+def sweep(*trainings: Training) -> list[RunAnalysis]:
+    return [analyzed(shared_report(training)).fitted for training in trainings]
 
 
-def test_a_sweep_over_batches_is_explained(tmp_path: Path) -> None:
-    analysis = sweep(tmp_path, Training(B=1500), Training(B=3000), Training(B=6000))
-    (said,) = trends(analysis.runs)
+def test_a_sweep_over_batches_is_explained() -> None:
+    runs = sweep(Training(B=1500), Training(B=3000), Training(B=6000))
+    (said,) = trends(runs)
     assert said.startswith("B: intensity rises with B, because FLOPs go as B^1.00 and bytes as B^")
     assert said.endswith("measured FLOP/s per rank changed 4.00x from B = 1500 to 6000.")
 
 
-def test_a_sweep_over_hidden_units_is_explained(tmp_path: Path) -> None:
-    (said,) = trends(sweep(tmp_path, Training(H=256), Training(H=1024)).runs)
+def test_a_sweep_over_hidden_units_is_explained() -> None:
+    (said,) = trends(sweep(Training(H=256), Training(H=1024)))
     assert said.startswith("H: intensity hardly changes with H")
     assert "4.00x from H = 256 to 1024" in said
 
 
-def test_a_grid_is_explained_symbol_by_symbol(tmp_path: Path) -> None:
+def test_a_grid_is_explained_symbol_by_symbol() -> None:
     grid = [Training(H=H, B=B) for H in (128, 256) for B in (1500, 3000)]
-    h, b = trends(sweep(tmp_path, *grid).runs)
+    h, b = trends(sweep(*grid))
     assert (h[:2], b[:2]) == ("H:", "B:")
 
 
-def test_a_sweep_over_ranks_is_explained(tmp_path: Path) -> None:
+def test_a_sweep_over_ranks_is_explained() -> None:
     """Every rank has a GPU of its own, so that the number of GPUs goes with p."""
-    (said,) = trends(sweep(tmp_path, Training(p=2), Training(p=4)).runs)
+    (said,) = trends(sweep(Training(p=2), Training(p=4)))
     assert said.startswith(
         "p: intensity falls with p, because FLOPs go as p^-1.00 and bytes as p^0."
     )
@@ -77,7 +76,7 @@ def test_a_sweep_over_ranks_is_explained(tmp_path: Path) -> None:
 def test_runs_of_other_settings_are_not_compared(tmp_path: Path) -> None:
     def run(name: str, H: int, **config: object) -> Path:
         mark = json.dumps({"perfmodel_config": 1, **config})
-        return training_report(tmp_path / f"{name}.sqlite", Training(H=H), mark=mark)
+        return shared_report(Training(H=H), name=name, mark=mark)
 
     paths = [run("a", 256, overlap=False), run("b", 512, overlap=True), run("c", 512, gemm=[1])]
     assert trends(analyzed(*paths).runs) == ()
@@ -85,25 +84,25 @@ def test_runs_of_other_settings_are_not_compared(tmp_path: Path) -> None:
     assert "from H = 256 to 1024" in said
 
 
-def test_only_like_is_compared_with_like(tmp_path: Path) -> None:
+def test_only_like_is_compared_with_like() -> None:
     """Runs that differ in two symbols, in memory kind or not at all say nothing of one symbol."""
-    both = sweep(tmp_path, Training(), Training(H=256, B=6000))
-    kinds = sweep(tmp_path, Training(), Training(H=256, memory="pinned"))
-    same = sweep(tmp_path, Training(), Training())
-    assert trends(both.runs) == trends(kinds.runs) == trends(same.runs) == ()
+    both = sweep(Training(), Training(H=256, B=6000))
+    kinds = sweep(Training(), Training(H=256, memory="pinned"))
+    same = sweep(Training(), Training())
+    assert trends(both) == trends(kinds) == trends(same) == ()
 
 
-def test_runs_without_a_workload_are_not_compared(tmp_path: Path) -> None:
+def test_runs_without_a_workload_are_not_compared() -> None:
     known, unknown = Training(), Training(gpu=False, mpi=False, p=1)
-    assert trends(sweep(tmp_path, known, unknown).runs) == ()
-    assert trends(sweep(tmp_path, unknown, unknown).runs) == ()
+    assert trends(sweep(known, unknown)) == ()
+    assert trends(sweep(unknown, unknown)) == ()
 
 
 def test_a_workload_with_defaults_can_be_swept(tmp_path: Path) -> None:
     """Values that nobody gave are the workload's defaults."""
     text = '[symbols]\nN = {default = 8}\n[ranges.forward]\nflops = "N"\npci = "N"\n'
     (tmp_path / "w.toml").write_text(text)
-    paths = [training_report(tmp_path / f"{i}.sqlite", Training(pace=(1,))) for i in range(2)]
+    paths = [shared_report(Training(pace=(1,)), name=str(i)) for i in range(2)]
     runs = analyzed(*paths, workload=load(tmp_path / "w.toml")).runs
     assert trends(runs) == ()
     assert {run.identity.values["N"] for run in runs} == {8}
@@ -117,7 +116,7 @@ def test_the_sweep_of_the_shipped_reports() -> None:
 
 def test_runs_that_reduce_differently_are_told_apart(tmp_path: Path) -> None:
     """Each kind of run is explained by its own formulas; a graph is no other size."""
-    paths = [training_report(tmp_path / f"{b}.sqlite", Training(B=b)) for b in (1500, 3000)]
+    paths = [shared_report(Training(B=b), name=str(b)) for b in (1500, 3000)]
     for b in (1500, 3000):
         paths.append(queued_report(tmp_path / f"nccl{b}.sqlite", QueuedTraining(B=b)))
     said = trends(analyzed(*paths).runs)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from perfmodel.analysis.analyze import analyze
@@ -171,6 +173,17 @@ def training_report(
             thread.mark(mark, 500)
         training.run(thread, 1_000_000 + rank * lag_ns, device=rank)
     return report.write(path)
+
+
+_WRITTEN: Final = TemporaryDirectory(prefix="perfmodel-reports-")
+
+
+@cache
+def shared_report(training: Training = Training(), *, name: str = "r", **options: Any) -> Path:
+    """Write such a report once for all tests that only read it."""
+    folder = Path(_WRITTEN.name) / str(len([*Path(_WRITTEN.name).iterdir()]))
+    folder.mkdir()
+    return training_report(folder / f"{name}.sqlite", training, **options)
 
 
 def analyzed(*reports: Path, **options: Any) -> Analysis:

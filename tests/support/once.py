@@ -2,7 +2,8 @@
 
 `share_recordings` puts a memory in front of the functions that do so, wherever they are used: a
 test that asks for `perfmodel analyze` of a recording gets what an earlier test measured. A file
-that was written since, or lies beside a journal of SQLite, is measured anew.
+that was written since, or lies beside a journal of SQLite, is measured anew; so is every file while
+a test has replaced an attribute of some module by `monkeypatch`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, lru_cache, wraps
 from pathlib import Path
 from typing import Any, Final
+
+import pytest
 
 from perfmodel.analysis import analyze as analyses
 from perfmodel.analysis import runs
@@ -53,6 +56,10 @@ class _Call:
     key: Hashable
     args: tuple[Any, ...] = field(compare=False)
     kwargs: dict[str, Any] = field(compare=False)
+
+
+_PATCHING: Final[set[int]] = set()
+"""Numbers of the monkeypatches that have replaced attributes, and not yet undone it."""
 
 
 class _Unknown(Exception):
@@ -108,6 +115,8 @@ def _kept(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def kept(*args: Any, **kwargs: Any) -> Any:
+        if _PATCHING:
+            return function(*args, **kwargs)
         try:
             named = tuple((name, _key(value)) for name, value in sorted(kwargs.items()))
             key = _key(args), named
@@ -142,8 +151,25 @@ def _told(function: Callable[..., Any]) -> Callable[..., Any]:
     return kept
 
 
+def _watch_patches() -> None:
+    """Know whether what is measured now depends on what a test has replaced."""
+    replace, undo = pytest.MonkeyPatch.setattr, pytest.MonkeyPatch.undo
+
+    def replacing(self: pytest.MonkeyPatch, *args: Any, **kwargs: Any) -> None:
+        replace(self, *args, **kwargs)
+        _PATCHING.add(id(self))
+
+    def undoing(self: pytest.MonkeyPatch) -> None:
+        undo(self)
+        _PATCHING.discard(id(self))
+
+    pytest.MonkeyPatch.setattr = replacing  # type: ignore[method-assign, assignment]
+    pytest.MonkeyPatch.undo = undoing  # type: ignore[method-assign]
+
+
 def share_recordings() -> None:
     """Put the memory in front of every use of the functions, in what is imported by now."""
+    _watch_patches()
     for place, name, kept in (
         (sys.modules["perfmodel.readers"], "read", _kept),
         (runs, "measure_report", _kept),

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.common.folders import BASE, PROFILES, PROGRAMS
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.program import Options
 from perfmodel.readers.trace import NULL
 from perfmodel.timing.exchanges import Exchanges, match, rule_of
-from perfmodel.timing.late_ranks import LateRank, _met, beyond_chance, late_rank, late_ranks
+from perfmodel.timing.late_ranks import LateRank, beyond_chance, late_rank, late_ranks
 from perfmodel.timing.run_exchanges import exchanges_of
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
@@ -351,57 +350,6 @@ def test_kernels_of_all_libraries_are_the_same_in_all_tables(
     assert run.steps is not None
     late_s = [arrival.late_s for arrival in run.steps.facts.arrivals]
     assert late_s == pytest.approx([30e-6] * len(late_s))
-
-
-REPORTS = [
-    *(PROGRAMS / f"{name}.sqlite.xz" for name in (
-        "halo", "gpt_straggler8", "pipeline", "pipeline_shared", "gpt_fsdp8", "jax_two_gpus",
-    )),
-    BASE, PROFILES / "ladder" / "nccl_1.sqlite.xz",
-    PROFILES / "ddp" / "ddp_p2_H512_B3000.sqlite.xz",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.name.partition(".")[0])
-def test_recordings_keep_the_rules(path: Path) -> None:
-    """Waiting is a part of communication, nobody waits for itself, and all tables agree."""
-    run = analyze_reports([path], Options()).fitted
-    found = exchanges_of(run.measured)
-    assert (found.cause_rank != found.rank).all()
-    known = found.wait_ns != NULL
-    assert known.any()
-    assert (found.wait_ns[known] >= 0).all()
-    assert (found.wait_ns <= found.spent_ns)[known].all()
-    assert (found.cause_rank[~known | (found.wait_ns == 0)] == -1).all()
-    window = slice(run.batch.warmup, run.batch.warmup + run.batch.count)
-    waited = found.seconds_by_step(window.stop, waiting=True)[:, window]
-    for steps in run.measured.steps:
-        spent = steps.times.communication_ns[:, window] * 1e-9
-        assert (waited[:, : spent.shape[1]] <= spent + 1e-9).all()
-    for row in run.ranks:
-        assert (row.waiting_s or 0.0) <= (row.communication_s or row.collectives_s or 0.0)
-    for group in run.collectives:
-        if group.library != "mpi" and group.waiting_s is not None:
-            assert group.waiting_s + (group.transfer_s or 0.0) == pytest.approx(group.seconds)
-    assert sum(row.caused_s for row in run.late) <= sum(row.waiting_s for row in run.late) + 1e-9
-
-
-def test_ranks_met_last_where_both_had_come_to_an_exchange() -> None:
-    """As a loop over all exchanges of each pair finds it."""
-    run = analyze_reports([PROGRAMS / "halo.sqlite.xz"], Options()).fitted
-    found = exchanges_of(run.measured)
-    waits = np.flatnonzero(found.cause_rank >= 0)
-    met = _met(found, waits)
-    assert len(waits) > 100
-    for row, got in zip(waits.tolist(), met.tolist(), strict=True):
-        pair = {int(found.rank[row]), int(found.cause_rank[row])}
-        came = [
-            int(found.post_ns[found.instance == number].max())
-            for number in np.intersect1d(*(found.instance[found.rank == rank] for rank in pair))
-            if number >= 0
-        ]
-        begin = int(found.begin_ns[row])
-        assert got == max((at for at in came if at < begin), default=begin)
 
 
 def test_one_step_of_another_rank_does_not_hide_who_is_late() -> None:

@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common.folders import PROGRAMS
 from perfmodel.analysis.analyze import analyze_reports
-from perfmodel.analysis.runs import time_runs
-from perfmodel.analysis.steps import StepBreakdown, idle_causes
+from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.programs.program import Options
-from perfmodel.readers import read
 from perfmodel.timing.host_timeline import CAUSES, plain_call
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
@@ -144,21 +141,6 @@ def test_a_step_without_the_cause_is_shorter_by_it(tmp_path: Path) -> None:
     assert facts.free_s["host_compute"] == pytest.approx(6e-3, rel=0.02)
     assert facts.path[0].kind in ("host_compute", "kernel")
     assert sum(p.seconds for p in facts.path) == pytest.approx(10e-3, rel=0.01)
-
-
-@pytest.mark.parametrize("name", ["dataloader_b32", "gpt_ddp", "ddp_both", "jax_two_gpus"])
-def test_a_gap_is_inside_the_step_that_it_is_counted_from(name: str) -> None:
-    """On its own GPU; those of ranks that run behind the first one began long after it."""
-    (run,) = time_runs([read(PROGRAMS / f"{name}.sqlite.xz")], Options())
-    for report in run.steps:
-        gaps = report.gaps
-        step_ns = report.times.step_ns[gaps.lane, gaps.step]
-        assert len(gaps) > 0
-        assert gaps.into_ns.min() >= 0
-        assert (gaps.into_ns + gaps.idle_ns <= step_ns)[step_ns >= 0].all()
-        shown = [gap for cause in idle_causes(run.steps) for gap in cause.gaps]
-        longest = report.times.step_ns.max() * 1e-9
-        assert all(0 <= gap.in_step_s < longest for gap in shown)
 
 
 def test_names_of_calls_and_causes() -> None:
