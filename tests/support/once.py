@@ -155,9 +155,11 @@ def _watch_patches() -> None:
     """Know whether what is measured now depends on what a test has replaced."""
     replace, undo = pytest.MonkeyPatch.setattr, pytest.MonkeyPatch.undo
 
-    def replacing(self: pytest.MonkeyPatch, *args: Any, **kwargs: Any) -> None:
-        replace(self, *args, **kwargs)
-        _PATCHING.add(id(self))
+    def replacing(self: pytest.MonkeyPatch, target: Any, *args: Any, **kwargs: Any) -> None:
+        replace(self, target, *args, **kwargs)
+        name = target if isinstance(target, str) else getattr(target, "__module__", "")
+        if not name.startswith("_pytest"):  # which replaces its own for the whole run
+            _PATCHING.add(id(self))
 
     def undoing(self: pytest.MonkeyPatch) -> None:
         undo(self)
