@@ -35,6 +35,12 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [*grow_ranks(BASE, folder, 16), *grow_ddp(source, folder, 8)]
 
 
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The reports of nine ranks of MPI, of which the last is late."""
+    return grow_ranks(BASE, tmp_path_factory.mktemp("few"), 9)
+
+
 def document(paths: list[Path], **options: Any) -> str:
     return json.dumps(analysis_document(analyze_reports(paths, Options({}), **options)))
 
@@ -66,8 +72,8 @@ def test_a_source_may_name_its_host(tmp_path: Path) -> None:
     assert read_sqlite(path).host == "node000"
 
 
-def test_a_straggler_of_many_is_an_outlier(job: list[Path]) -> None:
-    mpi = analyze_reports(job[:16], Options({})).runs[0]
+def test_a_straggler_of_many_is_an_outlier(few: list[Path]) -> None:
+    mpi = analyze_reports(few, Options({})).runs[0]
     slowest = max(mpi.outliers, key=lambda one: one.excess, default=None)
     assert slowest is None or slowest.ranks == (8,)  # every sixteenth rank is late
     assert mpi.skew is not None
@@ -129,11 +135,11 @@ def test_kept_results_serve_any_number_of_reports(
 
 
 def test_a_copy_is_known_by_its_content_and_called_by_its_own_name(
-    job: list[Path], tmp_path: Path
+    few: list[Path], tmp_path: Path
 ) -> None:
     kept, copy = tmp_path / "kept", tmp_path / "copy.sqlite"
-    copy.write_bytes(job[0].read_bytes())
-    document(job[:1], cache=kept)
+    copy.write_bytes(few[0].read_bytes())
+    document(few[:1], cache=kept)
     assert analyze_reports([copy], Options({}), cache=kept).runs[0].label == "copy"
     assert len(list(kept.iterdir())) == 1
 
@@ -158,26 +164,26 @@ def test_what_is_kept_runs_no_code(
     assert not Path("made").exists()
 
 
-def test_a_damaged_result_is_none(job: list[Path], tmp_path: Path) -> None:
-    document(job[:1], cache=tmp_path)
+def test_a_damaged_result_is_none(few: list[Path], tmp_path: Path) -> None:
+    document(few[:1], cache=tmp_path)
     (kept,) = tmp_path.iterdir()
     whole = kept.read_bytes()
     for size in (0, 7, 100, len(whole) - 100):
         kept.write_bytes(whole[:size])
         assert Cache(tmp_path).get(kept.stem) is None
-    assert document(job[:1], cache=tmp_path) == document(job[:1])
+    assert document(few[:1], cache=tmp_path) == document(few[:1])
     assert kept.read_bytes() == whole
 
 
-def test_other_options_are_kept_apart(job: list[Path], tmp_path: Path) -> None:
+def test_other_options_are_kept_apart(few: list[Path], tmp_path: Path) -> None:
     cache = Cache(tmp_path / "kept")
-    keys = {cache.key(job[0], Options(values)) for values in ({}, {"D": 784})}
+    keys = {cache.key(few[0], Options(values)) for values in ({}, {"D": 784})}
     assert len(keys) == 2
 
 
-def test_a_cache_that_cannot_be_made_is_an_error(job: list[Path], tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_made_is_an_error(few: list[Path], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    done = run_cli("analyze", str(job[0]), "--cache", str(tmp_path / "file"))
+    done = run_cli("analyze", str(few[0]), "--cache", str(tmp_path / "file"))
     assert done.exit_code == 1
     assert "name another one with --cache" in done.output
 

@@ -171,7 +171,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 @given(cases())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_change_that_is_applied_is_made(found: Case) -> None:
     for offer in offers(found):
         if offer.case is None:

@@ -12,7 +12,7 @@ from perfmodel.base.errors import ReportError
 from perfmodel.readers.codes import Ids, factorize, sums
 from perfmodel.readers.trace import NO_NAME, NULL
 
-bounded = settings(max_examples=150, deadline=None, derandomize=True)
+bounded = settings(max_examples=60, deadline=None, derandomize=True)
 integer = st.integers(0, 6) | st.integers(-3, 5000) | st.integers(-(2**63), 2**63 - 1)
 
 

@@ -18,7 +18,7 @@ from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.names import parse
 from perfmodel.readers import json_stream, read
-from perfmodel.readers.trace import KERNEL, MEMCPY, MEMSET, NULL
+from perfmodel.readers.trace import KERNEL, MEMCPY, MEMSET, NULL, Trace
 from perfmodel.timing.nsys_stats.collect import compute
 from support import build_kineto, build_operators
 from support.build_operators import operators_report
@@ -97,9 +97,16 @@ def test_lists_of_more_than_30_tensors_have_no_sizes() -> None:
     assert set(of_optimizer) == {None}
 
 
-def test_rows_are_those_of_the_report(tmp_path: Path) -> None:
-    expected = read(PROGRAMS / "gpt_shapes.sqlite.xz")
-    found = read(build_kineto.write(tmp_path / "t.json", build_kineto.document(expected)))
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Trace]:
+    """A report, and a trace of torch.profiler that says the same."""
+    report = read(PROGRAMS / "gpt_shapes.sqlite.xz")
+    path = tmp_path_factory.mktemp("both") / "t.json"
+    return report, read(build_kineto.write(path, build_kineto.document(report)))
+
+
+def test_rows_are_those_of_the_report(both: tuple[Trace, Trace]) -> None:
+    expected, found = both
     assert len(found.ranges) == len(expected.ranges)
     for kind in (KERNEL, MEMCPY, MEMSET):
         one, other = found.ops.kind == kind, expected.ops.kind == kind
@@ -115,9 +122,8 @@ def test_rows_are_those_of_the_report(tmp_path: Path) -> None:
     assert expected.recorder.startswith("Nsight Systems 2025.3")
 
 
-def test_summaries_of_nsys_are_of_traces_too(tmp_path: Path) -> None:
-    expected = read(PROGRAMS / "gpt_shapes.sqlite.xz")
-    found = read(build_kineto.write(tmp_path / "t.json", build_kineto.document(expected)))
+def test_summaries_of_nsys_are_of_traces_too(both: tuple[Trace, Trace]) -> None:
+    expected, found = both
     for name in ("cuda_gpu_mem_time_sum", "cuda_gpu_mem_size_sum"):
         assert list(compute(name, found).rows) == list(compute(name, expected).rows)
 
@@ -242,12 +248,10 @@ def test_events_alone_are_a_trace(tmp_path: Path) -> None:
     assert len(read(path).ops) == 1
 
 
-def test_a_file_in_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = build_kineto.document(read(PROGRAMS / "gpt_unnamed.sqlite.xz"))
-    path = build_kineto.write(tmp_path / "t.json", content)
-    expected = read(path)
+def test_a_file_in_many_blocks(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = read(small)
     monkeypatch.setattr("perfmodel.readers.json_stream._BLOCK", 700)
-    found = read(path)
+    found = read(small)
     assert np.array_equal(found.ops.start_ns, expected.ops.start_ns)
     assert found.range_labels == expected.range_labels
 

@@ -15,18 +15,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.common.folders import BASE
 from perfmodel.readers.pages import PADDING, PageFile, Unsupported, varints
 from perfmodel.readers.trace import NULL
-from support.foreign_reports import SHIPPED
+from support.foreign_reports import SHARED, SHIPPED
 
 INT64 = (-(2**63), 2**63 - 1)
 PAGE_SIZES = [512, 1024, 2048, 4096, 8192, 16384, 32768, 65536]
-REPORTS = [*SHIPPED]
-if "PERFMODEL_REPORTS" in os.environ:
-    REPORTS += sorted(Path(os.environ["PERFMODEL_REPORTS"]).glob("*.sqlite"))
+OTHERS = sorted(Path(os.environ.get("PERFMODEL_REPORTS", os.devnull)).glob("*.sqlite"))
+REPORTS = [*SHIPPED, *OTHERS]
 
 bounded = settings(
-    max_examples=80,
+    max_examples=30,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -118,7 +118,7 @@ NUMBERS = """
 """
 
 
-@pytest.mark.parametrize("report", REPORTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("report", [SHARED, BASE, *OTHERS], ids=lambda path: path.stem)
 def test_every_column_of_a_real_report(report: Path) -> None:
     integers, texts = check(report)
     assert integers >= 60
@@ -204,7 +204,7 @@ def test_many_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page_size: int, chunk: int
 ) -> None:
     monkeypatch.setattr("perfmodel.readers.pages._CHUNK", chunk)
-    assert check(many_rows(tmp_path / "t", page_size, 6_000)) == (3, 1)
+    assert check(many_rows(tmp_path / "t", page_size, 2_500)) == (3, 1)
 
 
 def test_reserved_bytes_at_the_end_of_every_page(tmp_path: Path) -> None:
@@ -440,7 +440,7 @@ def agrees(path: Path, column: str, mine: Any, convert: Callable[[list[Any]], An
 
 
 @pytest.mark.slow
-@settings(bounded, max_examples=400)
+@settings(bounded, max_examples=120)
 @given(
     flips=st.lists(
         st.tuples(

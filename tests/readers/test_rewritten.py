@@ -34,6 +34,7 @@ RECORDED = (
     "ddp/ddp_p2_H512_B12000",
     "h200x2_2ranks_base_nsys2025.3.1",  # the trainer: MPI's collectives
 )
+KINDS = ("pytorch", "jax")
 REWRITES: dict[str, dict[str, Any]] = {
     "pages of 512 bytes": {"page_size": 512},
     "pages of 64 kB": {"page_size": 65536},
@@ -108,19 +109,32 @@ def said_of(path: Path) -> dict[str, Any]:
     return found
 
 
-def check(source: Path, folder: Path, how: str) -> None:
-    path = rewritten(source, folder / "report_2.sqlite", **REWRITES[how])
-    assert said_of(path) == said_of(source)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A report by the kind of its program."""
+    found = {kind: tmp_path_factory.mktemp(kind) / "made.sqlite" for kind in KINDS}
+    return {
+        "pytorch": operators_report(found["pytorch"]),
+        "jax": operators_report(found["jax"], THUNKS),
+    }
+
+
+@pytest.fixture(scope="module")
+def known(made: dict[str, Path]) -> dict[str, dict[str, Any]]:
+    return {kind: said_of(path) for kind, path in made.items()}
 
 
 @pytest.mark.parametrize("how", REWRITES)
-@pytest.mark.parametrize("kind", ["pytorch", "jax"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_operators_payloads_and_messages_are_read_from_any_storage(
-    kind: str, how: str, tmp_path: Path
+    kind: str,
+    how: str,
+    made: dict[str, Path],
+    known: dict[str, dict[str, Any]],
+    tmp_path: Path,
 ) -> None:
-    made = tmp_path / "made.sqlite"
-    source = operators_report(made, THUNKS) if kind == "jax" else operators_report(made)
-    check(source, tmp_path, how)
+    path = rewritten(made[kind], tmp_path / "report_2.sqlite", **REWRITES[how])
+    assert said_of(path) == known[kind]
 
 
 @pytest.fixture(scope="module")
@@ -169,14 +183,13 @@ def printed(path: Path) -> list[str]:
     return [own.sub("", text) for text in found]
 
 
-@pytest.mark.parametrize("kind", ["pytorch", "jax"])
-def test_summaries_and_the_timeline_of_rows_in_another_order(kind: str, tmp_path: Path) -> None:
-    made = tmp_path / "made.sqlite"
-    source = operators_report(made, THUNKS) if kind == "jax" else operators_report(made)
-    (tmp_path / "other").mkdir()
-    other = rewritten(source, tmp_path / "other" / "made.sqlite", **REWRITES["everything"])
-    assert summaries(other) == summaries(source)
-    assert drawn(other) == drawn(source)
+@pytest.mark.parametrize("kind", KINDS)
+def test_summaries_and_the_timeline_of_rows_in_another_order(
+    kind: str, made: dict[str, Path], tmp_path: Path
+) -> None:
+    other = rewritten(made[kind], tmp_path / "made.sqlite", **REWRITES["everything"])
+    assert summaries(other) == summaries(made[kind])
+    assert drawn(other) == drawn(made[kind])
 
 
 @pytest.mark.slow
@@ -199,13 +212,20 @@ def test_steps_without_a_range_after_the_warm_up_are_an_error(tmp_path: Path) ->
         analyze([read(path)], Options(warmup=1))
 
 
+@pytest.fixture(scope="module")
+def untyped(made: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The content of a report whose columns take any value."""
+    path = tmp_path_factory.mktemp("untyped") / "r.sqlite"
+    return rewritten(made["pytorch"], path, untyped=True).read_bytes()
+
+
 @pytest.mark.parametrize("column", ["localRank", "groupRoot", "groupRootUid", "rank", "size"])
 @pytest.mark.parametrize("value", [b"", "", "x", -(2**62), 2**62, None])
 def test_a_communicator_that_cannot_be_is_left_out(
-    column: str, value: object, tmp_path: Path
+    column: str, value: object, untyped: bytes, tmp_path: Path
 ) -> None:
     path = tmp_path / "odd.sqlite"
-    rewritten(operators_report(tmp_path / "made.sqlite"), path, untyped=True)
+    path.write_bytes(untyped)
     with closing(sqlite3.connect(path)) as db:
         db.execute(f"UPDATE MPI_COMMUNICATORS SET {column} = ?", [value])
         db.commit()

@@ -145,7 +145,7 @@ quotient = st.builds(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not OLD_SQLITE, reason="SQLite 3.43 and later round otherwise")
-@settings(bounded, max_examples=1000)
+@settings(bounded, max_examples=300)
 @given(
     exact=quotient | st.floats(0, 100) | st.floats(-(2.0**53), 2.0**53),
     digits=st.integers(1, 3),

@@ -27,7 +27,7 @@ from support.timelines import (
 THREAD_PROCESS = (0, 0, 1)
 """Two threads of one process, and another process."""
 
-bounded = settings(max_examples=100, deadline=None, derandomize=True)
+bounded = settings(max_examples=40, deadline=None, derandomize=True)
 moment = st.integers(0, 15)
 thread = st.integers(0, len(THREAD_PROCESS) - 1)
 span = st.tuples(thread, moment, moment).map(lambda t: Interval(t[0], *sorted(t[1:])))

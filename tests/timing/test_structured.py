@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from support.plain import plain
 from support.structured import FINAL_SEED, KINDS, TUNING_SEEDS, UNSEEN_SEEDS, program
 from support.structured.score import scored, table
 
-SEEDS = (TUNING_SEEDS[0], UNSEEN_SEEDS[-1], FINAL_SEED)
+SEEDS = (TUNING_SEEDS[0], FINAL_SEED)
+known = cache(program)
 
 
 def named(trace: Trace) -> dict[str, object]:
@@ -35,7 +37,7 @@ def named(trace: Trace) -> dict[str, object]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_truth_agrees_with_itself(kind):
     for seed in SEEDS:
-        truth = (one := program(kind, seed)).truth
+        truth = (one := known(kind, seed)).truth
         operations = one.operations
         assert truth.steps in truth.answers
         assert min(truth.answers) >= 1
@@ -60,7 +62,8 @@ def test_truth_agrees_with_itself(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_seed_determines_the_program(kind):
-    one, again, other = program(kind, 1), program(kind, 1), program(kind, 2)
+    first, second = SEEDS
+    one, again, other = known(kind, first), program(kind, first), known(kind, second)
     assert one.draws == again.draws
     assert plain(one.operations) == plain(again.operations)
     assert plain(one.operations) != plain(other.operations)
