@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
 from test_findings import DOCS, QUIET
 
 from benchmarks.common.folders import PROFILES, PROGRAMS, ROOT
+from perfmodel.analysis import analyze as analyses
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.programs import findings
 from perfmodel.programs.actions import Actions
@@ -31,8 +34,10 @@ REPORTS = {
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget after each test what it registers."""
+    """Forget after each test what it registers; find nothing by what other tests registered."""
     monkeypatch.setattr(findings, "_RULES", [*findings.rules()])
+    for name in ("analyze_run", "analyze_measured"):
+        monkeypatch.setattr(analyses, name, inspect.unwrap(getattr(analyses, name)))
 
 
 def found(path: Path, options: Options | None = None) -> list[Finding]:
@@ -113,13 +118,15 @@ def test_savings_below_one_percent_are_hidden_and_the_others_ranked_by_their_sha
     assert [f.share for f in shown] == pytest.approx([0.2, 0.2 / 1.5])
 
 
+@cache
+def all_tests() -> str:
+    return "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+
+
 @pytest.mark.parametrize("rule", findings.rules(), ids=lambda rule: rule.find.__name__)
 def test_every_finding_is_documented_and_tested(rule: findings.Rule) -> None:
     assert rule.find.__doc__
-    said = DOCS.read_text(encoding="utf-8")
-    tests = "".join(
-        path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")
-    )
+    said, tests = DOCS.read_text(encoding="utf-8"), all_tests()
     for kind in rule.kinds:
         assert f"`{kind}`" in said, f"docs/findings.md says nothing of {kind}"
         assert f'"{kind}"' in tests, f"no test has a finding of kind {kind}"

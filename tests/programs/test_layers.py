@@ -110,7 +110,8 @@ def test_a_causal_mask_and_a_type_are_options() -> None:
     ],
 )
 def test_what_cannot_be_counted(words: tuple[str, ...], says: str) -> None:
-    done = run_cli("analyze", PROGRAMS / "gpt_ddp.sqlite.xz", "--workload", *words)
+    name = "gpt_ddp" if "ranks" in says else "gpt_unnamed"
+    done = run_cli("analyze", PROGRAMS / f"{name}.sqlite.xz", "--workload", *words)
     assert done.exit_code
     assert says in " ".join(done.stderr.split())
 
