@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from perfmodel.base.document import parse_toml
+from perfmodel.base.escape import substitute_unencodable
+from support.cli import fails, succeeds
 
 DEEP = 30_000
 
@@ -78,23 +81,34 @@ PEAK = (
 """Runs the command line, and prints the most memory that it had, in kB."""
 
 
-@pytest.mark.parametrize("command", [["formulas", "--workload"], ["machine", "show"]])
-def test_no_command_takes_more_than_200_mb_for_it(command: list[str], tmp_path: Path) -> None:
+def test_no_command_takes_more_than_200_mb_for_it(tmp_path: Path) -> None:
     path = tmp_path / "deep.toml"
     path.write_text(".".join(["a"] * DEEP) + " = 1\n")
     done = subprocess.run(
-        [sys.executable, "-c", PEAK, *command, str(path)], capture_output=True, text=True
-    )
+        [sys.executable, "-c", PEAK, "formulas", "--workload", str(path)],
+        capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode in (1, 5, 6)
     assert "a key of more than 64 parts" in done.stderr
     assert int(done.stdout) < 200_000
+    assert "a key of more than 64 parts" in fails(6, "machine", "show", path)
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "ascii"])
 @pytest.mark.parametrize("command", [["machine", "list"], ["layers", "resnet18"], ["--help"]])
 def test_a_terminal_without_utf_8_gets_text_it_can_show(encoding: str, command: list[str]) -> None:
+    written = io.BytesIO()
+    terminal = io.TextIOWrapper(written, encoding=encoding)
+    substitute_unencodable(terminal)
+    terminal.write(succeeds(*command))
+    terminal.flush()
+    assert "─" not in written.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_a_process_of_a_terminal_without_utf_8_writes_what_it_can_show(encoding: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "perfmodel", *command], capture_output=True, timeout=60,
+        [sys.executable, "-m", "perfmodel", "layers", "resnet18"], capture_output=True, timeout=60,
         env={**os.environ, "PYTHONIOENCODING": encoding},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
