@@ -39,8 +39,10 @@ from support.build_training import Training, analyzed, training_report
 from support.cli import fails, harmless, perfmodel, succeeds
 from support.colors import too_close
 from support.html_pages import TRICKS, Page, hostile_report, page_of
+from support.small_model import small_model
 
 DOCUMENT = PROFILES / "ladder" / "document_1.sqlite.xz"
+LATE = PROGRAMS / "straggler_p2_b32.sqlite.xz"
 CPU = ROOT / "tests" / "reports"
 
 TAGS = {
@@ -59,8 +61,14 @@ def base() -> Page:
 
 
 @pytest.fixture(scope="module")
-def modelled() -> Page:
-    return page_of(DOCUMENT, model=load_model(ROOT / "benchmarks/results/predict_model.json"))
+def modelled(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    return page_of(DOCUMENT, model=load_model(small_model(tmp_path_factory.mktemp("model"))))
+
+
+@pytest.fixture(scope="module")
+def late() -> Page:
+    """One of two ranks comes late to every step."""
+    return page_of(LATE)
 
 
 @pytest.fixture(scope="module")
@@ -308,29 +316,27 @@ def test_findings_and_rows_lead_to_the_timeline(base: Page) -> None:
     assert {*links} <= names
 
 
-def test_findings_have_their_evidence() -> None:
+def test_findings_have_their_evidence(late: Page) -> None:
     """The formula with its inputs; the events are printed by the command that the caption names."""
-    report = PROGRAMS / "straggler_p2_b32.sqlite.xz"
-    page, run = page_of(report), analyzed(report).fitted
-    closed = [e.text for e in page.all("summary")]
+    run = analyzed(LATE).fitted
+    closed = [e.text for e in late.all("summary")]
     for one in run.findings:
         (said,) = (text for text in closed if text.startswith(f"Evidence of {one.kind}: "))
         assert f"perfmodel analyze REPORT --evidence {one.kind} prints the events" in said
-    printed = json.loads(succeeds("analyze", report, "--evidence", "straggler", "--json"))
-    shown = cells(page, f"Evidence of straggler: {printed['formula']}")
+    printed = json.loads(succeeds("analyze", LATE, "--evidence", "straggler", "--json"))
+    shown = cells(late, f"Evidence of straggler: {printed['formula']}")
     assert [row[0] for row in shown[1:]] == [one["path"] for one in printed["inputs"]]
 
 
-def test_the_summary_is_the_first_screen() -> None:
+def test_the_summary_is_the_first_screen(late: Page) -> None:
     """The same verdict, bars, fixes and caveats as in the terminal, and no fact about files."""
-    report = PROGRAMS / "straggler_p2_b32.sqlite.xz"
-    page, said = page_of(report), analyzed(report).fitted.summary
-    top = page.words.partition("Medians over ranks and steps")[0]
+    said = analyzed(LATE).fitted.summary
+    top = late.words.partition("Medians over ranks and steps")[0]
     assert said.verdict.text in top
     for bar in said.bars:
         assert f"rank {bar.rank}" in top
     widths: dict[str, float] = defaultdict(float)
-    for part in page.all("rect"):
+    for part in late.all("rect"):
         kind = part.attributes.get("class") or ""
         if kind.startswith("s-") and "ul" in part.above:
             widths[kind] += float(part.attributes["width"] or 0)
@@ -340,7 +346,7 @@ def test_the_summary_is_the_first_screen() -> None:
     )
     assert "rank 1 in 'forward'" in top
     assert "step then 9.72 ms (estimate)" in top
-    boxes = [e for e in page.all("div") if e.attributes.get("class") in ("first", "next")]
+    boxes = [e for e in late.all("div") if e.attributes.get("class") in ("first", "next")]
     assert len(boxes) == len(said.fixes)
     assert "Nsight Systems" not in top
 
@@ -533,15 +539,13 @@ def test_the_same_report_gives_the_same_bytes(tmp_path: Path, base: Page) -> Non
     assert str(ROOT) not in base.text
 
 
-def test_the_command_writes_a_file_or_standard_output(tmp_path: Path, bare: Path) -> None:
+def test_the_command_and_a_notebook_write_the_same_file(tmp_path: Path, bare: Path) -> None:
     out = tmp_path / "r.html"
     assert succeeds("report", bare, "-o", out).strip() == f"Written: {out}"
-    assert succeeds("report", bare, "-q", "-o", "-") == out.read_text(encoding="utf-8")
-
-
-def test_a_notebook_writes_the_same_file(tmp_path: Path, base: Page) -> None:
-    written = api.analyze(BASE).save_html(tmp_path / "r.html")
-    assert written.read_text(encoding="utf-8") == base.text
+    made = out.read_text(encoding="utf-8")
+    assert succeeds("report", bare, "-q", "-o", "-") == made
+    written = api.analyze(bare).save_html(tmp_path / "again.html")
+    assert written.read_text(encoding="utf-8") == made
 
 
 def test_what_cannot_be_written_or_read_is_refused(tmp_path: Path, bare: Path) -> None:

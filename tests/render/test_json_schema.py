@@ -17,8 +17,12 @@ from perfmodel.base.document import LEFT_OUT, plain
 from perfmodel.programs.program import Options
 from perfmodel.render.analysis_json import analysis_document, brief_document
 from perfmodel.render.evidence import evidence
+from support import build_kineto
+from support.build_operators import operators_report
 from support.cli import perfmodel as invoke
 from support.cli import succeeds
+from support.once import trace_of
+from support.small_model import MODEL, small_model
 
 PROGRAMS = PROFILES / "programs"
 REPORTS = {
@@ -31,7 +35,6 @@ REPORTS = {
     "modules": (PROGRAMS / "gpt_modules.sqlite.xz",),
     "late rank": (PROGRAMS / "straggler_p2_b32.sqlite.xz",),
     "no GPU": (ROOT / "tests" / "reports" / "cpu_2ranks_nsys2024.2.3.sqlite",),
-    "torch.profiler": tuple(PROGRAMS / f"ddp_both_rank{r}.json.xz" for r in (0, 1)),
 }
 
 
@@ -49,9 +52,14 @@ def test_the_schema_and_its_page_are_what_the_types_say() -> None:
     assert json_schema.GLOSSARY.read_text(encoding="utf-8") == json_schema.glossary(), again
 
 
-@pytest.mark.parametrize("name", REPORTS)
-def test_every_document_is_valid(name: str, validator: Any) -> None:
-    analysis = analyze_reports(REPORTS[name], Options())
+@pytest.mark.parametrize("name", [*REPORTS, "torch.profiler"])
+def test_every_document_is_valid(name: str, validator: Any, tmp_path: Path) -> None:
+    if name in REPORTS:
+        reports = [*REPORTS[name]]
+    else:
+        operators = operators_report(tmp_path / "operators.sqlite")
+        reports = build_kineto.of_every_rank(trace_of(operators), tmp_path)
+    analysis = analyze_reports(reports, Options())
     for document in (analysis_document(analysis), brief_document(analysis)):
         wrong = [f"{e.json_path}: {e.message}"[:300] for e in validator.iter_errors(document)]
         assert wrong == []
@@ -125,7 +133,6 @@ def test_the_schema_refuses_other_documents(spoil: Any, validator: Any) -> None:
     assert not validator.is_valid(document)
 
 
-MODEL = ROOT / "benchmarks" / "results" / "predict_model.json"
 LADDER = PROFILES / "ladder" / "document_1.sqlite.xz"
 SIZES = ("-H", 512, "-B", 3000, "-p", 2)
 
@@ -134,14 +141,15 @@ SIZES = ("-H", 512, "-B", 3000, "-p", 2)
     ("words", "kind"),
     [
         (("whatif", LADDER), "WhatIfDocument"),
-        (("whatif", LADDER, "--model", MODEL), "WhatIfDocument"),
+        (("whatif", LADDER, "--model", "SMALL"), "WhatIfDocument"),
         (("predict", "--model", MODEL, *SIZES), "PredictionDocument"),
         (("predict", PROGRAMS / "gpt_shapes.sqlite.xz"), "ReportPredictionDocument"),
     ],
 )
 def test_what_other_commands_print_is_of_its_type(
-    words: tuple[Any, ...], kind: str, validator: Any
+    words: tuple[Any, ...], kind: str, validator: Any, tmp_path: Path
 ) -> None:
+    words = tuple(small_model(tmp_path) if word == "SMALL" else word for word in words)
     printed = json.loads(succeeds(*words, "--json"))
     assert sorted(printed) == sorted({*printed} & {*validator.schema["$defs"][kind]["properties"]})
     only = validator.evolve(schema={**validator.schema, "anyOf": [{"$ref": f"#/$defs/{kind}"}]})

@@ -9,6 +9,7 @@ import sys
 import zlib
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,12 +134,15 @@ def extents(ax: Axes) -> dict[str, np.ndarray]:
     }
 
 
-def overlap(a: np.ndarray, b: np.ndarray, slack: float = 0.5) -> bool:
-    return bool((a[:2] < b[2:] - slack).all() and (b[:2] < a[2:] - slack).all())
+def overlap(a: np.ndarray, b: np.ndarray, slack: float = 0.5) -> Any:
+    """Whether boxes lie over each other: two, or two arrays of them."""
+    return (a[..., :2] < b[..., 2:] - slack).all(-1) & (b[..., :2] < a[..., 2:] - slack).all(-1)
 
 
 def collisions(found: dict[str, np.ndarray]) -> list[tuple[str, str]]:
-    return [(m, n) for m, n in combinations(found, 2) if overlap(found[m], found[n])]
+    names, extents = [*found], np.array([*found.values()])
+    over = np.triu(overlap(extents[:, None], extents[None, :]), 1)
+    return [(names[i], names[j]) for i, j in np.argwhere(over).tolist()]
 
 
 def clipped(ax: Axes, found: dict[str, np.ndarray]) -> list[str]:

@@ -46,6 +46,15 @@ def write(path: Path, content: Any) -> Path:
     return path
 
 
+def of_every_rank(trace: Trace, folder: Path) -> list[Path]:
+    """Write the traces of a report's processes, a rank each."""
+    ranks = int(trace.ops.process.max()) + 1
+    return [
+        write(folder / f"rank{rank}.json", document(trace, rank, rank, ranks))
+        for rank in range(ranks)
+    ]
+
+
 def us(ns: int) -> float:
     return ns / 1000
 

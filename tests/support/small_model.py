@@ -1,0 +1,30 @@
+"""Writes the calibrated model of two H200 with the terms of plain runs and of NCCL alone.
+
+A change's interval takes one prediction for every coefficient: with half of the terms a question
+takes half as long, and what is left out shows what a page says where the model cannot predict.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+from benchmarks.common.folders import ROOT
+
+MODEL: Final = ROOT / "benchmarks" / "results" / "predict_model.json"
+_LEFT_OUT: Final = ("fused", "peer", "chunked", "pinned", "prefetch", "one rank", "one kernel",
+                    "replay")  # fmt: skip
+
+
+def small_model(folder: Path) -> Path:
+    """Write the model into a folder, and return its file."""
+    model = json.loads(MODEL.read_text(encoding="utf-8"))
+    model["terms"] = {
+        name: term
+        for name, term in model["terms"].items()
+        if not any(word in name for word in _LEFT_OUT)
+    }
+    path = folder / "model.json"
+    path.write_text(json.dumps(model), encoding="utf-8")
+    return path
