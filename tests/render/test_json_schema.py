@@ -18,7 +18,8 @@ from perfmodel.programs.program import Options
 from perfmodel.render.analysis_json import analysis_document, brief_document
 from perfmodel.render.evidence import evidence
 from support import build_kineto
-from support.build_operators import operators_report
+from support.build_operators import FORWARD, operators_report
+from support.build_training import Training, training_report
 from support.cli import perfmodel as invoke
 from support.cli import succeeds
 from support.once import trace_of
@@ -59,7 +60,7 @@ def test_every_document_is_valid(name: str, validator: Any, tmp_path: Path) -> N
     else:
         operators = operators_report(tmp_path / "operators.sqlite")
         reports = build_kineto.of_every_rank(trace_of(operators), tmp_path)
-    analysis = analyze_reports(reports, Options())
+    analysis = analyze_reports(reports, Options(), whole=True)
     for document in (analysis_document(analysis), brief_document(analysis)):
         wrong = [f"{e.json_path}: {e.message}"[:300] for e in validator.iter_errors(document)]
         assert wrong == []
@@ -83,24 +84,39 @@ def test_evidence_and_changes_are_valid(name: str, validator: Any) -> None:
         assert changes["changes"]
 
 
-COMPARED = {
-    "programs": (PROGRAMS / "healthy_b32.sqlite.xz", PROGRAMS / "item_b32.sqlite.xz"),
-    "trainer, with a gate": (
-        BASE, PROFILES / "h200x2_2ranks_pinned_nsys2025.3.1.sqlite.xz", "--fail-if-slower", "5%"
-    ),
-    "MPI": tuple(
-        PROFILES / "diagnosis" / f"heat_{name}_4.sqlite.xz" for name in ("healthy", "slow_rank")
-    ),
-    "operators": (PROGRAMS / "gpt_shapes.sqlite.xz", PROGRAMS / "llama_shapes.sqlite.xz"),
-}  # fmt: skip
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """Two runs of each kind, before and after a change."""
+    folder = tmp_path_factory.mktemp("compared")
+    few, more = Training(pace=(2,) * 6), Training(pace=(3,) * 6)
+    return {
+        "trainer": (
+            training_report(folder / "few.sqlite", few),
+            training_report(folder / "more.sqlite", more),
+        ),
+        "operators": (
+            operators_report(folder / "whole.sqlite"),
+            operators_report(folder / "part.sqlite", FORWARD[:3]),
+        ),
+        "programs": (PROGRAMS / "healthy_b32.sqlite.xz", PROGRAMS / "item_b32.sqlite.xz"),
+        "MPI": (
+            PROFILES / "diagnosis" / "heat_healthy_4.sqlite.xz",
+            PROFILES / "diagnosis" / "heat_slow_rank_4.sqlite.xz",
+        ),
+    }
 
 
-@pytest.mark.parametrize("name", COMPARED)
-def test_comparisons_are_valid(name: str, validator: Any) -> None:
-    printed = invoke("compare", *COMPARED[name], "--json").stdout
+@pytest.mark.parametrize(
+    ("name", "gate"),
+    [("trainer", ["--fail-if-slower", "5%"]), ("operators", []), ("programs", []), ("MPI", [])],
+)
+def test_comparisons_are_valid(
+    name: str, gate: list[str], compared: dict[str, tuple[Path, Path]], validator: Any
+) -> None:
+    printed = invoke("compare", *compared[name], *gate, "--json").stdout
     document = json.loads(printed)
     assert [f"{e.json_path}: {e.message}"[:300] for e in validator.iter_errors(document)] == []
-    assert (document["gate"] is not None) is ("gate" in name)
+    assert (document["gate"] is not None) is bool(gate)
     assert not validator.is_valid({**document, "batch": {**document["batch"], "p": "small"}})
 
 
