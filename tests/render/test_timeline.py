@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -55,6 +56,17 @@ REPORTS = (
 )
 
 
+KEPT: Final[dict[tuple[int, str, str], tuple[Run, tuple[Lane, ...]]]] = {}
+
+
+def lanes_of(run: Run, window: Window | None, **chosen: Any) -> tuple[Lane, ...]:
+    """Select the lanes of a run, each choice once."""
+    key = id(run), repr(window), repr(sorted(chosen.items()))
+    if key not in KEPT:
+        KEPT[key] = run, select(run, window, **chosen)
+    return KEPT[key][1]
+
+
 def run_of(*paths: Path) -> Run:
     return time_run([read(p) for p in paths], "batch iteration", label=paths[0].stem, by_time=True)
 
@@ -81,7 +93,7 @@ def overlaps(start: int, end: int, window: Window | None) -> bool:
 
 def check_complete(run: Run, window: Window | None) -> None:
     (trace,) = run.traces
-    lanes = select(run, window)
+    lanes = lanes_of(run, window)
     for table, kinds in (
         (trace.ranges, ("range",)), (trace.mpi, ("mpi",)), (trace.api, ("api",)), (trace.ops, GPU),
     ):  # fmt: skip
@@ -98,7 +110,7 @@ def test_every_bar_of_the_window_is_there_once(run: Run) -> None:
 
 def test_kinds_of_operations_add_up(run: Run) -> None:
     (trace,) = run.traces
-    lanes = select(run, None, api=False)
+    lanes = lanes_of(run, None, api=False)
     copied = Counter(b.kind for b in bars(lanes))
     kinds = Counter(trace.ops.kind.tolist())
     assert copied["kernel"] + copied["nccl"] == kinds[0]
@@ -109,7 +121,7 @@ def test_kinds_of_operations_add_up(run: Run) -> None:
 
 def test_bars_of_a_lane_do_not_overlap(run: Run) -> None:
     for window in (median(run), None):
-        for lane in select(run, window):
+        for lane in lanes_of(run, window):
             assert lane.bars
             assert all(a.end_ns <= b.start_ns for a, b in pairwise(lane.bars)), lane.name
 
@@ -139,20 +151,21 @@ def test_the_step_that_is_drawn_has_the_median_time_of_the_tables(name: str) -> 
 def test_own_bars_are_those_of_the_batch() -> None:
     run = run_of(PROFILES / REPORTS[0])
     window = median(run)
-    mine = [b for b in bars(select(run, window), "range") if b.own and b.name == "batch iteration"]
+    ranges = bars(lanes_of(run, window), "range")
+    mine = [b for b in ranges if b.own and b.name == "batch iteration"]
     assert len(mine) == 2
     trace, found = run.parts[0]
     asked = found.op[found.op_batch == window.batches.start]
-    own = [b.start_ns for b in bars(select(run, window), *GPU) if b.own]
+    own = [b.start_ns for b in bars(lanes_of(run, window), *GPU) if b.own]
     assert sorted(own) == sorted(trace.ops.start_ns[asked].tolist())
 
 
 def test_the_autograd_thread_has_a_lane_of_its_own() -> None:
     run = run_of(PROFILES / REPORTS[-1])
-    lanes = [ln for ln in select(run, median(run)) if ln.kind == "range" and ln.unit == 1]
+    lanes = [ln for ln in lanes_of(run, median(run)) if ln.kind == "range" and ln.unit == 1]
     assert [lane.name for lane in lanes] == ["NVTX 1, thread 2"] * 2
     assert {bar.name for lane in lanes for bar in lane.bars} == {"ncclAllReduce"}
-    own = [b for b in bars(select(run, median(run)), "nccl") if b.own]
+    own = [b for b in bars(lanes_of(run, median(run)), "nccl") if b.own]
     assert len(own) == 2  # launched from that thread, in the batch all the same
 
 
@@ -185,7 +198,7 @@ def test_idle_time_is_drawn_once_and_by_cause(program_run: Run) -> None:
     window = median(program_run)
     step = window.batches.start
     (report,) = program_run.steps
-    lanes = select(program_run, None)
+    lanes = lanes_of(program_run, None)
     for lane, process in enumerate(report.times.process.tolist()):
         rank = report.rank_of[process]
         idle = [b for ln in lanes if ln.kind == IDLE and ln.rank == rank for b in ln.bars]
@@ -193,7 +206,7 @@ def test_idle_time_is_drawn_once_and_by_cause(program_run: Run) -> None:
         for code, cause in enumerate(CAUSES):
             expected = int(report.gaps.idle_ns[mine & (report.gaps.cause == code)].sum())
             assert sum(b.end_ns - b.start_ns for b in idle if b.kind == cause) == expected
-        shown = [b for ln in select(program_run, window) if ln.kind == IDLE and ln.rank == rank
+        shown = [b for ln in lanes_of(program_run, window) if ln.kind == IDLE and ln.rank == rank
                  for b in ln.bars if b.own]  # fmt: skip
         assert sum(b.end_ns - b.start_ns for b in shown) == report.times.idle_ns[lane, step]
 
@@ -203,7 +216,7 @@ def test_the_longest_gaps_are_where_the_tables_say(program_run: Run) -> None:
         for gap in cause.gaps:
             window = window_of(program_run, range(gap.step, gap.step + 1))
             start = round(gap.start_s * 1e9)
-            lanes = [ln for ln in select(program_run, window)
+            lanes = [ln for ln in lanes_of(program_run, window)
                      if ln.kind == IDLE and ln.rank == cause.rank]  # fmt: skip
             (bar,) = [b for ln in lanes for b in ln.bars if b.start_ns == start]
             assert bar.own
@@ -212,7 +225,7 @@ def test_the_longest_gaps_are_where_the_tables_say(program_run: Run) -> None:
 
 
 def test_no_operation_of_a_step_runs_in_idle_time(program_run: Run) -> None:
-    lanes = select(program_run, None)
+    lanes = lanes_of(program_run, None)
     for rank in program_run.ranks:
         idle = sorted((b.start_ns, b.end_ns) for ln in lanes if ln.kind == IDLE and ln.rank == rank
                       for b in ln.bars)  # fmt: skip
@@ -224,7 +237,7 @@ def test_no_operation_of_a_step_runs_in_idle_time(program_run: Run) -> None:
 
 
 def test_a_gap_says_what_it_was_seen_in(program_run: Run) -> None:
-    gaps = [b for ln in select(program_run, None) if ln.kind == IDLE for b in ln.bars]
+    gaps = [b for ln in lanes_of(program_run, None) if ln.kind == IDLE for b in ln.bars]
     assert all(dict(b.details)["before"] for b in gaps)
     calls = [dict(b.details)["call"] for b in gaps if b.kind == "blocking_sync"]
     assert sum(call == "cudaStreamSynchronize" for call in calls) >= 0.5 * len(calls)
@@ -232,7 +245,7 @@ def test_a_gap_says_what_it_was_seen_in(program_run: Run) -> None:
 
 def test_communication_is_drawn_where_the_call_is() -> None:
     (run,) = time_runs([read(PROFILES / REPORTS[0])], Options())
-    lanes = select(run, None)
+    lanes = lanes_of(run, None)
     for rank in run.ranks:
         mine = [b for ln in lanes if ln.rank == rank for b in ln.bars]
         calls = [(b.start_ns, b.end_ns) for b in mine if b.kind == "mpi"]
@@ -246,7 +259,7 @@ def test_communication_is_drawn_where_the_call_is() -> None:
 def test_every_cause_has_one_colour_which_the_legend_explains(program_run: Run) -> None:
     assert len(set(CAUSE_COLORS.values())) == len(CAUSES)
     window = median(program_run)
-    lanes = select(program_run, window)
+    lanes = lanes_of(program_run, window)
     ax = draw(lanes, *ends(window))
     legend = ax.get_legend()
     assert legend is not None
@@ -261,7 +274,7 @@ def test_bars_of_a_collective_wait_for_the_last_rank(program_run: Run) -> None:
     """The rank that comes last waits for none; the transfer is what the bars have in common."""
     window = median(program_run)
     found: dict[int, list[Bar]] = {}
-    for bar in bars(select(program_run, window), "nccl"):
+    for bar in bars(lanes_of(program_run, window), "nccl"):
         if bar.collective is not None:
             found.setdefault(bar.collective, []).append(bar)
     pairs = [both for both in found.values() if len(both) == 2]
@@ -269,7 +282,7 @@ def test_bars_of_a_collective_wait_for_the_last_rank(program_run: Run) -> None:
     for one, other in pairs:
         assert min(one.waits_ns, other.waits_ns) == 0
         assert max(one.waits_ns, other.waits_ns) == abs(one.start_ns - other.start_ns)
-    alone = bars(select(program_run, window, ranks=[0]), "nccl")
+    alone = bars(lanes_of(program_run, window, ranks=[0]), "nccl")
     assert sum(b.waits_ns for b in alone) == sum(
         b.waits_ns for both in found.values() for b in both if b.process == alone[0].process
     ), "of one rank's picture, too"
@@ -279,7 +292,7 @@ def test_of_many_ranks_the_main_lanes_are_drawn() -> None:
     """Every kernel is in its GPU's lane, all lanes fit into one page, and few bars are drawn."""
     run = program("gpt_fsdp8")
     window = median(run)
-    every = select(run, window, api=False, around=False)
+    every = lanes_of(run, window, api=False, around=False)
     lanes = drawn_lanes(every)
     assert [(lane.rank, lane.name) for lane in lanes] == [
         (rank, name) for rank in range(8) for name in ("phases", "GPU", "NCCL")
@@ -306,7 +319,7 @@ def test_of_many_ranks_the_main_lanes_are_drawn() -> None:
 
 def test_levels_around_the_window_are_left_out_of_pictures() -> None:
     run = run_of(PROFILES / REPORTS[0])
-    whole, within = (select(run, median(run), around=around) for around in (True, False))
+    whole, within = (lanes_of(run, median(run), around=around) for around in (True, False))
     assert "GPU parallel train" in {b.name for b in bars(whole, "range")}
     assert "GPU parallel train" not in {b.name for b in bars(within, "range")}
     assert [ln.name for ln in within if ln.kind == "range"] == ["NVTX 1", "NVTX 2", "NVTX 3"] * 2
@@ -333,7 +346,7 @@ def test_columns_hold_the_time_of_all_short_bars() -> None:
 def test_reports_without_gpu_and_without_mpi(tmp_path: Path) -> None:
     bare = Training(gpu=False, mpi=False, p=1)
     run = run_of(training_report(tmp_path / "bare.sqlite", bare))
-    lanes = select(run, median(run))
+    lanes = lanes_of(run, median(run))
     assert {lane.kind for lane in lanes} == {"range"}
     assert draw(lanes, *ends(median(run))).get_legend() is not None
 
@@ -342,7 +355,7 @@ def test_reports_of_one_rank_each_share_an_axis() -> None:
     folder = PROFILES.parent / "tests" / "reports"
     run = run_of(*sorted(folder.glob("cpu_rank?of2*.sqlite")))
     assert len(run.parts) == 2
-    lanes = select(run, median(run))
+    lanes = lanes_of(run, median(run))
     assert {lane.rank for lane in lanes} == {0, 1}
     begins = [b.start_ns for b in bars(lanes, "range") if b.own and b.name == "batch iteration"]
     assert len(begins) == 2
@@ -360,14 +373,14 @@ def test_crossing_ranges_and_ranges_across_threads(tmp_path: Path) -> None:
     thread.range("c", 2_200, 2_900, style="startend", ended_by=other)
     other.range("open", 2_600, None)
     run = run_of(report.write(tmp_path / "r.sqlite"))
-    lanes = select(run, window_of(run, range(1, 2)))
+    lanes = lanes_of(run, window_of(run, range(1, 2)))
     assert [(lane.name, [(b.name, b.own) for b in lane.bars]) for lane in lanes] == [
         ("NVTX across", [("c", True)]), ("NVTX 1", [("batch iteration", True)]),
         ("NVTX 2", [("a", True)]), ("NVTX 2 (2)", [("b", True)]),
         ("NVTX 1, thread 2", [("open", True)]),
     ]  # fmt: skip
     assert [lane.nested for lane in lanes] == [False, False, False, False, True]
-    after = select(run, window_of(run, range(2, 3)))
+    after = lanes_of(run, window_of(run, range(2, 3)))
     around = [b.own for b in bars(after, "range") if b.name == "open"]
     assert around == [True]  # it began before the batch and ends with it
 
@@ -380,7 +393,7 @@ def test_kernels_that_overlap_get_a_second_lane_and_keep_their_batch(tmp_path: P
         thread.kernel("a", (start + 10, start + 20), (start + 1_500, start + 1_900))
         thread.kernel("b", (start + 30, start + 40), (start + 1_800, start + 2_200))
     run = run_of(report.write(tmp_path / "r.sqlite"))
-    lanes = [ln for ln in select(run, window_of(run, range(1, 2))) if ln.kind == "kernel"]
+    lanes = [ln for ln in lanes_of(run, window_of(run, range(1, 2))) if ln.kind == "kernel"]
     assert [(lane.name, [(b.name, b.own) for b in lane.bars]) for lane in lanes] == [
         ("kernels", [("b", False), ("a", True)]), ("kernels (2)", [("b", True)]),
     ]  # fmt: skip
@@ -396,7 +409,7 @@ def test_reports_are_put_on_one_clock_by_their_utc_time(tmp_path: Path) -> None:
     run = run_of(*paths)
     window = window_of(run, range(1))
     assert (window.start_ns, window.end_ns) == (1_000, 2_700)
-    assert [b.start_ns for b in bars(select(run, window))] == [1_000, 1_700]
+    assert [b.start_ns for b in bars(lanes_of(run, window))] == [1_000, 1_700]
     assert not clocks_differ(run)
     without_utc = tuple((replace(trace, utc_start_ns=None), found) for trace, found in run.parts)
     assert clocks_differ(replace(run, parts=without_utc))
@@ -439,7 +452,7 @@ def labels(ax: Axes) -> list[Text]:
 
 def test_labels_lie_on_their_bars_and_never_touch(run: Run) -> None:
     window = median(run)
-    lanes = select(run, window)
+    lanes = lanes_of(run, window)
     ax = draw(lanes, *ends(window))
     figure = ax.figure.canvas.figure
     figure.draw_without_rendering()
@@ -462,10 +475,11 @@ def on_a_bar(
 ) -> bool:
     ticks = ax.get_yticks().tolist()
     lane = lanes[int(np.argmin([abs(text.get_position()[1] - tick) for tick in ticks]))]
-    for bar in lane.bars:
-        low, high = max(bar.start_ns, window.start_ns), min(bar.end_ns, window.end_ns)
-        pixels = [ax.transData.transform(((v - window.start_ns) * 1e-3, 0))[0] for v in (low, high)]
-        if pixels[0] <= box[0] and box[1] <= pixels[1]:
+    seen = np.clip([(b.start_ns, b.end_ns) for b in lane.bars], window.start_ns, window.end_ns)
+    times = (seen.ravel() - window.start_ns) * 1e-3
+    pixels = ax.transData.transform(np.column_stack([times, 0 * times]))[:, 0].reshape(-1, 2)
+    for bar, (low, high) in zip(lane.bars, pixels, strict=True):
+        if low <= box[0] and box[1] <= high:
             beginning = text.get_text().replace("\\$", "$").split("…")[0]
             timed = f"{bar.label}, {amount((bar.end_ns - bar.start_ns) * 1e-9, 's')}"
             return timed.startswith(beginning)
@@ -476,7 +490,7 @@ def on_a_bar(
 def test_widths_are_those_of_a_page(width: str, inches: float) -> None:
     run = run_of(PROFILES / REPORTS[0])
     window = median(run)
-    ax = draw(select(run, window, api=False), *ends(window), width=width)
+    ax = draw(lanes_of(run, window, api=False), *ends(window), width=width)
     figure = ax.figure.canvas.figure
     figure.draw_without_rendering()
     assert figure.get_figwidth() == inches
@@ -504,7 +518,7 @@ def test_mpi_calls_of_old_exports_are_no_ranges() -> None:
     run = run_of(PROFILES.parent / "tests" / "reports" / "cpu_2ranks_nsys2022.4.2.sqlite")
     (trace,) = run.traces
     assert trace.mpi_from_nvtx
-    found = select(run, None)
+    found = lanes_of(run, None)
     assert len(bars(found, "mpi")) == len(trace.mpi)
     assert len(bars(found, "range")) == len(trace.ranges) - len(trace.mpi)
 
