@@ -75,7 +75,7 @@ def analyzed(path: Path, *options: str) -> dict[str, Any]:
     "words",
     [
         ("analyze", "REPORT"), ("analyze", "REPORT", "--json"), ("stats", "REPORT"),
-        ("timeline", "REPORT", "--perfetto", "-o", "-"), ("whatif", "REPORT", "--json"),
+        ("timeline", "REPORT", "--perfetto", "--batch", "5", "-o", "-"), ("whatif", "REPORT", "--json"),
         ("memory", "REPORT", "--json"), ("compare", "REPORT", "REPORT", "--json"),
     ],
 )  # fmt: skip
