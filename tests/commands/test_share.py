@@ -75,8 +75,9 @@ def analyzed(path: Path, *options: str) -> dict[str, Any]:
     "words",
     [
         ("analyze", "REPORT"), ("analyze", "REPORT", "--json"), ("stats", "REPORT"),
-        ("timeline", "REPORT", "--perfetto", "--batch", "5", "-o", "-"), ("whatif", "REPORT", "--json"),
-        ("memory", "REPORT", "--json"), ("compare", "REPORT", "REPORT", "--json"),
+        ("timeline", "REPORT", "--perfetto", "--batch", "5", "-o", "-"),
+        ("whatif", "REPORT", "--json"), ("memory", "REPORT", "--json"),
+        ("compare", "REPORT", "REPORT", "--json"),
     ],
 )  # fmt: skip
 def test_no_output_has_private_texts(words: tuple[str, ...], private: Path) -> None:
