@@ -5,11 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks.common.folders import TESTS
@@ -21,26 +19,11 @@ from support.build_report import VERSIONS, ReportBuilder
 from support.build_thread import Thread
 from support.document_report import document_report
 from support.foreign_reports import SHIPPED
-from support.nsys_cases import CASES
+from support.plain import assert_equal
 
 REPORTS = [*SHIPPED, *sorted(TESTS.glob("reports/*.sqlite"))]
 SHAPES = [*VERSIONS, "2024.2.3-full"]
 Fill = Callable[[ReportBuilder, Thread], None]
-
-
-def assert_equal(a: Any, b: Any, but: tuple[str, ...] = ()) -> None:
-    """Two traces, or tables of traces, hold the same."""
-    for field in fields(a):
-        if field.name in but:
-            continue
-        mine, other = getattr(a, field.name), getattr(b, field.name)
-        if isinstance(mine, np.ndarray):
-            assert mine.dtype == other.dtype, field.name
-            assert mine.tolist() == other.tolist(), field.name
-        elif hasattr(mine, "__slots__") and hasattr(mine, "start_ns"):
-            assert_equal(mine, other)
-        else:
-            assert mine == other, field.name
 
 
 @pytest.fixture
@@ -83,12 +66,6 @@ def test_every_schema_gives_the_same_spans(shape: str, reference: Trace, tmp_pat
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda path: path.stem)
 def test_both_ways_of_reading_real_reports(report: Path) -> None:
-    assert_equal(read_sqlite(report), read_sqlite(report, fast=False))
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_both_ways_of_reading_awkward_reports(case: str, tmp_path: Path) -> None:
-    report = CASES[case](tmp_path / "case.sqlite")
     assert_equal(read_sqlite(report), read_sqlite(report, fast=False))
 
 

@@ -15,3 +15,18 @@ def plain(found: Any) -> Any:
     if isinstance(found, tuple | list):
         return [plain(one) for one in found]
     return found.tolist() if isinstance(found, np.ndarray) else found
+
+
+def assert_equal(a: Any, b: Any, but: tuple[str, ...] = ()) -> None:
+    """Two traces, or tables of traces, hold the same."""
+    for field in fields(a):
+        if field.name in but:
+            continue
+        mine, other = getattr(a, field.name), getattr(b, field.name)
+        if isinstance(mine, np.ndarray):
+            assert mine.dtype == other.dtype, field.name
+            assert mine.tolist() == other.tolist(), field.name
+        elif hasattr(mine, "__slots__") and hasattr(mine, "start_ns"):
+            assert_equal(mine, other)
+        else:
+            assert mine == other, field.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,15 +15,17 @@ import pytest
 from benchmarks.common.folders import TESTS
 from perfmodel.base.errors import ReportError, SchemaError
 from perfmodel.base.table import Table
+from perfmodel.readers import pages
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.nsys_stats.collect import REPORTS as NEEDS
-from perfmodel.timing.nsys_stats.collect import compute
-from perfmodel.timing.nsys_stats.tables import to_csv
+from perfmodel.timing.nsys_stats.collect import collect, compute
+from perfmodel.timing.nsys_stats.tables import Counted, to_csv, to_table
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
 from support.foreign_reports import SHIPPED
 from support.nsys_cases import CASES, QUIRKS, STATISTICS
+from support.plain import assert_equal
 
 GOLDEN = TESTS / "golden"
 REPORTS = [*SHIPPED, *sorted(TESTS.glob("reports/*.sqlite"))]
@@ -101,11 +104,21 @@ def test_real_reports(report: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_awkward_reports(name: str, tmp_path: Path) -> None:
+def test_awkward_reports(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read in both ways, and gathered from a stream in chunks of a page."""
     report = CASES[name](tmp_path / f"{name}.sqlite")
     trace = read_sqlite(report)
+    assert_equal(trace, read_sqlite(report, fast=False))
+    monkeypatch.setattr(pages, "_CHUNK", 1)
+    monkeypatch.setattr(pages, "_JOINED", 1)
+    streamed = collect(report, STATISTICS)
     for statistic in STATISTICS:
-        mine = text(trace, statistic)
+        mine, found = text(trace, statistic), streamed[statistic]
+        if isinstance(found, Counted):
+            assert to_csv(to_table(statistic, found)) == mine, statistic
+        else:
+            with pytest.raises(type(found), match=re.escape(str(found))):
+                compute(statistic, trace)
         if statistic in DIFFERENT.get(name, ()):
             assert mine != golden("nsys_cases", name, statistic), statistic
         else:

@@ -29,7 +29,7 @@ from support.build_report import ReportBuilder
 from support.cli import perfmodel
 from support.document_report import document_report
 from support.foreign_reports import SHIPPED
-from support.nsys_cases import CASES, STATISTICS
+from support.nsys_cases import STATISTICS
 
 REPORTS = [*SHIPPED, *sorted(TESTS.glob("reports/*.sqlite"))]
 
@@ -74,13 +74,6 @@ def check(path: Path, whole: Callable[[Path], dict[str, str]] = of_the_whole) ->
 @pytest.mark.parametrize("path", REPORTS, ids=lambda p: p.stem)
 def test_real_reports(path: Path) -> None:
     assert any("Error" not in text for text in check(path, known).values())
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_awkward_reports(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "_CHUNK", 1)
-    monkeypatch.setattr(pages, "_JOINED", 1)
-    check(CASES[case](tmp_path / "case.sqlite"))
 
 
 def test_summaries_are_gathered_one_by_one() -> None:

@@ -19,16 +19,20 @@ from perfmodel.timing.cuda_graphs import shortened
 from perfmodel.timing.run import batch_seconds, time_run
 from support.build_queued import LAUNCH_US, NCCL_KERNEL, QueuedTraining, queued_report
 from support.build_report import ReportBuilder
-from support.build_training import Training, analyzed, training_report
+from support.build_training import Training, analyzed, shared_report
 
 N_BYTES = 1_628_200
 FLOPS = 2_439_168_000
+PLAIN = QueuedTraining()
 NCCL, PEER, GRAPH = "ncclAllReduce", "peer all-reduce and step", "CUDA graph"
 
 
-def run_of(path: Path, training: QueuedTraining, **options: object) -> RunAnalysis:
-    report = queued_report(path / "r.sqlite", training, version="2025.3.2")
-    return analyzed(report, **options).fitted
+def shared(training: QueuedTraining = PLAIN, name: str = "r") -> Path:
+    return shared_report(training, name=name, mark=training.mark, version="2025.3.2")
+
+
+def run_of(training: QueuedTraining, **options: object) -> RunAnalysis:
+    return analyzed(shared(training), **options).fitted
 
 
 def row(run: RunAnalysis, label: str) -> RangeRow:
@@ -48,12 +52,12 @@ def titles(run: RunAnalysis) -> list[str]:
 # --- batches that the host only queues --------------------------------------------------------
 
 
-def test_a_batch_is_timed_until_the_gpu_is_done(tmp_path: Path) -> None:
+def test_a_batch_is_timed_until_the_gpu_is_done() -> None:
     """10 launches of 3 µs and 4 µs more on the host; kernels of 89 µs one after the other."""
     training = QueuedTraining()
     assert sum(us for _, _, us in training.launches(0)) == 89
     assert len(training.launches(0)) * LAUNCH_US + 4 == 34
-    run = run_of(tmp_path, training)
+    run = run_of(training)
     assert run.batch.median.value == pytest.approx(89e-6)
     assert row(run, "batch iteration").host_s == pytest.approx(89e-6)
     assert row(run, "forward").host_s == pytest.approx(12e-6)
@@ -64,24 +68,24 @@ def test_a_batch_is_timed_until_the_gpu_is_done(tmp_path: Path) -> None:
     assert point.flops_per_s == pytest.approx(FLOPS / 89e-6)
 
 
-def test_a_host_that_waits_is_timed_by_itself(tmp_path: Path) -> None:
-    run = analyzed(training_report(tmp_path / "r.sqlite")).fitted
+def test_a_host_that_waits_is_timed_by_itself() -> None:
+    run = analyzed(shared_report()).fitted
     assert run.batch.median.value == pytest.approx(1e-3)
     assert not any("queues" in w for w in run.warnings)
 
 
-def test_successive_batches_do_not_overlap(tmp_path: Path) -> None:
+def test_successive_batches_do_not_overlap() -> None:
     """They add up to all the time but 1 µs, after the batch that compiled: the host's own."""
     training = QueuedTraining(skew_us=3)
-    trace = read(queued_report(tmp_path / "r.sqlite", training))
+    trace = read(shared(training))
     seconds = batch_seconds(time_run([trace], "batch iteration", label="r"))
     assert seconds.shape == (2, 12)
     spent = 1e-9 * (trace.ops.end_ns.max() - trace.ranges.start_ns.min()) - 1e-6
     assert seconds.sum(axis=1) == pytest.approx(spent)
 
 
-def test_batches_without_gpu_work_take_what_the_host_takes(tmp_path: Path) -> None:
-    trace = read(training_report(tmp_path / "r.sqlite", Training(gpu=False)))
+def test_batches_without_gpu_work_take_what_the_host_takes() -> None:
+    trace = read(shared_report(Training(gpu=False)))
     seconds = batch_seconds(time_run([trace], "batch iteration", label="r"))
     assert np.allclose(seconds, [[8e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3]] * 2)
 
@@ -89,8 +93,8 @@ def test_batches_without_gpu_work_take_what_the_host_takes(tmp_path: Path) -> No
 # --- NCCL -------------------------------------------------------------------------------------
 
 
-def test_nccl_is_timed_on_the_gpu_and_named_for_what_it_is(tmp_path: Path) -> None:
-    run = run_of(tmp_path, QueuedTraining(), counting="full")
+def test_nccl_is_timed_on_the_gpu_and_named_for_what_it_is() -> None:
+    run = run_of(QueuedTraining(), counting="full")
     assert misleading(run) == []
     rate = run.rates["P_peer"]
     assert rate is not None
@@ -100,16 +104,16 @@ def test_nccl_is_timed_on_the_gpu_and_named_for_what_it_is(tmp_path: Path) -> No
     assert run.rates["P_pci"] is None
     assert (row(run, NCCL).rate, row(run, NCCL).rate_unit) == (rate.value, "B/s")
     assert run.workload.name == "MLP, data parallel, NCCL"
-    said = summary.result(analyzed(tmp_path / "r.sqlite"), "all").render()
+    said = summary.result(analyzed(shared()), "all").render()
     assert "P_mpi" not in said
     assert "P_pci" not in said
     assert "P_peer: from GPU to GPU, over NVLink where there is one" in said
     assert "MPI collectives" not in said
 
 
-def test_the_roof_has_the_one_link_and_the_model_its_time(tmp_path: Path) -> None:
+def test_the_roof_has_the_one_link_and_the_model_its_time() -> None:
     """F / P_flops + Q / P_peer: 20 + 4 + 4 + 20 µs of products and 26 µs between the GPUs."""
-    run = run_of(tmp_path, QueuedTraining())
+    run = run_of(QueuedTraining())
     assert run.roofline is not None
     assert dict(run.roofline.shares) == {"peer": 1.0}
     (check,) = run.model
@@ -117,9 +121,9 @@ def test_the_roof_has_the_one_link_and_the_model_its_time(tmp_path: Path) -> Non
     assert check.measured_s == pytest.approx(89e-6)
 
 
-def test_nccl_waits_inside_its_kernel(tmp_path: Path) -> None:
+def test_nccl_waits_inside_its_kernel() -> None:
     """Rank 1 is 4 µs earlier at the all-reduce, and leaves it with rank 0."""
-    run = run_of(tmp_path, QueuedTraining(skew_us=4))
+    run = run_of(QueuedTraining(skew_us=4))
     (group,) = run.collectives
     assert (group.name, group.bytes, group.count) == ("NCCL AllReduce", N_BYTES, 1.0)
     assert [r.waiting_s for r in run.ranks] == pytest.approx([0.0, 4e-6])
@@ -132,8 +136,8 @@ def test_nccl_waits_inside_its_kernel(tmp_path: Path) -> None:
     assert "the GPU waits for the host" not in titles(run)
 
 
-def test_nccl_beside_products_is_two_kernels_of_unknown_sizes(tmp_path: Path) -> None:
-    run = run_of(tmp_path, QueuedTraining(overlap=True))
+def test_nccl_beside_products_is_two_kernels_of_unknown_sizes() -> None:
+    run = run_of(QueuedTraining(overlap=True))
     assert misleading(run) == []
     assert row(run, NCCL).per_batch == 2
     assert row(run, NCCL).gpu_projection_s == pytest.approx(36e-6)
@@ -141,8 +145,8 @@ def test_nccl_beside_products_is_two_kernels_of_unknown_sizes(tmp_path: Path) ->
     assert (group.bytes, group.count) == (None, 2.0)
 
 
-def test_model_parallel_nccl_lies_in_forward(tmp_path: Path) -> None:
-    run = run_of(tmp_path, QueuedTraining(parallel="model"))
+def test_model_parallel_nccl_lies_in_forward() -> None:
+    run = run_of(QueuedTraining(parallel="model"))
     assert misleading(run) == []
     assert row(run, NCCL).path[-2:] == ("forward", NCCL)
     (group,) = run.collectives
@@ -152,8 +156,8 @@ def test_model_parallel_nccl_lies_in_forward(tmp_path: Path) -> None:
 # --- one kernel between the GPUs ----------------------------------------------------------------
 
 
-def test_a_kernel_that_reduces_and_steps(tmp_path: Path) -> None:
-    run = run_of(tmp_path, QueuedTraining("peer", gemm="fused"), counting="full")
+def test_a_kernel_that_reduces_and_steps() -> None:
+    run = run_of(QueuedTraining("peer", gemm="fused"), counting="full")
     assert misleading(run) == []
     rate = run.rates["P_peer"]
     assert rate is not None
@@ -174,9 +178,9 @@ def test_a_kernel_that_reduces_and_steps(tmp_path: Path) -> None:
     ],
 )
 def test_products_are_held_against_the_peak_of_their_math(
-    tmp_path: Path, gemm: str, math: str, large: str, small: str
+    gemm: str, math: str, large: str, small: str
 ) -> None:
-    run = run_of(tmp_path, QueuedTraining("peer", gemm=gemm, math=math))
+    run = run_of(QueuedTraining("peer", gemm=gemm, math=math))
     assert run.precision == large
     assert row(run, "forward GEMM 1").ceiling == large
     assert row(run, "backward GEMM 1").ceiling == small
@@ -190,9 +194,9 @@ def test_products_are_held_against_the_peak_of_their_math(
 
 @pytest.mark.parametrize("transport", ["nccl", "peer"])
 @pytest.mark.parametrize("graph", ["node", "whole"])
-def test_a_replay_is_a_batch_and_nothing_else(tmp_path: Path, transport: str, graph: str) -> None:
+def test_a_replay_is_a_batch_and_nothing_else(transport: str, graph: str) -> None:
     training = QueuedTraining(transport, graph=graph)
-    run = run_of(tmp_path, training)
+    run = run_of(training)
     assert misleading(run) == []
     assert (run.batch.warmup, run.batch.count) == (4, 8)  # one runs as it is, three are recorded
     spent = sum(us for _, _, us in training.launches(0)) * 1e-6
@@ -210,8 +214,8 @@ def test_a_replay_is_a_batch_and_nothing_else(tmp_path: Path, transport: str, gr
     assert ("--cuda-graph-trace=node" in hidden[0]) == (graph == "whole")
 
 
-def test_kernels_of_a_graph_are_listed_below_it(tmp_path: Path) -> None:
-    run = run_of(tmp_path, QueuedTraining(graph="node"))
+def test_kernels_of_a_graph_are_listed_below_it() -> None:
+    run = run_of(QueuedTraining(graph="node"))
     at = [r.label for r in run.ranges].index(GRAPH)
     rows = run.ranges[at + 1 :]
     assert [r.path[:-1] for r in rows] == [run.ranges[at].path] * len(rows)
@@ -224,22 +228,22 @@ def test_kernels_of_a_graph_are_listed_below_it(tmp_path: Path) -> None:
     assert group.transfer_s == pytest.approx(26e-6)
 
 
-def test_a_graph_traced_as_a_whole_shows_no_kernel_and_no_collective(tmp_path: Path) -> None:
-    run = run_of(tmp_path, QueuedTraining(graph="whole"))
+def test_a_graph_traced_as_a_whole_shows_no_kernel_and_no_collective() -> None:
+    run = run_of(QueuedTraining(graph="whole"))
     assert run.ranges[-1].label == GRAPH
     assert run.collectives == ()
     assert [r.collectives_s for r in run.ranks] == [None, None]
 
 
-def test_one_epoch_only_records(tmp_path: Path) -> None:
-    run = run_of(tmp_path, QueuedTraining(graph="node", batches=4))
+def test_one_epoch_only_records() -> None:
+    run = run_of(QueuedTraining(graph="node", batches=4))
     assert any("profile two epochs or more" in w for w in run.warnings)
 
 
 @pytest.mark.slow
 def test_a_graph_s_point_is_drawn_under_the_roof_of_a_run_without(tmp_path: Path) -> None:
     paths = [
-        queued_report(tmp_path / f"{name}.sqlite", training, version="2025.3.2")
+        shared(training, name)
         for name, training in (("graph", QueuedTraining(graph="node")), ("plain", QueuedTraining()))
     ]
     analysis = analyzed(*paths)
@@ -252,7 +256,7 @@ def test_a_graph_s_point_is_drawn_under_the_roof_of_a_run_without(tmp_path: Path
 @pytest.mark.slow
 def test_a_graph_alone_is_drawn_below_the_machine_s_peaks(tmp_path: Path) -> None:
     """NVLink's 900 GB/s are both directions; so is the document's count, 'full' counts one."""
-    path = queued_report(tmp_path / "g.sqlite", QueuedTraining(graph="node"), version="2025.3.2")
+    path = shared(QueuedTraining(graph="node"), "g")
     for counting, bandwidth in (("document", 900e9), ("full", 450e9)):
         run = analyzed(path, counting=counting).fitted
         assert run.roofline is None
@@ -267,16 +271,16 @@ def test_a_graph_alone_is_drawn_below_the_machine_s_peaks(tmp_path: Path) -> Non
     assert {"breakdown.png", "roofline.png"} <= {
         p.name for p in write(analyzed(path), tmp_path / "alone")
     }
-    assert machine_roof(analyzed(training_report(tmp_path / "staged.sqlite")).fitted) is None
+    assert machine_roof(analyzed(shared_report(name="staged")).fitted) is None
 
 
 # --- tables and JSON ----------------------------------------------------------------------------
 
 
-def test_a_roof_without_a_run_s_link_is_not_over_its_point(tmp_path: Path) -> None:
+def test_a_roof_without_a_run_s_link_is_not_over_its_point() -> None:
     """A roof of PCIe and MPI says nothing of NCCL."""
-    staged = training_report(tmp_path / "staged.sqlite")
-    direct = queued_report(tmp_path / "direct.sqlite")
+    staged = shared_report(name="staged")
+    direct = shared(name="direct")
     analysis = analyzed(staged, direct)
     table = tables.points(analysis)
     heights = {r[0]: r[4] for r in table.rows}
@@ -289,9 +293,9 @@ def test_a_roof_without_a_run_s_link_is_not_over_its_point(tmp_path: Path) -> No
     assert [r[-1] for r in sweep.rows] == [None, pytest.approx(2 * N_BYTES / 26e-6)]
 
 
-def test_no_picture_shows_a_point_against_a_roof_of_other_links_or_math(tmp_path: Path) -> None:
-    paths = [training_report(tmp_path / "staged.sqlite")] + [
-        queued_report(tmp_path / f"{name}.sqlite", training)
+def test_no_picture_shows_a_point_against_a_roof_of_other_links_or_math() -> None:
+    paths = [shared_report(name="staged")] + [
+        shared(training, name)
         for name, training in (
             ("direct", QueuedTraining()),
             ("tensor", QueuedTraining(gemm="fused", math="tf32x3")),
@@ -321,24 +325,24 @@ def test_two_tf32_products_have_a_ceiling_of_their_own(tmp_path: Path) -> None:
     assert row(run, "backward GEMM 1").ceiling == "float32"
 
 
-def test_rows_say_what_goes_from_gpu_to_gpu_and_how_the_batch_is_timed(tmp_path: Path) -> None:
-    found = analysis_document(analyzed(queued_report(tmp_path / "r.sqlite")))
+def test_rows_say_what_goes_from_gpu_to_gpu_and_how_the_batch_is_timed() -> None:
+    found = analysis_document(analyzed(shared()))
     between = {r["path"]: r["peer_bytes"] for r in found["ranges"]}
     assert between["batch iteration/backward/ncclAllReduce"] == 2 * N_BYTES
     assert between["batch iteration"] == between["batch iteration/backward"] == 2 * N_BYTES
     assert between["batch iteration/forward"] == 0
     assert found["batch"]["queued_s"] == pytest.approx(34e-6)
-    ax = draw_breakdown(analyzed(tmp_path / "r.sqlite"))
+    ax = draw_breakdown(analyzed(shared()))
     legend = ax.get_legend()
     assert legend is not None
     assert legend.get_texts()[0].get_text() == "step: until done; ranges: host, queueing"
-    waits = analyzed(training_report(tmp_path / "waits.sqlite"))
+    waits = analyzed(shared_report(name="waits"))
     assert analysis_document(waits)["batch"]["queued_s"] is None
 
 
-def test_keys_of_the_document_stay_and_new_ones_come_beside(tmp_path: Path) -> None:
-    old = analysis_document(analyzed(training_report(tmp_path / "old.sqlite")))
-    new = analysis_document(analyzed(queued_report(tmp_path / "new.sqlite")))
+def test_keys_of_the_document_stay_and_new_ones_come_beside() -> None:
+    old = analysis_document(analyzed(shared_report(name="old")))
+    new = analysis_document(analyzed(shared(name="new")))
     assert set(old["rates"]) == {"P_flops", "P_pci", "P_mpi"}
     assert set(new["rates"]) == {"P_flops", "P_pci", "P_mpi", "P_peer"}
     assert new["workload"]["totals"]["peer_bytes"] == 2 * N_BYTES
