@@ -100,7 +100,7 @@ def in_order(found: MachineMeasurement) -> MachineMeasurement:
 
 
 @given(measurements)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_written_is_read_again(tmp_path: Path, found: MachineMeasurement) -> None:
     path = tmp_path / "machine.toml"
     save(found, path)

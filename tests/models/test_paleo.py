@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import ModelError
@@ -84,7 +84,6 @@ def test_a_ring_sends_least_and_one_to_all_most(ranks: int, size: float) -> None
     assert sent["tree"] <= sent["OneToAll"] * (1 + 1e-12)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     name=st.sampled_from(["alexnet", "googlenet", "resnet18"]), batch=st.integers(1, 64),
     ppp=st.floats(0.01, 1), size=st.sampled_from([2, 4, 8]),

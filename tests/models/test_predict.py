@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.common.folders import PROFILES, RESULTS
@@ -130,7 +130,6 @@ def test_a_large_batch_waits_for_the_products(model: Model) -> None:
 
 
 @given(st.integers(7, 12), st.integers(10, 13), st.sampled_from([2, 4, 8, 64]))
-@settings(max_examples=40, deadline=None)
 def test_properties_of_every_prediction(model: Model, h: int, b: int, p: int) -> None:
     said = predict(model, case(2**h, 2**b, p))
     assert 0 < said.low_s < said.batch_s < said.high_s
@@ -474,7 +473,7 @@ def test_a_workload_of_one_s_own(tmp_path: Path) -> None:
     """The campaign as a foreign program: H=1024, B=12000 takes 3.99 to 4.19 ms."""
     spec, path = tmp_path / "own.toml", tmp_path / "own.json"
     spec.write_text(OWN)
-    succeeds("calibrate", *(CAMPAIGN / f"{s}.sqlite.xz" for s in USED), "-o", path,
+    succeeds("calibrate", *(CAMPAIGN / f"{s}.sqlite.xz" for s in USED[1:5]), "-o", path,
              "--workload", spec)  # fmt: skip
     sizes = ("-H", 1024, "-B", 12000, "-p", 2)
     answer = json.loads(succeeds("predict", "--model", path, "--workload", spec, *sizes, "--json"))

@@ -103,7 +103,7 @@ def test_a_host_that_is_slower_in_all_is_recovered(model: Model, settings: dict[
     at = mlp_case(SIZES, {"transport": "host"})
     true = predict(model, at, Host(slow, np.zeros((3, 3)))).batch_s
     errors, host = [abs(math.log(predict(model, at).batch_s / true))], unknown()
-    for _ in range(40):
+    for _ in range(20):
         host = by_report(host, model, anchor)
         errors.append(abs(math.log(predict(model, at, host).batch_s / true)))
     assert all(later < before for before, later in pairwise(errors))

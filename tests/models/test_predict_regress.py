@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.models.terms import fit, measured_space, nonnegative, spread
@@ -37,7 +37,6 @@ def test_one_wild_launch_hardly_matters() -> None:
 @given(
     st.lists(st.floats(1e-7, 1e-3), min_size=5, max_size=5),
 )
-@settings(max_examples=60, deadline=None)
 def test_coefficients_are_never_negative(times: list[float]) -> None:
     found = fit(design(), np.array(times))
     assert (found.coefficients >= 0).all()
@@ -45,7 +44,6 @@ def test_coefficients_are_never_negative(times: list[float]) -> None:
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=30, deadline=None)
 def test_nonnegative_least_squares_is_the_least(seed: int) -> None:
     """Karush, Kuhn, Tucker: the gradient is 0 where c is free and not negative where c is 0."""
     generator = np.random.default_rng(seed)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.common.folders import ROOT
@@ -234,7 +234,6 @@ def test_findings_are_ranked_and_unknown_savings_come_last() -> None:
 times = st.floats(0.0, 1.0)
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
 @given(
     batch=st.floats(0.0, 1.0),
     busy=st.none() | times,

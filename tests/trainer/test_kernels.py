@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.cuda_on_cpu import Emulator, device_array
@@ -77,7 +77,6 @@ def test_the_trainer_s_register_kernel_loads_16_bytes(emulator: Emulator) -> Non
 sizes = st.integers(1, 70)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     st.sampled_from(PLAIN), st.sampled_from(DTYPES),
     st.builds(

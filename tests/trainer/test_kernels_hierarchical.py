@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.cuda_on_cpu import Emulator, device_array
@@ -77,7 +77,6 @@ def test_every_tile_multiplies_every_layout(dtype: str, tile: Tile, emulator: Em
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None, derandomize=True)
 @given(m=st.integers(1, 90), n=st.integers(1, 90), k=st.integers(0, 90), splits=st.integers(1, 5),
        order=st.integers(0, 3), along=st.booleans())  # fmt: skip
 def test_products_of_drawn_shapes(

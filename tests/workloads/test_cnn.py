@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import WorkloadError
@@ -139,10 +139,8 @@ nets = st.builds(
     lambda size, inputs, body: chain(Shape(inputs, size, size), *body, Pool("mean"), Linear(7)),
     st.integers(4, 32), st.integers(1, 4), st.lists(layer, min_size=1, max_size=6),
 )  # fmt: skip
-few = settings(max_examples=60, deadline=None)
 
 
-@few
 @given(nets, st.integers(1, 64), st.sampled_from([2, 4, 8]))
 def test_costs_add_up_and_are_linear_in_the_batch(net: Net, batch: int, size: int) -> None:
     one, two, many = (total(net, b, size) for b in (1, 2, batch))
@@ -154,7 +152,6 @@ def test_costs_add_up_and_are_linear_in_the_batch(net: Net, batch: int, size: in
     assert many.parameters == one.parameters
 
 
-@few
 @given(nets)
 def test_backward_is_twice_forward_less_the_image_s_gradient(net: Net) -> None:
     trains = [(x, c) for x, c in costs(net) if x.macs]
@@ -169,7 +166,6 @@ def test_backward_is_twice_forward_less_the_image_s_gradient(net: Net) -> None:
     assert total(net).backward_flops == 2 * rest - saved
 
 
-@few
 @given(nets)
 def test_every_layer_reads_what_the_one_before_wrote(net: Net) -> None:
     placed = place(net)
@@ -180,7 +176,6 @@ def test_every_layer_reads_what_the_one_before_wrote(net: Net) -> None:
             assert x.shape == shape
 
 
-@few
 @given(nets, st.integers(1, 16))
 def test_memory_grows_with_the_batch_by_the_same_amount(net: Net, batch: int) -> None:
     grown = training_bytes(net, batch + 1) - training_bytes(net, batch)

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import WorkloadError
@@ -114,7 +114,9 @@ def test_document_intensity_rises_with_b_is_flat_in_h_and_falls_with_p() -> None
     assert (found["p"].value, found["b"].value) == (-1.5, -1)
 
 
-@pytest.mark.parametrize("load", WORKLOADS, ids=lambda w: f"{w.name}, {w.counting}")
+@pytest.mark.parametrize(
+    "load", [WORKLOADS[0], WORKLOADS[-1]], ids=lambda w: f"{w.name}, {w.counting}"
+)
 def test_elasticities_agree_with_differences(load: Workload) -> None:
     intensity = load.total().arithmetic_intensity()
     for name, sensitivity in sensitivities(load, DOCUMENT).items():
@@ -127,7 +129,6 @@ def test_elasticities_agree_with_differences(load: Workload) -> None:
             assert (sensitivity.value > 0) - (sensitivity.value < 0) == sensitivity.sign
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.tuples(*[st.integers(1, 60)] * 5))
 def test_signs_hold_everywhere(sizes: tuple[int, ...]) -> None:
     d, h, c, k, p = sizes

@@ -26,7 +26,7 @@ from benchmarks.common.folders import ROOT
 HERE = Path(__file__).resolve().parent
 KERNELS = ROOT / "trainer" / "kernels"
 FLAGS = (
-    "-std=c++17", "-O1", "-g0", "-w", "-fPIC", "-shared", "-fno-extern-tls-init",
+    "-std=c++17", "-O0", "-g0", "-w", "-fPIC", "-shared", "-fno-extern-tls-init",
     "-fvisibility=hidden", "-U_FORTIFY_SOURCE", "-fsanitize=undefined",
     "-fno-sanitize=signed-integer-overflow,vptr", "-fsanitize-undefined-trap-on-error",
 )  # fmt: skip
