@@ -65,11 +65,13 @@ FIRST: Final = 1 << 15
 """The first number of a row: all take three bytes, for the two million rows that may follow."""
 
 _HEAD: Final = 5  # bytes of a row's number, of the length of its record and of that of its types
+_KEY: Final = "INTEGER PRIMARY KEY"  # the row's number
 _PAGE: Final = 4096
 _LEAF: Final = 13  # the first byte of a page of rows
 _FEW: Final = 4  # pages that are no run of their own
 _LARGEST_STEP: Final = 256  # of LZMA's delta filter
-_SETTINGS: Final = ((3, 0, 2), (0, 2, 2), (1, 3, 4), (0, 4, 4))  # lc, lp, pb of LZMA
+_SETTINGS: Final = ((3, 0, 2), (0, 2, 2))  # lc, lp, pb of LZMA
+_SETTINGS_OF_RUNS: Final = ((0, 2, 2), (1, 3, 4), (0, 4, 4))
 
 
 def pack(report: Path, target: Path) -> Path:
@@ -110,7 +112,10 @@ def _copy(before: sqlite3.Connection, after: sqlite3.Connection) -> None:
 
 def _types(file: sqlite3.Connection, table: str) -> dict[str, str]:
     """Return the types of a table's columns that stay, by name."""
-    types = {row[1]: row[2] for row in file.execute(f'PRAGMA table_info("{table}")')}
+    types = {
+        name: _KEY if (table, name) == (STRINGS, "id") else kind
+        for _, name, kind, *_ in file.execute(f'PRAGMA table_info("{table}")')
+    }
     return {name: types[name] for name in READ.get(table, types) if name in types}
 
 
@@ -183,7 +188,7 @@ def _write(file: sqlite3.Connection, table: str, found: Columns, types: dict[str
     """Write a table; rows of events are filled to a number of whole words."""
     if table in READ:
         first = CALL if table == CALLS else "rowid"
-        types = {**types, first: "INTEGER PRIMARY KEY", FILLER: "INTEGER"}
+        types = {**types, first: _KEY, FILLER: "INTEGER"}
         head = _HEAD + len(found) + (2 if table == CALLS else 1)
         rows = zip(*found.values(), strict=True)
         fillers = [_FILLERS[-(head + sum(map(_bytes, row))) % WORD] for row in rows]
@@ -239,7 +244,7 @@ def compressed(data: bytes, step: int = 0) -> bytes:
                 {"id": lzma.FILTER_LZMA2, "preset": preset, "dict_size": size,
                  "lc": lc, "lp": lp, "pb": pb},
             ])
-            for lc, lp, pb in _SETTINGS
+            for lc, lp, pb in (_SETTINGS_OF_RUNS if step else _SETTINGS)
         ),
         key=len,
     )  # fmt: skip
