@@ -19,6 +19,8 @@ from pathlib import Path
 import architecture
 import cli_reference
 
+from benchmarks.common import pictures
+
 ROOT = Path(__file__).resolve().parent.parent
 REPORT = "profiles/h200x2_2ranks_base_nsys2025.3.1.sqlite"
 CAMPAIGN = "profiles/campaign/h200x2_p2_host_float32_H{}_B{}.sqlite.xz"
@@ -111,6 +113,7 @@ def main() -> None:
     item = "profiles/programs/item_b32.sqlite.xz"
     run("timeline", item, "--batch", "2", "--api", "-o", str(images / "idle.png"))
     run("counters", *COUNTERS, "-o", str(images / "counters.png"))
+    pictures.main()
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     page.write_text(before + BEGIN + text + END + after, encoding="utf-8")

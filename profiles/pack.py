@@ -164,7 +164,7 @@ def _number_calls(tables: dict[str, Columns]) -> None:
 def _sorted(found: Columns) -> Columns:
     """Put rows with equally long values together, and those in the order of process and time."""
     rows = [*zip(*found.values(), strict=True)]
-    owners = found.get("globalPid") or found["globalTid"]
+    owners = found["globalPid" if "globalPid" in found else "globalTid"]
     lengths = [tuple(map(_bytes, row)) for row in rows]
     keys = [
         (sum(length), length, owner >> 24, start)

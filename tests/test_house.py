@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
+import subprocess
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from itertools import cycle, product
@@ -14,7 +15,8 @@ from typing import Final
 import click
 import pytest
 
-from benchmarks.common.folders import ROOT, TESTS
+from benchmarks.common.folders import IMAGES, ROOT, TESTS
+from benchmarks.common.pictures import is_small
 from perfmodel.programs import MARK_SYMBOLS
 from perfmodel.programs.identify import MARK_KEY
 from perfmodel.programs.mlp.mlp import as_it_ran, mlp
@@ -302,6 +304,37 @@ def test_no_path_of_a_machine() -> None:
     path_of_one = re.compile(r"/(home|root|Users|work|mnt)/\w")
     texts = {path: path.read_text(encoding="utf-8") for path in (*MODULES, *TRAINER)}
     assert [named(path) for path, text in texts.items() if path_of_one.search(text)] == []
+
+
+# --- what is tracked
+
+MOST_TRACKED_BYTES: Final = 50 << 20
+"""A machine that is lent for a run takes 64 MiB with all that travels."""
+
+
+def tracked() -> dict[str, int]:
+    """Sizes of all tracked files."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("no checkout of git: nothing says which files are tracked")
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=True
+    ).stdout.split("\0")
+    paths = {name: ROOT / name for name in listed if name}
+    return {name: path.lstat().st_size for name, path in paths.items() if path.exists()}
+
+
+def test_the_repository_stays_small() -> None:
+    sizes = tracked()
+    folders: Counter[str] = Counter()
+    for name, size in sizes.items():
+        folders["/".join(name.split("/")[:-1][:2])] += size
+    largest = ", ".join(f"{name} {size >> 10:,d} KiB" for name, size in folders.most_common(8))
+    assert sum(sizes.values()) <= MOST_TRACKED_BYTES, f"pack or cut files of {largest}"
+
+
+def test_pictures_of_the_documentation_are_small() -> None:
+    large = [named(path) for path in sorted(IMAGES.glob("*.png")) if not is_small(path)]
+    assert large == [], "run: python -m benchmarks.common.pictures"
 
 
 # --- tests
