@@ -126,13 +126,8 @@ def _columns(file: sqlite3.Connection, table: str, names: Iterable[str]) -> Colu
 
 
 def _number_strings(tables: dict[str, Columns]) -> None:
-    """Number the strings in use from one number on; texts of ranges become strings, too."""
+    """Number the strings in use from one number on."""
     strings = dict(zip(*tables[STRINGS].values(), strict=True))
-    ranges = tables.get(RANGES, {})
-    for row, text in enumerate(ranges.get("text", ())):
-        if text is not None and ranges["textId"][row] is None:
-            strings[text] = text
-            ranges["text"][row], ranges["textId"][row] = None, text
     named = [found[name] for found in tables.values() for name in NAMES if name in found]
     texts = dict.fromkeys(strings[i] for found in named for i in found if i in strings)
     first = 2 if len(texts) < 126 else 1 << 8 if len(texts) < 32_000 else FIRST
@@ -165,7 +160,7 @@ def _sorted(found: Columns) -> Columns:
     """Put rows with equally long values together, and those in the order of process and time."""
     rows = [*zip(*found.values(), strict=True)]
     owners = found["globalPid" if "globalPid" in found else "globalTid"]
-    lengths = [tuple(map(_bytes, row)) for row in rows]
+    lengths = [tuple(0 if isinstance(v, str) else _bytes(v) for v in row) for row in rows]
     keys = [
         (sum(length), length, owner >> 24, start)
         for length, owner, start in zip(lengths, owners, found["start"], strict=True)
