@@ -10,12 +10,13 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from benchmarks.common.folders import BASE, PROFILES, PROGRAMS
+from benchmarks.common.folders import BASE, PROFILES, PROGRAMS, TESTS
 from perfmodel.analysis.changes import TITLES, GraphChanges, changes_of
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.analysis.runs import measure_report
@@ -25,6 +26,7 @@ from perfmodel.analysis.whatif import graph_changes
 from perfmodel.programs.findings import rules
 from perfmodel.programs.program import Options
 from perfmodel.readers.trace import NULL
+from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.first_screen import LINES, WIDTH, brief, screen
 from perfmodel.timing.critical_path import PATH_KINDS
 from perfmodel.timing.late_ranks import _met
@@ -32,7 +34,9 @@ from perfmodel.timing.run_exchanges import exchanges_of
 from perfmodel.timing.step_facts import DISPATCH
 from support.cli import succeeds
 from support.foreign_reports import SHIPPED
-from support.once import run_of
+from support.once import analysis_of, run_of
+
+GOLDEN = TESTS / "golden" / "programs"
 
 
 def report(name: str) -> Path:
@@ -320,6 +324,33 @@ def test_what_some_steps_lose_is_a_share_of_the_mean_step_without_the_profiler()
     assert first.share == pytest.approx((first.true_saving_s or 0.0) / whole)
     assert said.fixes[0].step_s == pytest.approx(whole - (first.true_saving_s or 0.0))
     assert said.fixes[0].step_s > said.step_s  # no less than a step without the loss
+
+
+# --- golden results
+
+
+@pytest.mark.parametrize("name", ["gpt_ddp", "gpt_unnamed"])
+def test_golden(name: str) -> None:
+    document = analysis_document(analysis_of(report(name)))
+    keys = ("program", "batch", "ranks", "kernels", "collectives")
+    assert_close(
+        {key: document[key] for key in keys}, json.loads((GOLDEN / f"{name}.json").read_text())
+    )
+
+
+def assert_close(got: Any, expected: Any, path: str = "") -> None:
+    if isinstance(expected, dict):
+        assert got.keys() >= expected.keys(), path
+        for key, value in expected.items():
+            assert_close(got[key], value, f"{path}.{key}")
+    elif isinstance(expected, list):
+        assert len(got) == len(expected), path
+        for i, value in enumerate(expected):
+            assert_close(got[i], value, f"{path}[{i}]")
+    elif isinstance(expected, float):
+        assert got == pytest.approx(expected, rel=1e-9), path
+    else:
+        assert got == expected, path
 
 
 # --- changes of the graph

@@ -22,13 +22,17 @@ def ratio(name: str, launch: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("names", "least", "most"),
-    [(WAITING, "1.000", "1.001"), (REPLAYED, "4", "8"), (LAUNCHED, "1.0", "1.3")],
+    ("names", "launches", "least", "most"),
+    [
+        (WAITING, (1,), "1.000", "1.001"),
+        (REPLAYED, (1, 2, 3), "4", "8"),
+        (LAUNCHED, (1,), "1.0", "1.3"),
+    ],
     ids=["the host waits", "CUDA graphs", "single launches"],
 )
 def test_quoted_ratios_are_those_of_the_reports(
-    names: tuple[str, ...], least: str, most: str
+    names: tuple[str, ...], launches: tuple[int, ...], least: str, most: str
 ) -> None:
-    found = [ratio(name, launch) for name in names for launch in (1, 2, 3)]
+    found = [ratio(name, launch) for name in names for launch in launches]
     digits = len(least.partition(".")[2])
     assert (f"{min(found):.{digits}f}", f"{max(found):.{digits}f}") == (least, most)

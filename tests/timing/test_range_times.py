@@ -11,15 +11,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.common.folders import ROOT
+from benchmarks.common.folders import BASE, ROOT
 from perfmodel.readers import read
 from perfmodel.readers.trace import KERNEL, MEMCPY, NULL, MpiCalls, Trace
 from perfmodel.timing.range_times import Attribution, RangeTimes, concatenate, time_ranges
 from support.build_report import ReportBuilder
-from support.foreign_reports import SHIPPED
+from support.foreign_reports import SHARED
 from support.timelines import Call, Interval, Op, ints, joined, make_trace, parents
 
-REPORTS = [*SHIPPED, *sorted((ROOT / "tests" / "reports").glob("*.sqlite"))]
+REPORTS = [SHARED, BASE, *sorted((ROOT / "tests" / "reports").glob("*.sqlite"))]
 BATCH = "batch iteration"
 COLUMNS = ("rank", "batch", "start_ns", "host_ns", "projection_ns", "busy_ns", "ops",
            "copy_bytes", "mpi_bytes", "mpi_ns")  # fmt: skip
