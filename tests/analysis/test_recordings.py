@@ -113,7 +113,7 @@ def test_a_gap_is_inside_the_step_that_it_is_counted_from(name: str, whole: bool
 
 EXCHANGING = [
     *map(report, (
-        "halo", "straggler_p2_b32", "pipeline", "pipeline_shared", "gpt_fsdp8", "jax_two_gpus",
+        "halo", "straggler_p2_b32", "pipeline", "gpt_fsdp8", "jax_two_gpus",
     )),
     BASE, PROFILES / "ladder" / "nccl_1.sqlite.xz",
     PROFILES / "ddp" / "ddp_p2_H512_B3000.sqlite.xz",
@@ -356,7 +356,7 @@ def assert_close(got: Any, expected: Any, path: str = "") -> None:
 # --- changes of the graph
 
 
-NAMES = ("straggler_p2_b32", "gpt_ddp", "convnext_shapes", "dataloader_b32", "pipeline", "halo")
+NAMES = ("straggler_p2_b32", "gpt_ddp", "gpt_shapes", "dataloader_b32", "pipeline", "halo")
 
 
 def changes(path: Path, *together: str) -> GraphChanges:

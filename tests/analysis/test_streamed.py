@@ -58,9 +58,8 @@ def measured(path: Path, options: Options, most_ops: int) -> TimedReport:
         "launches/p4_nccl_device_H512_B3000.sqlite.xz",
         "campaign/h200x4_p2_host_float32_H512_B3000.sqlite.xz",
         "ddp/ddp_p2_H256_B3000.sqlite.xz",
-        "programs/gpt_straggler8.sqlite.xz",
+        "programs/straggler_p2_b32.sqlite.xz",
         "programs/gpt_unnamed.sqlite.xz",
-        "programs/convnext_shapes.sqlite.xz",
         "programs/gpt_modules.sqlite.xz",
     ],
 )

@@ -35,40 +35,43 @@ def shown(monkeypatch: pytest.MonkeyPatch, *words: str | Path, large: bool) -> t
     return done.exit_code, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        BASE.name,
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in (
-                "h200x1_2ranks_nsys2024.2.3.sqlite.xz",
-                "launches/p4_nccl_device_H512_B3000.sqlite.xz",
-                "launches/p2_nccl_device_fused_tf32x3_graph_H128_B3000.sqlite.xz",
-                "ddp/ddp_p2_H256_B3000.sqlite.xz",
-            )
-        ),
-        "programs/gpt_unnamed.sqlite.xz",
-        "programs/jax_gpt.sqlite.xz",
-    ],
+ASKED = {
+    "median": ("timeline", "--format", "csv"),
+    "first": ("timeline", "--format", "json", "--api", "--batch", "0"),
+    "trace": ("timeline", "--perfetto", "-o", "-", "--batch", "1:3"),
+    "none": ("timeline", "--batch", "999999"),
+    "page": ("report", "-o", "-"),
+    "whatif": ("whatif", "--format", "json"),
+    "memory": ("memory", "--format", "json"),
+}
+QUICK = {
+    BASE.name: ("median", "first", "trace", "none", "whatif", "memory"),
+    "programs/gpt_unnamed.sqlite.xz": ("median", "trace", "whatif", "memory"),
+    "programs/jax_gpt.sqlite.xz": ("first", "whatif"),
+}
+"""What is asked of these reports, each other question being asked of another one."""
+ALL = (
+    *QUICK,
+    "h200x1_2ranks_nsys2024.2.3.sqlite.xz",
+    "launches/p4_nccl_device_H512_B3000.sqlite.xz",
+    "launches/p2_nccl_device_fused_tf32x3_graph_H128_B3000.sqlite.xz",
+    "ddp/ddp_p2_H256_B3000.sqlite.xz",
 )
+
+
 @pytest.mark.parametrize(
-    "words",
+    ("name", "asked"),
     [
-        ("timeline", "--format", "csv"),
-        ("timeline", "--format", "json", "--api", "--batch", "0"),
-        ("timeline", "--perfetto", "-o", "-", "--batch", "1:3"),
-        ("timeline", "--batch", "999999"),
-        pytest.param(("report", "-o", "-"), marks=pytest.mark.slow),
-        ("whatif", "--format", "json"),
-        ("memory", "--format", "json"),
+        pytest.param(name, asked, marks=() if asked in QUICK.get(name, ()) else pytest.mark.slow)
+        for name in ALL
+        for asked in ASKED
+        if name not in QUICK or asked in QUICK[name] or asked == "page"
     ],
-    ids=["median", "first", "trace", "none", "page", "whatif", "memory"],
 )
 def test_the_window_of_a_large_report_is_that_of_the_whole(
-    name: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = PROFILES / name
+    path, words = PROFILES / name, ASKED[asked]
     path = unpacked(path, tmp_path) if path.suffix == ".xz" else path
     whole = shown(monkeypatch, *words, path, large=False)
     assert shown(monkeypatch, *words, path, large=True) == whole
@@ -87,7 +90,7 @@ def test_a_report_per_rank_with_clocks_of_their_own(
 
 def test_few_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = tmp_path / "grown.sqlite"
-    grow(BASE, report, 100_000, 4)
+    grow(BASE, report, 60_000, 4)
     monkeypatch.setattr(runs, "_LARGE_BYTES", 0)
     monkeypatch.setattr(pages, "_CHUNK", 1 << 14)
     with ExitStack() as files:
