@@ -58,6 +58,8 @@ class _Call:
     kwargs: dict[str, Any] = field(compare=False)
 
 
+_BESIDE: Final = ("-wal", "-journal", ".sha256")
+"""Ends of names of files that may change what a report beside them says."""
 _PATCHING: Final[set[int]] = set()
 """Numbers of the monkeypatches that have replaced attributes, and not yet undone it."""
 
@@ -70,7 +72,8 @@ def _file(path: Path) -> Hashable:
     """Return what a file's content is known by; raise where it is not one plain file."""
     if not path.is_file():
         raise _Unknown
-    if any(path.with_name(f"{path.name}{end}").exists() for end in ("-wal", "-journal")):
+    file = path.resolve()
+    if any(file.with_name(f"{file.name}{end}").exists() for end in _BESIDE):
         raise _Unknown
     status = path.stat()
     return path, Path.cwd(), status.st_ino, status.st_size, status.st_mtime_ns
