@@ -18,9 +18,9 @@ from perfmodel.timing.step_facts import _small
 from support.build_report import ReportBuilder
 
 
-def test_ranges_with_many_small_kernels_are_found_among_a_million() -> None:
+def test_ranges_with_many_small_kernels_are_found_among_many() -> None:
     """In time linear in the ranges; those of other lanes and steps outside do not count."""
-    number = 1_000_000
+    number = 200_000
     ones, place = np.ones(number, np.int64), np.arange(number)
     count = np.where(place == 7, 2 * MANY, 1)
     count[8:10] = 2 * MANY
@@ -30,7 +30,7 @@ def test_ranges_with_many_small_kernels_are_found_among_a_million() -> None:
     reports: Any = [SimpleNamespace(small=small)]
     began = time.process_time()
     [(found, _)] = _small(reports, slice(1, 3), lambda _: 0.0)
-    assert time.process_time() - began < 10
+    assert time.process_time() - began < 2
     assert (found.range, found.saving_s) == ("range 7", 0.0)
 
 
