@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.common.folders import PROFILES
 from perfmodel.analysis import runs
-from perfmodel.analysis.analyze import analyze_reports
+from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.compare.compare import (
     CompareOptions,
     Comparison,
@@ -329,7 +329,7 @@ def test_another_workload_is_no_before_and_after(
 def test_the_mark_of_any_program_says_what_differs() -> None:
     """Two PyTorch runs whose mark is not the trainer's, with 3,000 and 12,000 images a batch."""
     reports = [PROFILES / f"ddp/ddp_p2_H512_B{size}.sqlite.xz" for size in (3000, 12000)]
-    run = analyze_reports(reports[:1], Options()).fitted
+    run = analyze([read(reports[0])], Options()).fitted
     assert (run.program.name, run.identity.config["batch_size"]) == ("pytorch", 3000)
     found = compared(reports[0], reports[1])
     assert [str(d) for d in found.differences] == ["batch_size (B): 3000 -> 12000"]
@@ -481,7 +481,7 @@ def test_the_cause_of_idle_time_that_a_fault_adds_is_named(fault: str, cause: st
     most = found.idle[0]
     assert most.path == ("rank 0", cause)
     assert most.verdict == "not tested"
-    analyzed = [analyze_reports([path], Options()).fitted.steps for path in paths]
+    analyzed = [analyze(side, Options()).fitted.steps for side in (before, after)]
     for side, steps in zip(("before_s", "after_s"), analyzed, strict=True):
         assert steps is not None
         known = {c.cause: c.seconds for c in steps.idle}
