@@ -71,7 +71,7 @@ def test_kernels_that_take_equal_time(tmp_path: Path, monkeypatch: pytest.Monkey
     sql(
         report,
         f'UPDATE {KERNELS} SET "end" = start',
-        f"DELETE FROM {KERNELS} WHERE shortName % 2 = (globalPid >> 24) % 2",
+        f"DELETE FROM {KERNELS} WHERE demangledName % 2 = (globalPid >> 24) % 2",
     )
     names = check_parts(report, monkeypatch).kernels.names
     assert list(names) == sorted(names)

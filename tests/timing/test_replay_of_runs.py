@@ -7,7 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from analysis.test_order_free import ALL, ALL_TRACES, QUICK, QUICK_TRACES, others, source_of
+from analysis.test_order_free import (
+    ALL,
+    ALL_TRACES,
+    QUICK,
+    QUICK_TRACES,
+    events_named,
+    others,
+    source_of,
+    written_events,
+)
 
 from perfmodel.analysis.runs import time_runs
 from perfmodel.programs.program import Options
@@ -31,12 +40,16 @@ def parts(run: Run) -> tuple[list[StepGraph], list[int], list[np.ndarray]]:
 
 
 @pytest.mark.parametrize("name", others([*ALL, *ALL_TRACES], [*QUICK, *QUICK_TRACES]))
-def test_a_replay_without_changes_is_the_recording(name: str) -> None:
+def test_a_replay_without_changes_is_the_recording(name: str, tmp_path: Path) -> None:
     """Every operation and every piece of the host, to a microsecond, before any scaling.
 
     One exception: an operation that the clocks put before its own launching call begins with it.
     """
-    for run in time_runs([read(source_of(name))], Options()):
+    if name.startswith("built/"):
+        path = written_events(events_named(name), tmp_path / "trace.json")
+    else:
+        path = source_of(name)
+    for run in time_runs([read(path)], Options()):
         if not run.steps:
             continue
         graphs, shifts, together = parts(run)
