@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
 
 from benchmarks.common.folders import ROOT, TESTS
+from trainer.__main__ import main
 from trainer.backends.numpy import NumpyBackend
 from trainer.config import Config
 from trainer.data import synthetic
 from trainer.mpi import Communicator
-from trainer.stop import StopRequest
+from trainer.stop import SIGNALS, StopRequest
 from trainer.train import Session
 
 SMALL = {
@@ -86,11 +90,26 @@ def run_ranks(ranks: int, *arguments: str, timeout: float = 120, **env: str):
     )  # fmt: skip
 
 
-def run_alone(*arguments: str, timeout: float = 120, **env: str):
-    return subprocess.run(
-        [sys.executable, "-m", "trainer", *arguments],
-        capture_output=True, text=True, timeout=timeout, env=environment(**env), check=False,
-    )  # fmt: skip
+def run_alone(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m trainer`` as a lone rank, within this process."""
+
+    def abort(_: Communicator, code: int) -> NoReturn:
+        raise SystemExit(code)
+
+    name = Path("/proc/self/comm").read_text()
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    out, errors = io.StringIO(), io.StringIO()
+    try:
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(errors):
+            patch.setattr(Communicator, "abort", abort)  # which ends a process at once
+            code = main(arguments)
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:
+        Path("/proc/self/comm").write_text(name)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), errors.getvalue())
 
 
 def run_script(ranks: int, asked: list[dict], timeout: float = 120) -> list[dict]:

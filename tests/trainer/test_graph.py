@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from support.trainer_device import Capturing, DelayedComm
-from support.trainer_runs import Recorder, flags, run_ranks, session, small
+from support.trainer_runs import Recorder, session, small
 from trainer import ranges as names
 from trainer.backends.numpy import NumpyBackend
 from trainer.data import synthetic
@@ -158,13 +156,3 @@ def test_a_step_that_cannot_be_captured_runs_as_it_is(changes: dict[str, Any], w
     assert not backend.captured
     plain = small(**{**wanted, "graph": False, "data_on": None, "sync_ranges": False})
     assert np.array_equal(found.parameters, session(plain).run().parameters)
-
-
-@pytest.mark.mpi
-def test_why_is_said_once_and_kept_in_the_record(tmp_path: Path) -> None:
-    record = tmp_path / "run.json"
-    done = run_ranks(2, *flags(small(graph=True)), "--record", str(record))
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("trainer:") == 1
-    assert "--graph: not captured: the backend numpy has no CUDA graphs" in done.stderr
-    assert json.loads(record.read_text())["why_no_graph"] == "the backend numpy has no CUDA graphs"
