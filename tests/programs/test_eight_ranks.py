@@ -6,13 +6,12 @@ import re
 
 import pytest
 
-import perfmodel
 from benchmarks.common.folders import PROGRAMS
+from support.once import run_of
 
 
 def findings(name: str) -> dict:
-    found = perfmodel.analyze(PROGRAMS / f"{name}.sqlite.xz").analysis.fitted.findings
-    return {f.kind: f for f in found}
+    return {f.kind: f for f in run_of(PROGRAMS / f"{name}.sqlite.xz").findings}
 
 
 def exposed_ms(evidence: str) -> tuple[float, dict[str, float]]:
@@ -39,7 +38,6 @@ def test_the_rank_that_sleeps_is_named_of_eight() -> None:
     assert found.title == "rank 1 is late: its host works 20.0 ms longer in 'forward'"
     assert "comes last to 100 % of the collectives" in found.evidence
     assert "its longest gap, 20.4 ms in 'forward'" in found.evidence
-    run = perfmodel.analyze(PROGRAMS / "gpt_straggler8.sqlite.xz").analysis.fitted
-    waiting = [row.waiting_s for row in run.ranks]
+    waiting = [row.waiting_s for row in run_of(PROGRAMS / "gpt_straggler8.sqlite.xz").ranks]
     assert waiting[1] == 0
     assert min(waiting[:1] + waiting[2:]) > 0.030

@@ -23,9 +23,9 @@ from perfmodel.timing.step_facts import StepFacts
 
 OWN = ROOT / "perfmodel" / "workloads" / "examples" / "pytorch_mlp.toml"
 REPORTS = {
-    "PyTorch": PROGRAMS / "gpt_ddp.sqlite.xz",
+    "PyTorch": PROGRAMS / "healthy_b32.sqlite.xz",
     "torch.profiler": PROGRAMS / "gpt_both_rank0.json.xz",
-    "JAX": PROGRAMS / "jax_gpt.sqlite.xz",
+    "JAX": PROGRAMS / "jax_two_gpus.sqlite.xz",
     "MPI": PROGRAMS / "halo.sqlite.xz",
     "CuPy": PROGRAMS / "cupy_cg.sqlite.xz",
     "trainer": PROFILES / "ladder" / "document_1.sqlite.xz",
@@ -80,9 +80,9 @@ def test_a_finding_is_asked_where_its_facts_are_known() -> None:
     ) -> Iterator[Finding]:
         yield Finding("by_collective", groups[0].name, facts.batch.value / 2, "so", "wait")
 
-    kinds = {name: {f.kind for f in found(REPORTS[name])} for name in ("PyTorch", "trainer")}
-    assert "by_step" in kinds["PyTorch"]
-    assert "by_collective" not in kinds["PyTorch"]
+    kinds = {name: {f.kind for f in found(REPORTS[name])} for name in ("JAX", "trainer")}
+    assert "by_step" in kinds["JAX"]
+    assert "by_collective" not in kinds["JAX"]
     assert "by_collective" in kinds["trainer"]
     assert "by_step" not in kinds["trainer"]
 

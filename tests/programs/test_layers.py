@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.common.folders import PROGRAMS, unpacked
+from benchmarks.common.folders import PROFILES, PROGRAMS, unpacked
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.base.errors import WorkloadError
 from perfmodel.programs.layers import LayeredStep
@@ -110,8 +110,9 @@ def test_a_causal_mask_and_a_type_are_options() -> None:
     ],
 )
 def test_what_cannot_be_counted(words: tuple[str, ...], says: str) -> None:
-    name = "gpt_ddp" if "ranks" in says else "gpt_unnamed"
-    done = run_cli("analyze", PROGRAMS / f"{name}.sqlite.xz", "--workload", *words)
+    two_ranks = PROFILES / "h200x2_2ranks_base_nsys2025.3.1.sqlite"
+    report = two_ranks if "ranks" in says else PROGRAMS / "gpt_unnamed.sqlite.xz"
+    done = run_cli("analyze", report, "--workload", *words)
     assert done.exit_code
     assert says in " ".join(done.stderr.split())
 
