@@ -201,10 +201,16 @@ def test_flags_override_the_mark_with_a_warning(tmp_path: Path) -> None:
     assert run.identity.source == "the report's configuration mark and the flags"
 
 
-def test_flags_override_the_messages_with_a_warning(tmp_path: Path) -> None:
-    run = run_of(training_report(tmp_path / "r.sqlite"), values={"H": 256})
+def test_flags_override_the_messages_with_a_warning(report: Path) -> None:
+    run = run_of(report, values={"H": 256})
     assert run.identity.values["H"] == 256
     assert any("H = 256" in w and "hidden_size = 512" in w for w in run.warnings)
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training run of one batch."""
+    return training_report(tmp_path_factory.mktemp("short") / "r.sqlite", Training(pace=(1,)))
 
 
 def bytes_warnings(run: RunAnalysis) -> list[str]:
@@ -221,9 +227,9 @@ def bytes_warnings(run: RunAnalysis) -> list[str]:
     ],
 )
 def test_flags_that_disagree_with_the_measured_bytes(
-    tmp_path: Path, values: dict[str, int], ranges: list[str]
+    report: Path, values: dict[str, int], ranges: list[str]
 ) -> None:
-    run = run_of(training_report(tmp_path / "r.sqlite"), values=values)
+    run = run_of(report, values=values)
     said = bytes_warnings(run)
     assert len(said) == len(ranges)
     for name, warning in zip(ranges, said, strict=True):
@@ -254,10 +260,9 @@ def test_given_ranks_scale_the_batch_that_the_copies_tell(tmp_path: Path) -> Non
         ({"Q": 4}, "has no symbol 'Q'; it has D, H, C, B, p, b; leave it out"),
     ],
 )
-def test_impossible_flags(tmp_path: Path, values: dict[str, Any], problem: str) -> None:
-    path = training_report(tmp_path / "r.sqlite", Training(pace=(1,)))
+def test_impossible_flags(short: Path, values: dict[str, Any], problem: str) -> None:
     with pytest.raises(WorkloadError, match=problem):
-        analyzed(path, values=values)
+        analyzed(short, values=values)
 
 
 def test_an_unknown_workload_says_which_flags_to_give(tmp_path: Path) -> None:
