@@ -333,7 +333,7 @@ def test_too_many_open_files_are_called_so(report: Path) -> None:
     )
     assert done.returncode == 0
     assert "MPI_Allreduce" in done.stdout
-    assert "Too many open files; raise the limit" in done.stderr
+    assert "perfmodel: error: Too many open files; raise the limit" in done.stderr
     assert "free some space" not in done.stderr
 
 
