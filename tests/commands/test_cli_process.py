@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TextIO
 
@@ -49,11 +50,8 @@ def elapsed_s(command: list[str]) -> float:
 
 def exit_code(words: str, out: TextIO | None, err: TextIO | None) -> int:
     """Run a command line in this process, with other standard streams, and close them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "stdout", out)
-        patch.setattr(sys, "stderr", err)
-        with pytest.raises(SystemExit) as ended:
-            main(words.split(), prog_name="perfmodel")
+    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
+        main(words.split(), prog_name="perfmodel")
     for stream in {out, err} - {None}:
         stream.close()
     assert isinstance(ended.value.code, int)

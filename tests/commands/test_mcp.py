@@ -9,9 +9,11 @@ import lzma
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -85,10 +87,15 @@ def test_answers_are_bounded(served: Served) -> None:
     assert served.rows([LATE], "steps", first=-5, count=-1)["rows"] == []
 
 
-def test_predictions_of_other_sizes_and_gpus(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(one_report, "_largest", lambda *_: None)  # most of what they take
+@pytest.fixture
+def no_largest_batch() -> Iterator[None]:
+    """Leave out the search for the largest batch, most of what a prediction takes."""
+    with mock.patch.object(one_report, "_largest", return_value=None):
+        yield
+
+
+@pytest.mark.usefixtures("no_largest_batch")
+def test_predictions_of_other_sizes_and_gpus(served: Served) -> None:
     report = "gpt_shapes.sqlite.xz"
     same, twice = served.predict(report), served.predict(report, {"batch": 24})
     assert same["sizes"]["batch"] == 12

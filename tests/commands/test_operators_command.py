@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -17,9 +19,13 @@ PROGRAMS = Path("profiles/programs")
 
 
 @pytest.fixture
-def no_largest_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the search for the largest batch, most of what a prediction takes."""
-    monkeypatch.setattr(one_report, "_largest", lambda *_: None)
+def no_largest_batch() -> Iterator[None]:
+    """Leave out the search for the largest batch, most of what a prediction takes.
+
+    Recordings are measured without it, so that they stay shared: no monkeypatch.
+    """
+    with mock.patch.object(one_report, "_largest", return_value=None):
+        yield
 
 
 def test_pytorch_needs_no_calibration() -> None:

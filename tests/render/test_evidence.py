@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -43,8 +44,11 @@ def late() -> tuple[RunAnalysis, dict[str, Any]]:
 
 
 @pytest.fixture(autouse=True)
-def _each_table_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the tables of events of a run, which hundreds of its numbers lead to."""
+def _each_table_once() -> Iterator[None]:
+    """Keep the tables of events of a run, which hundreds of its numbers lead to.
+
+    Recordings are measured without them, so that they stay shared: no monkeypatch.
+    """
     kept: dict[tuple[int, str], EventTable] = {}
 
     def once(run: RunAnalysis, name: str) -> EventTable:
@@ -53,7 +57,8 @@ def _each_table_once(monkeypatch: pytest.MonkeyPatch) -> None:
             kept[key] = events(run, name)
         return kept[key]
 
-    monkeypatch.setattr(rendered, "events", once)
+    with mock.patch.object(rendered, "events", once):
+        yield
 
 
 def test_every_kind_of_finding_has_a_rule_and_no_other() -> None:
