@@ -39,15 +39,16 @@ def measured(path: Path, options: Options, most_ops: int) -> TimedReport:
     """Measure a report part by part, and trim it as a whole one.
 
     What parts need holds what the whole needs. Gaps name operations by their rows in the file, here
-    by those of the whole trace.
+    by those of the whole trace, as they do where the report is measured whole.
     """
     trace, events = read_by_process(path)
     *_, row = events.take(trace, range(-1, len(trace.processes)), keep=True)
     keep = partial(needed, replays=False)
     found = time_streamed(trace, events, options, keep, most_ops)
     assert found.steps is not None
-    gaps = replace(found.steps.gaps, op=np.argsort(row).astype(np.int32)[found.steps.gaps.op])
-    found = replace(found, steps=replace(found.steps, gaps=gaps))
+    if found.trace.left_out is not None:
+        gaps = replace(found.steps.gaps, op=np.argsort(row).astype(np.int32)[found.steps.gaps.op])
+        found = replace(found, steps=replace(found.steps, gaps=gaps))
     return trim(replace(found, trace=replace(found.trace, whole=True)), most_ops=most_ops)
 
 
