@@ -209,7 +209,7 @@ def test_a_forward_pass_on_a_gpu_is_read() -> None:
 
 
 def test_a_report_without_memory_gives_an_estimate() -> None:
-    said = perfmodel("memory", str(PROGRAMS / "gpt_both.sqlite.xz"), "--json")
+    said = perfmodel("memory", str(PROGRAMS / "gpt_fp32_shapes.sqlite.xz"), "--json")
     found = json.loads(said.stdout)
     assert found["estimated"]
     assert max(found["curve_bytes"]) == found["peak_bytes"] == sum(found["by_kind"].values())

@@ -23,7 +23,7 @@ from perfmodel.readers import pages, read
 from perfmodel.render.html import page
 from perfmodel.timing import by_process
 from perfmodel.timing.timeline import window_of
-from profiles.grow import grow, grow_ranks
+from profiles.grow import grow_ranks
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, *words: str | Path, large: bool) -> tuple[int, str, str]:
@@ -81,7 +81,7 @@ def test_the_window_of_a_large_report_is_that_of_the_whole(
 def test_a_report_per_rank_with_clocks_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grow_ranks(BASE, tmp_path, 3)
+    grow_ranks(BASE, tmp_path, 2)
     words = "timeline", *sorted(tmp_path.glob("*.sqlite")), "--format", "csv", "--api"
     whole = shown(monkeypatch, *words, large=False)
     assert shown(monkeypatch, *words, large=True) == whole
@@ -89,10 +89,9 @@ def test_a_report_per_rank_with_clocks_of_their_own(
 
 
 def test_few_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = tmp_path / "grown.sqlite"
-    grow(BASE, report, 60_000, 4)
+    report = BASE
     monkeypatch.setattr(runs, "_LARGE_BYTES", 0)
-    monkeypatch.setattr(pages, "_CHUNK", 1 << 14)
+    monkeypatch.setattr(pages, "_CHUNK", 1 << 12)
     with ExitStack() as files:
         options = Options({}, "full", by_time=True)
         run, _ = time_light([read_light(report, files, options)], options)
