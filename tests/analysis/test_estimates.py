@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -83,7 +83,6 @@ def test_it_holds_the_median_of_two_modes(batches: int) -> None:
 
 
 @given(tables.filter(lambda t: bool(np.isfinite(t).any())))
-@settings(derandomize=True, max_examples=60, deadline=None)
 def test_limits_are_values_that_were_seen(table: Floats) -> None:
     found = interval(table)
     seen = [*table[np.isfinite(table)], found.value]
@@ -120,7 +119,6 @@ def test_batches_in_any_order_say_less_than_a_drift() -> None:
     assert drift.high / drift.low > (found.high / found.low) ** 2
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
 @given(tables)
 def test_every_interval_holds_its_median(table: Floats) -> None:
     with warnings.catch_warnings():
@@ -140,7 +138,6 @@ def test_every_interval_holds_its_median(table: Floats) -> None:
 
 
 @given(tables.filter(lambda t: bool(np.isfinite(t).any())), st.floats(1e-2, 1e2))
-@settings(derandomize=True, max_examples=30, deadline=None)
 def test_an_estimate_scales_with_its_data(table: Floats, factor: float) -> None:
     """But for the clock's 32 ns, which are less of longer times."""
     one, other = estimated(table * 1e6), estimated(table * 1e6 * factor)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.common.folders import ROOT
@@ -215,7 +215,6 @@ def test_the_model_needs_the_rate_of_all_work() -> None:
 
 
 @given(st.floats(1e-6, 1e3), st.floats(0.0, 3.0))
-@settings(derandomize=True, max_examples=50, deadline=None)
 def test_bytes_that_differ_by_more_than_one_percent_are_said(size: float, factor: float) -> None:
     path = (BATCH, "copy")
     table = np.full((1, 3), size * factor)

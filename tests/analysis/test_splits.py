@@ -297,7 +297,6 @@ def test_the_best_mixture_sends_the_fewest_bytes(batch: int, kind: str) -> None:
     assert kind == {"data parallel": "B16", "model parallel": "H16"}.get(best.name, best.name)
 
 
-@settings(deadline=None, max_examples=50)
 @given(D=shares, H=shares, C=st.integers(1, 50), B=shares, p=st.sampled_from([2, 3, 4, 6, 8, 12]))
 def test_every_grid_is_ranked_or_refused(D: int, H: int, C: int, B: int, p: int) -> None:
     ranked, impossible = rank_grids(Sizes(D, H, C, B), p, RATES)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.common.folders import PROFILES, RESULTS
@@ -171,7 +171,6 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 @given(cases())
-@settings(max_examples=80, deadline=None)
 def test_a_change_that_is_applied_is_made(found: Case) -> None:
     for offer in offers(found):
         if offer.case is None:

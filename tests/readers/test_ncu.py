@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.common.folders import TESTS
@@ -60,7 +60,6 @@ def counts(smallest: int, largest: int):
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     kernels=st.lists(counts(0, 10**12), min_size=1, max_size=4),
     notation=st.sampled_from(["en", "C"]),
@@ -247,7 +246,6 @@ HEADERS = ['"ID","Kernel Name","Metric Name"', '"ID","Kernel Name","a__b.sum"', 
 CELLS = ["0", "", "k(int)", "1,5", "1.5", "1.234,5", "(1)", '"', "a__b.sum", "Mbyte", "\0", "²"]
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(HEADERS),
     st.lists(st.lists(st.sampled_from(CELLS) | st.text(max_size=4), max_size=6), max_size=6),

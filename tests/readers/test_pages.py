@@ -26,7 +26,6 @@ OTHERS = sorted(Path(os.environ.get("PERFMODEL_REPORTS", os.devnull)).glob("*.sq
 REPORTS = [*SHIPPED, *OTHERS]
 
 bounded = settings(
-    max_examples=30,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.readers import read
@@ -117,7 +117,6 @@ def test_several_collectives_are_matched_one_by_one(tmp_path: Path) -> None:
     assert waiting.waiting_s == pytest.approx([25e-6, 25e-6, 0.0])
 
 
-@settings(derandomize=True, max_examples=30, deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 40_000), min_size=3, max_size=3), min_size=1, max_size=8),
     st.integers(1, 9_000),

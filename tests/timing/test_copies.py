@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.analysis.analyze import analyze_reports
@@ -61,7 +61,6 @@ def test_copies_are_grouped_by_direction_and_memory(tmp_path: Path) -> None:
     assert len(found) == 5
 
 
-@settings(derandomize=True, max_examples=30, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -87,7 +87,7 @@ def test_summaries_are_gathered_one_by_one() -> None:
 
 
 @settings(
-    max_examples=12, deadline=None, derandomize=True,
+    max_examples=6, deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 @given(seed=st.integers(0, 2**32), threads=st.integers(1, 3), calls=st.integers(0, 20),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.readers.trace import NULL
@@ -27,7 +27,6 @@ from support.timelines import (
 THREAD_PROCESS = (0, 0, 1)
 """Two threads of one process, and another process."""
 
-bounded = settings(max_examples=40, deadline=None, derandomize=True)
 moment = st.integers(0, 15)
 thread = st.integers(0, len(THREAD_PROCESS) - 1)
 span = st.tuples(thread, moment, moment).map(lambda t: Interval(t[0], *sorted(t[1:])))
@@ -73,7 +72,6 @@ def projected(trace: Any) -> dict[int, tuple[int, int, int]]:
 
 
 @pytest.mark.slow
-@bounded
 @given(timeline=timelines())
 def test_join(timeline: tuple[Any, Any, Any]) -> None:
     _, calls, ops = timeline
@@ -109,14 +107,12 @@ def test_join_of_ids_anywhere(first: int) -> None:
         assert len(op) == len(ids) + (7 in ids)
 
 
-@bounded
 @given(timeline=timelines())
 def test_projection(timeline: tuple[Any, Any, Any]) -> None:
     trace = trace_of(timeline)
     assert projected(trace) == projections(trace, *timeline)
 
 
-@bounded
 @given(timeline=timelines())
 def test_a_range_projects_what_those_inside_it_do(timeline: tuple[Any, Any, Any]) -> None:
     ranges = timeline[0]
@@ -130,7 +126,6 @@ def test_a_range_projects_what_those_inside_it_do(timeline: tuple[Any, Any, Any]
 
 
 @pytest.mark.slow
-@bounded
 @given(timeline=timelines(), more=timelines())
 def test_more_operations_never_project_less(
     timeline: tuple[Any, Any, Any], more: tuple[Any, Any, Any]
@@ -144,7 +139,6 @@ def test_more_operations_never_project_less(
         assert grown[row][2] >= count
 
 
-@bounded
 @given(timeline=timelines())
 def test_pairs_are_all_and_each_once(timeline: tuple[Any, Any, Any]) -> None:
     ranges, calls, ops = timeline
@@ -166,7 +160,6 @@ def test_pairs_are_all_and_each_once(timeline: tuple[Any, Any, Any]) -> None:
     )
 
 
-@bounded
 @given(timeline=timelines(), order=st.randoms(use_true_random=False))
 def test_rows_may_come_in_any_order(timeline: tuple[Any, Any, Any], order: Any) -> None:
     """Of ranges, calls and operations; only identical ranges may change places."""
