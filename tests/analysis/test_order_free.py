@@ -290,8 +290,10 @@ def source_of(name: str) -> Path:
 
 ENDED_EARLY = {
     "h200x2_2ranks_base_nsys2025.3.1.sqlite": 0.4,
-    "programs/straggler_p2_b32.sqlite": 0.6,
-    "ladder/graph_1.sqlite": 0.6,
+    "programs/straggler_p2_b32.sqlite": 0.35,
+    "programs/gpt_compiled_shapes.sqlite": 0.6,
+    "ladder/graph_1.sqlite": 0.35,
+    "programs/jax_gpt.sqlite": 0.6,
 }
 """Of these reports so many events, the first ones, say as much as all of them."""
 

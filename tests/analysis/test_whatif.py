@@ -317,7 +317,7 @@ def test_the_ratio_s_variance_is_that_of_draws() -> None:
     model = tiny(lambda t: np.diag((0.05 * t.coefficients) ** 2))
     before, after = case(), case(transport="pinned", data_on="pinned")
     generator, logs = np.random.default_rng(1), []
-    for _ in range(150):
+    for _ in range(60):
         terms = {
             k: replace(t, coefficients=generator.normal(t.coefficients, 0.05 * t.coefficients))
             for k, t in model.terms.items()
