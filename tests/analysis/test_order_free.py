@@ -289,7 +289,7 @@ def source_of(name: str) -> Path:
 
 
 ENDED_EARLY = {
-    "h200x2_2ranks_base_nsys2025.3.1.sqlite": 0.4,
+    "h200x2_2ranks_base_nsys2025.3.1.sqlite": 0.25,
     "programs/straggler_p2_b32.sqlite": 0.35,
     "programs/gpt_compiled_shapes.sqlite": 0.6,
     "ladder/graph_1.sqlite": 0.35,

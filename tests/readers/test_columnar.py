@@ -58,11 +58,11 @@ def test_real_folders_of_2025(tmp_path: Path) -> None:
         packed.extractall(tmp_path, filter="data")
     file = tmp_path / "report.sqlite"
     said, counts = said_of(file), summaries(file)
+    assert len(read(file).ranges) == 4600
     for kind in ("arwdir", "pqtdir"):
         folder = (tmp_path / f"report_{kind}").rename(tmp_path / "report")
         assert said_of(folder) == said, kind
         assert summaries(folder) == counts, kind
-        assert len(read(folder).ranges) == 4600
         shutil.rmtree(folder)
 
 
@@ -175,7 +175,7 @@ def test_flipped_bits_are_an_error_or_read(kind: str, report: Path, tmp_path: Pa
     """Whatever is damaged, perfmodel says so or reads it; it raises nothing else, and lives."""
     folder = write_folder(report, tmp_path / "report_2", kind)
     draw = random.Random(kind)
-    for _ in range(12):
+    for _ in range(6):
         file = folder / f"{draw.choice(['NVTX_EVENTS', 'StringIds'])}.{kind}"
         whole = file.read_bytes()
         damaged = bytearray(whole)
