@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import tempfile
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from shutil import copyfile
 
@@ -28,12 +29,20 @@ from profiles.grow import grow_ranks
 
 def shown(monkeypatch: pytest.MonkeyPatch, *words: str | Path, large: bool) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of `perfmodel WORDS`."""
-    monkeypatch.setattr(runs, "_LARGE_BYTES", 0 if large else 1 << 40)
-    monkeypatch.setattr(by_process, "_ROWS", 1)
-    monkeypatch.setattr(pages, "_CHUNK", 1 << 14)
+    if large:
+        monkeypatch.setattr(runs, "_LARGE_BYTES", 0)
+        monkeypatch.setattr(by_process, "_ROWS", 1)
+        monkeypatch.setattr(pages, "_CHUNK", 1 << 14)
     done = CliRunner().invoke(main, [*map(str, words)])
     return done.exit_code, done.stdout, done.stderr
 
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("unpacked")
+
+
+unpacked_once = cache(unpacked)
 
 ASKED = {
     "median": ("timeline", "--format", "csv"),
@@ -69,10 +78,10 @@ ALL = (
     ],
 )
 def test_the_window_of_a_large_report_is_that_of_the_whole(
-    name: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, asked: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, words = PROFILES / name, ASKED[asked]
-    path = unpacked(path, tmp_path) if path.suffix == ".xz" else path
+    path = unpacked_once(path, place) if path.suffix == ".xz" else path
     whole = shown(monkeypatch, *words, path, large=False)
     assert shown(monkeypatch, *words, path, large=True) == whole
     assert len(whole[1]) > 400 or words[0] == "memory" or "expected step 999999" in whole[2]
