@@ -55,7 +55,7 @@ ASKED = {
 }
 QUICK = {
     BASE.name: ("median", "first", "trace", "none", "whatif", "memory"),
-    "programs/gpt_unnamed.sqlite.xz": ("median", "trace", "whatif", "memory"),
+    "programs/gpt_unnamed.sqlite.xz": ("trace", "whatif"),
     "programs/jax_gpt.sqlite.xz": ("first", "whatif"),
 }
 """What is asked of these reports, each other question being asked of another one."""

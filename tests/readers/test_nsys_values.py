@@ -52,16 +52,32 @@ def test_missing_keys(table: str, column: str, report: Path) -> None:
     assert f"{table} has no column {column}" in str(refusal(report))
 
 
+NO_INTEGERS = {
+    "'7 ms'": "str '7 ms'",
+    "1.5": "float 1.5",
+    "9e99": "float 9e+99",
+    "x'0102'": "bytes b'\\x01\\x02'",
+    "'a' || char(10)": "str 'a\\n'",
+}
+INTEGERS = (
+    ("NVTX_EVENTS", "textId"),
+    ("NVTX_EVENTS", "start"),
+    (KERNELS, "end"),
+    (COPIES, "bytes"),
+    (CALLS, "correlationId"),
+    ("MPI_COLLECTIVES_EVENTS", "size"),
+)
+
+
 @pytest.mark.parametrize(
-    ("value", "shown"),
-    [("'7 ms'", "str '7 ms'"), ("1.5", "float 1.5"), ("9e99", "float 9e+99"),
-     ("x'0102'", "bytes b'\\x01\\x02'"), ("'a' || char(10)", "str 'a\\n'")],
-)  # fmt: skip
-@pytest.mark.parametrize(
-    ("table", "column"),
-    [("NVTX_EVENTS", "start"), ("NVTX_EVENTS", "textId"), (KERNELS, "end"), (COPIES, "bytes"),
-     (CALLS, "correlationId"), ("MPI_COLLECTIVES_EVENTS", "size")],
-)  # fmt: skip
+    ("table", "column", "value", "shown"),
+    [
+        (*place, value, shown)
+        for place in INTEGERS
+        for value, shown in NO_INTEGERS.items()
+        if place == INTEGERS[0] or value in ("'7 ms'", "1.5")
+    ],
+)
 def test_values_that_are_no_integers(
     table: str, column: str, value: str, shown: str, report: Path
 ) -> None:
@@ -86,9 +102,12 @@ def test_rows_left_in_the_middle_end_in_silence(
 
 
 @pytest.mark.parametrize(
-    "value", ["NULL", "9223372036854775807", "-9223372036854775807", "1 << 62"]
-)
-@pytest.mark.parametrize("column", ["start", "end"])
+    ("value", "column"),
+    [
+        ("NULL", "start"), ("NULL", "end"), ("9223372036854775807", "end"),
+        ("-9223372036854775807", "start"), ("1 << 62", "end"),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("table", EVENTS)
 def test_times_that_are_none(table: str, column: str, value: str, report: Path) -> None:
     replaced(report, table, column, value)
