@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import lzma
 import sqlite3
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,13 +17,15 @@ import perfmodel
 from benchmarks.common.folders import BASE, PROFILES, ROOT
 from perfmodel.analysis.events import TABLES, documented, events
 from perfmodel.base.errors import ModelError
+from perfmodel.readers import read
 from perfmodel.readers.trace import NULL
+from support import build_kineto
+from support.build_operators import operators_report
 from support.once import analysis_of, run_of
 
 PROGRAMS = PROFILES / "programs"
 LATE = PROGRAMS / "straggler_p2_b32.sqlite.xz"
 HALO = PROGRAMS / "halo.sqlite.xz"
-TORCH = PROGRAMS / "ddp_both_rank0.json.xz"
 CPU = ROOT / "tests" / "reports" / "cpu_2ranks_nsys2024.2.3.sqlite"
 
 
@@ -29,8 +34,16 @@ def late() -> perfmodel.Report:
     return perfmodel.read(LATE)
 
 
-@pytest.mark.parametrize("path", [BASE, LATE, HALO, TORCH, CPU], ids=lambda p: p.name[:12])
-def test_every_table_of_every_kind_of_report(path: Path) -> None:
+@cache
+def of_torch_profiler() -> dict[str, Any]:
+    """The trace of rank 0 of training with operators."""
+    with TemporaryDirectory() as folder:
+        return build_kineto.document(read(operators_report(Path(folder) / "r.sqlite")))
+
+
+@pytest.mark.parametrize("path", [BASE, LATE, HALO, None, CPU], ids=lambda p: p and p.name[:12])
+def test_every_table_of_every_kind_of_report(path: Path | None, tmp_path: Path) -> None:
+    path = path or build_kineto.write(tmp_path / "trace.json", of_torch_profiler())
     analysis = analysis_of(path, whole=True)
     run = analysis.fitted
     for name in TABLES:

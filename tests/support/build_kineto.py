@@ -41,7 +41,7 @@ def document(trace: Trace, process: int = 0, rank: int = 0, world: int = 1) -> d
 
 def write(path: Path, content: Any) -> Path:
     """Write JSON, compressed if the name says so, with times of three decimals as Kineto's."""
-    text = json.dumps(content, indent=1)
+    text = json.dumps(content)
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
     return path
 
