@@ -9,7 +9,7 @@ a test has replaced an attribute of some module by `monkeypatch`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, lru_cache, wraps
 from pathlib import Path
@@ -22,6 +22,10 @@ from perfmodel.analysis import runs
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.compare import series
 from perfmodel.analysis.result import Analysis, RunAnalysis
+from perfmodel.models import one_report
+from perfmodel.models.one_report import Changes, HostRatio
+from perfmodel.models.operators import PredictedStep
+from perfmodel.models.recorded import RecordedCall
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.program import PyTorchOperators
 from perfmodel.readers import read
@@ -29,6 +33,9 @@ from perfmodel.readers.trace import Trace
 
 KEPT: Final = 32
 """Results that are kept of each function: the recordings of a few test files."""
+
+KEPT_CALLS: Final = 20_000
+"""Operators at some sizes that are kept: those of some 50 predictions."""
 
 
 @cache
@@ -105,8 +112,14 @@ def _key(value: Any) -> Hashable:
             return type(value), tuple(_key(one) for one in value)
         case PyTorchOperators():
             return PyTorchOperators  # it has no state
-        case _ if is_dataclass(value):
+        case Changes(machine=None) | HostRatio():
+            return value
+        case Mapping():
+            return tuple((_key(name), _key(one)) for name, one in value.items())
+        case _ if is_dataclass(value) or isinstance(value, PredictedStep):
             return id(value)
+        case _ if getattr(value, "__func__", None) is PyTorchOperators.call_at:
+            return PyTorchOperators.call_at
         case _:
             return _plain(value)
 
@@ -126,6 +139,24 @@ def _kept(function: Callable[..., Any]) -> Callable[..., Any]:
         except _Unknown:
             return function(*args, **kwargs)
         return result(_Call(key, args, kwargs))
+
+    return kept
+
+
+def _called(function: Callable[..., RecordedCall]) -> Callable[..., RecordedCall]:
+    """Keep what calls of a report are at sizes: so many that `_key` would take as long."""
+    made: dict[Hashable, tuple[RecordedCall, RecordedCall]] = {}
+
+    @wraps(function)
+    def kept(self: PyTorchOperators, call: RecordedCall, sizes: Any) -> RecordedCall:
+        if _PATCHING:
+            return function(self, call, sizes)
+        key = id(call), sizes
+        if key not in made:
+            if len(made) >= KEPT_CALLS:
+                made.clear()
+            made[key] = call, function(self, call, sizes)  # while the call lives, its id is its own
+        return made[key][1]
 
     return kept
 
@@ -184,6 +215,12 @@ def share_recordings() -> None:
         (analyses, "analyze_measured", _told),
         (series, "launch_of", _kept),
         (PyTorchOperators, "recorded_step", _kept),
+        (PyTorchOperators, "roles", _kept),
+        (PyTorchOperators, "call_at", _called),
+        (one_report, "_structure", _kept),
+        (one_report, "factors_of", _kept),
+        (one_report, "_made", _kept),
+        (one_report, "_predicted", _kept),
     ):
         original = getattr(place, name)
         shared = kept(original)

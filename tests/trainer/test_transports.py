@@ -36,13 +36,16 @@ def gradients(sizes: tuple[int, int, int] = SIZES, dtype: str = "float64") -> Te
 @pytest.mark.parametrize("ranks", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])
 def test_every_transport_trains_as_one_rank_does(ranks: int) -> None:
     """Batches of 31 of 100 images: no number of ranks divides them, and the last one has 7."""
+    ways = [*itertools.product(HOST, (False, True)), ("ring", False)]
     small, large, single = ("float64", 12, 8), ("float64", 100, 200), ("float32", 12, 8)
+    runs = [
+        *((way, small) for way in ways),
+        *((way, size) for way in (("chunked", True), ("ring", False)) for size in (large, single)),
+    ]
     asked = [
-        {"transport": transport, "overlap": overlap, "dtype": dtype, "batch_size": 31,
+        {"transport": transport, "overlap": overlap, "dtype": dtype, "batch_size": 31, "epochs": 1,
          "hidden_size": hidden, "input_size": inputs, "learning_rate": 0.1}
-        for transport, overlap in (*itertools.product(HOST, (False, True)), ("ring", False))
-        for dtype, inputs, hidden in ((small, large, single) if overlap or transport == "ring"
-                                      else (small,))
+        for (transport, overlap), (dtype, inputs, hidden) in runs
     ]  # fmt: skip
     for found in run_script(ranks, asked):
         assert found["error"] < (3e-6 if found["dtype"] == "float32" else 1e-13), found
