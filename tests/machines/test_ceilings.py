@@ -209,7 +209,9 @@ def test_a_machine_that_is_unknown_is_refused(tmp_path: Path) -> None:
 # --- measuring
 
 
-def test_the_cpu_is_measured(tmp_path: Path) -> None:
+def test_the_cpu_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"host_bytes": 8 << 20, "host_batches": (64,), "host_squares": (64,)}
+    monkeypatch.setattr(measurement, "QUICK", replace(QUICK, **sizes))
     out = tmp_path / "cpu.toml"
     text = succeeds("machine", "measure", "--quick", "--device", "cpu", "-o", out)
     assert text.endswith(f"Written: {out}\n")

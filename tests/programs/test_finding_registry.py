@@ -18,13 +18,15 @@ from perfmodel.programs.actions import Actions
 from perfmodel.programs.facts import Facts, Spent
 from perfmodel.programs.findings import Finding, finding
 from perfmodel.programs.program import Options
+from perfmodel.readers import read
 from perfmodel.timing.collectives import CollectiveGroup
 from perfmodel.timing.step_facts import StepFacts
+from support import build_kineto
+from support.build_report import ReportBuilder
 
 OWN = ROOT / "perfmodel" / "workloads" / "examples" / "pytorch_mlp.toml"
 REPORTS = {
     "PyTorch": PROGRAMS / "healthy_b32.sqlite.xz",
-    "torch.profiler": PROGRAMS / "gpt_both_rank0.json.xz",
     "JAX": PROGRAMS / "jax_two_gpus.sqlite.xz",
     "MPI": PROGRAMS / "halo.sqlite.xz",
     "CuPy": PROGRAMS / "cupy_cg.sqlite.xz",
@@ -44,14 +46,27 @@ def found(path: Path, options: Options | None = None) -> list[Finding]:
     return list(analyze_reports([path], options or Options()).fitted.findings)
 
 
-@pytest.mark.parametrize("program", REPORTS)
-def test_a_newcomer_s_finding_appears_for_every_program(program: str) -> None:
+def traced(folder: Path) -> Path:
+    """Steps of one kernel, as torch.profiler traces them."""
+    builder = ReportBuilder("2025.3.2")
+    builder.gpu()
+    main = builder.thread()
+    for at in range(0, 6_000_000, 1_000_000):
+        main.range(f"ProfilerStep#{at // 1_000_000}", at, at + 900_000)
+        main.kernel("relu", (at + 1_000, at + 5_000), (at + 9_000, at + 709_000))
+    report = builder.write(folder / "r.sqlite")
+    return build_kineto.write(folder / "trace.json", build_kineto.document(read(report)))
+
+
+@pytest.mark.parametrize("program", [*REPORTS, "torch.profiler"])
+def test_a_newcomer_s_finding_appears_for_every_program(program: str, tmp_path: Path) -> None:
     @finding("unlucky_step")
     def unlucky_step(facts: Facts, actions: Actions) -> Iterator[Finding]:
         """A third of every step."""
         yield Finding("unlucky_step", "the step is unlucky", facts.batch.value / 3, "so", "wait")
 
-    (mine,) = (f for f in found(REPORTS[program]) if f.kind == "unlucky_step")
+    path = REPORTS[program] if program in REPORTS else traced(tmp_path)
+    (mine,) = (f for f in found(path) if f.kind == "unlucky_step")
     assert mine.saving.endswith(" (33 %)") or mine.share != pytest.approx(1 / 3)
     assert mine.title == "the step is unlucky"
 

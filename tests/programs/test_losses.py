@@ -98,6 +98,7 @@ def test_a_predicted_saving_is_near_the_measured_one(fault: str) -> None:
 def test_a_late_rank_costs_what_it_sleeps() -> None:
     first = analyzed(PROGRAMS / "straggler_p2_b32.sqlite.xz").findings[0]
     assert first.kind == "straggler"
+    assert "its longest gap, 20.8 ms in 'forward'" in first.evidence
     assert first.saving_s == pytest.approx(20e-3, rel=0.1)
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -538,27 +539,41 @@ def stepped(*names: str, lists: int, parameters: Sequence[tuple[int, ...]]) -> R
                    waits=waits)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["gpt_both", "resnet34_both"])
-def test_a_trace_of_torch_profiler_has_the_peak_too(name: str) -> None:
-    """It does not number tensors, and shows no lists of the optimizer; nsys recorded the same."""
-    traced = report_at(PROGRAMS / f"{name}_rank0.json.xz")
-    known = predicted(name).peak
-    assert known is not None
+GPT_BOTH = {"batch": 128, "seq": 512, "d_model": 768, "heads": 12, "n_layer": 4, "vocab": 8192}
+
+
+def measured(name: str) -> Mapping[str, Any]:
+    """A step of other sizes than the report's, on an H200."""
     rows = json.loads((ONE / "measured_h200.json").read_text(encoding="utf-8"))
-    row = next(row for row in rows if row["report"] == name)
-    found = from_reports([traced], row["changed"]).peak
+    return next(row for row in rows if row["report"] == name)
+
+
+def test_a_trace_of_torch_profiler_has_the_peak_too() -> None:
+    """It does not number tensors, and shows no lists of the optimizer; nsys recorded the same."""
+    traced, row = report_at(PROGRAMS / "resnet34_both_rank0.json.xz"), measured("resnet34_both")
+    changed, found = (from_reports([traced], sizes).peak for sizes in (row["changed"], {}))
+    known = predicted("resnet34_both").peak
+    assert changed is not None
     assert found is not None
-    assert found.bytes == pytest.approx(row["peak_bytes"], rel=0.012)
-    found = from_reports([traced], {}).peak
-    assert found is not None
+    assert known is not None
+    assert changed.bytes == pytest.approx(row["peak_bytes"], rel=0.012)
     for kind in ("parameters", "optimizer"):
         assert found.by_kind[kind] == known.by_kind[kind]
 
 
 def test_a_trace_of_one_of_several_ranks_has_buckets() -> None:
-    found = from_reports([report_at(PROGRAMS / "ddp_both_rank0.json.xz")], {}).peak
+    """Alone, and with as many words and layers, the GPT of gpt_both."""
+    traced, row = report_at(PROGRAMS / "ddp_both_rank0.json.xz"), measured("gpt_both")
+    sizes = {**GPT_BOTH, **row["changed"], "p": 1}
+    alone, found = (from_reports([traced], given).peak for given in (sizes, {}))
+    assert alone is not None
     assert found is not None
+    reserved = (
+        alone.bytes - alone.by_kind["buckets"]
+    )  # which DistributedDataParallel has alone, too
+    assert reserved == pytest.approx(row["peak_bytes"], rel=0.012)
     assert found.by_kind["buckets"] == found.by_kind["parameters"] == 4 * 53_912_064
+    assert found.by_kind["optimizer"] == 2 * found.by_kind["parameters"]
 
 
 def test_lists_that_a_trace_does_not_show_are_of_what_is_added_to_gradients() -> None:

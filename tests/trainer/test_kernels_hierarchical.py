@@ -106,7 +106,7 @@ def test_splits_give_the_same_bits_whoever_is_last(emulator: Emulator) -> None:
     gemm = HierarchicalGemm(plan=Plan(IEEE[0][1], 4), device=emulator)
     case = Case(70, 65, 150, "plain", "transposed")
     results = []
-    for emulator.order in (0, 1, 2, 3, 4):
+    for emulator.order in (0, 1, 2):
         results.append(check(gemm, case, "float32", device_array))
         assert not gemm._arrived.any()
     emulator.order = 0
@@ -127,13 +127,13 @@ def test_memory_for_splits_grows_and_what_a_graph_knows_is_kept(emulator: Emulat
 
 
 def test_a_known_product_is_prepared_once(emulator: Emulator) -> None:
-    gemm = HierarchicalGemm(device=emulator)
+    gemm = HierarchicalGemm(plan=Plan(IEEE[0][1], 3), device=emulator)
     a, b, out = (device_array(np.ones((20, 20), np.float32)) for _ in range(3))
     for _ in range(3):
-        gemm(a, b, out)
-    gemm(a.T, b, out)
-    gemm(a, b, out, 2.0)
-    gemm(a, b, out, bias=device_array(np.zeros(20, np.float32)))
+        gemm(a, b.T, out)
+    gemm(a, b, out)
+    gemm(a, b.T, out, 2.0)
+    gemm(a, b.T, out, bias=device_array(np.zeros(20, np.float32)))
     assert len(gemm._calls) == 4
     empty = device_array(np.ones((0, 20), np.float32))
     gemm(empty, b, empty)

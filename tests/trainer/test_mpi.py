@@ -40,10 +40,17 @@ def test_ranks_compute_what_one_computes(ranks, dtype, bound, batch, tmp_path):
     )
 
 
-def test_a_last_batch_with_fewer_images_than_ranks(tmp_path):
-    config = small(batch_size=33, train_size=100, epochs=1, verify=1e-5)  # 33, 33, 33, 1
-    done = run_ranks(3, *flags(config))
+def test_a_last_batch_with_fewer_images_than_ranks_and_what_the_record_says(tmp_path):
+    """Of the threads of a rank, and once why there is no graph."""
+    path = tmp_path / "run.json"
+    config = small(batch_size=33, train_size=100, epochs=1, verify=1e-5, graph=True)  # 33, 33, 33, 1
+    done = run_ranks(2, *flags(config), "--record", str(path), OMP_NUM_THREADS="")
     assert done.returncode == 0, done.stderr
+    record = json.loads(path.read_text())
+    assert record["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)
+    assert record["why_no_graph"] == "the backend numpy has no CUDA graphs"
+    assert done.stderr.count("trainer:") == 1
+    assert "--graph: not captured: the backend numpy has no CUDA graphs" in done.stderr
 
 
 def test_verify_beyond_its_bound_explains_itself_and_fails():
@@ -164,15 +171,3 @@ def test_alone_no_mpi_is_loaded():
     assert comm.broadcast_bytes(b"same") == b"same"
     with pytest.raises(OSError, match="gone"), Communicator().agreed():
         raise OSError("gone")
-
-
-def test_a_record_says_the_threads_of_a_rank_and_once_why_there_is_no_graph(tmp_path):
-    path = tmp_path / "run.json"
-    env = {"OMP_NUM_THREADS": ""}
-    done = run_ranks(2, *flags(small(graph=True)), "--record", str(path), **env)
-    assert done.returncode == 0, done.stderr
-    record = json.loads(path.read_text())
-    assert record["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)
-    assert record["why_no_graph"] == "the backend numpy has no CUDA graphs"
-    assert done.stderr.count("trainer:") == 1
-    assert "--graph: not captured: the backend numpy has no CUDA graphs" in done.stderr
