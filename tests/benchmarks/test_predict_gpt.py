@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common import pages, results
-from benchmarks.common.folders import unpacked
+from benchmarks.common.folders import SUPPORT, unpacked
 from benchmarks.predict import gpt_ranks, one
 from benchmarks.predict.gpt_sizes import BLIND, EAGER, SETS, SYMBOLS
 
@@ -121,7 +121,7 @@ def test_a_launch_is_recorded_and_cut_into_a_report_of_each_gpt(
 
     def exported(command: list[str], report: Path) -> Path:
         asked.append(command)
-        unpacked(one.PROGRAMS / "halo.sqlite.xz", report)
+        unpacked(SUPPORT / "small_report.sqlite.xz", report)
         with sqlite3.connect(report) as file:
             for k in range(made):
                 file.execute(

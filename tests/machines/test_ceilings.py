@@ -17,7 +17,7 @@ from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.parallel import cores
 from perfmodel.machines.devices import named
 from perfmodel.machines.machine import Figure, Machine
-from perfmodel.machines.measure import host
+from perfmodel.machines.measure import host, measurement
 from perfmodel.machines.measure.host_calls import python_calls
 from perfmodel.machines.measure.kernels import of_module
 from perfmodel.machines.measure.measure import measure
@@ -209,9 +209,11 @@ def test_a_machine_that_is_unknown_is_refused(tmp_path: Path) -> None:
 # --- measuring
 
 
+SMALL = replace(QUICK, host_bytes=8 << 20, host_batches=(64,), host_squares=(64,))
+
+
 def test_the_cpu_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"host_bytes": 8 << 20, "host_batches": (64,), "host_squares": (64,)}
-    monkeypatch.setattr(measurement, "QUICK", replace(QUICK, **sizes))
+    monkeypatch.setattr(measurement, "QUICK", SMALL)
     out = tmp_path / "cpu.toml"
     text = succeeds("machine", "measure", "--quick", "--device", "cpu", "-o", out)
     assert text.endswith(f"Written: {out}\n")
@@ -249,7 +251,7 @@ def test_a_part_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "memory", fail)
     said: list[str] = []
     only = ["memory", "products float32", "products float64"]
-    *_, last = measure(Ranks(), QUICK, device="cpu", say=said.append, only=only)
+    *_, last = measure(Ranks(), SMALL, device="cpu", say=said.append, only=only)
     assert last.warnings == ("memory: MemoryError: no room",)
     assert last.machine.bandwidth_bytes_per_s == {}
     assert set(last.machine.gemm_flops_per_s) == {"float32", "float64"}

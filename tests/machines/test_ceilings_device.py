@@ -15,7 +15,7 @@ from benchmarks.common.folders import SUPPORT
 from perfmodel.machines.devices import datasheet
 from perfmodel.machines.measure import device
 from perfmodel.machines.measure.measurement import load
-from support.cuda_on_cpu import Emulator, device_array
+from support.cuda_on_cpu import Emulator, Module, device_array
 from support.trainer_runs import environment, mpirun_command
 
 STUB = SUPPORT / "cupy_stub"
@@ -36,10 +36,11 @@ extern "C" int cublasGemmEx(
 MACROS = {"CHAINS": 8, "UNROLLED": 4, "STARTS": 1024}
 
 
-def emulated(source: str) -> str:
-    """Replace what is PTX by what g++ knows."""
+def of_memory(emulator: Emulator) -> Module:
+    """Compile what fills and copies, with what is PTX replaced by what g++ knows."""
+    source = device.SOURCE.replace("clock64()", "0") + device.MEMORY_SOURCE
     source = re.sub(r"asm volatile\(.*?\);", "v = *p;", source, flags=re.DOTALL)
-    return "#define __stcg(p, v) (*(p) = (v))\n" + source
+    return emulator.compile("#define __stcg(p, v) (*(p) = (v))\n" + source, "memory")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def test_the_multiply_adds_are_all_done(emulator: Emulator, dtype: str, macro: s
 
 @pytest.mark.parametrize("count", [1, 63, 64, 300, 1000])
 def test_the_copies_touch_every_element(emulator: Emulator, count: int) -> None:
-    module = emulator.compile(emulated(device.MEMORY_SOURCE), "memory")
+    module = of_memory(emulator)
     random = np.random.default_rng(1)
     a, b = (device_array(random.random(4 * count).astype(np.float32)) for _ in range(2))
     out, size = device_array(np.zeros(4 * count, np.float32)), np.int64(count)
@@ -79,8 +80,7 @@ def test_the_copies_touch_every_element(emulator: Emulator, count: int) -> None:
 
 
 def test_random_numbers_are_random(emulator: Emulator) -> None:
-    source = device.SOURCE.replace("clock64()", "0")
-    fill = emulator.compile(source, "fill").get_function("fill")
+    fill = of_memory(emulator).get_function("fill")
     values = [device_array(np.zeros(5000, np.float32)) for _ in range(2)]
     for seed, one in enumerate(values):
         fill((2,), (32,), (one, np.int64(5000), np.uint32(977 * seed)))

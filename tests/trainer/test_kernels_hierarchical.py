@@ -128,15 +128,17 @@ def test_memory_for_splits_grows_and_what_a_graph_knows_is_kept(emulator: Emulat
 
 def test_a_known_product_is_prepared_once(emulator: Emulator) -> None:
     gemm = HierarchicalGemm(plan=Plan(IEEE[0][1], 3), device=emulator)
-    a, b, out = (device_array(np.ones((20, 20), np.float32)) for _ in range(3))
+    shapes = ((20, 20), (19, 20), (20, 19))
+    a, b, out = (device_array(np.ones(shape, np.float32)) for shape in shapes)
+    b = b.T  # the kernels of other tests
     for _ in range(3):
-        gemm(a, b.T, out)
-    gemm(a, b, out)
-    gemm(a, b.T, out, 2.0)
-    gemm(a, b.T, out, bias=device_array(np.zeros(20, np.float32)))
+        gemm(a, b, out)
+    gemm(a.T, b, out)
+    gemm(a, b, out, 2.0)
+    gemm(a, b, out, bias=device_array(np.zeros(20, np.float32)))
     assert len(gemm._calls) == 4
-    empty = device_array(np.ones((0, 20), np.float32))
-    gemm(empty, b, empty)
+    rows, made = (device_array(np.ones((0, columns), np.float32)) for columns in (20, 19))
+    gemm(rows, b, made)
 
 
 # --- which tile, how many splits

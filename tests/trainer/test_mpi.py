@@ -43,7 +43,9 @@ def test_ranks_compute_what_one_computes(ranks, dtype, bound, batch, tmp_path):
 def test_a_last_batch_with_fewer_images_than_ranks_and_what_the_record_says(tmp_path):
     """Of the threads of a rank, and once why there is no graph."""
     path = tmp_path / "run.json"
-    config = small(batch_size=33, train_size=100, epochs=1, verify=1e-5, graph=True)  # 33, 33, 33, 1
+    config = small(
+        batch_size=33, train_size=100, epochs=1, verify=1e-5, graph=True
+    )  # 33, 33, 33, 1
     done = run_ranks(2, *flags(config), "--record", str(path), OMP_NUM_THREADS="")
     assert done.returncode == 0, done.stderr
     record = json.loads(path.read_text())
