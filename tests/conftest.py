@@ -32,8 +32,9 @@ share_recordings()
 
 
 def pytest_collection_finish() -> None:
-    """Leave modules and tests, which stay to the end, out of every collection of garbage."""
+    """Collect garbage seldom: most objects go without, and what is shared stays to the end."""
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_sessionfinish() -> None:
