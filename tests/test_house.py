@@ -11,6 +11,7 @@ from functools import cache
 from itertools import cycle, product
 from pathlib import Path
 from typing import Final
+from unittest import mock
 
 import click
 import pytest
@@ -68,6 +69,10 @@ FORBIDDEN_CALLS: Final = {
 MOST_LINES_OF_A_FUNCTION: Final = 60
 
 
+parsed = cache(ast.parse)
+"""Parses every file once, for the picture of the packages, too."""
+
+
 def unit(path: Path) -> str:
     """Top-level module or package of perfmodel that a file belongs to."""
     return path.relative_to(ROOT / "perfmodel").parts[0].removesuffix(".py")
@@ -75,7 +80,7 @@ def unit(path: Path) -> str:
 
 @cache
 def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+    return parsed(path.read_text(encoding="utf-8"))
 
 
 @cache
@@ -163,6 +168,14 @@ def test_imports_point_one_way() -> None:
             if other in DIRECTLY_BELOW and other not in allowed:
                 upwards.append(f"{named(path)} must not import {other}")
     assert upwards == []
+
+
+def test_the_picture_of_the_packages_is_drawn_from_their_imports() -> None:
+    import architecture
+
+    committed = architecture.PICTURE.read_text(encoding="utf-8")
+    with mock.patch.object(ast, "parse", parsed):
+        assert committed == architecture.draw(), "run: python docs/architecture.py"
 
 
 def test_heavy_or_dangerous_packages_have_owners() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.common.folders import ROOT
 from perfmodel.cli import COMMANDS
-from support.build_training import training_report
+from support.build_training import Training, training_report
 
 HEAVY = {"fontTools", "jinja2", "matplotlib", "pandas", "rich", "scipy", "sqlite_utils", "sympy"}
 """Packages that only pictures, pages, tables of notebooks and formulas need."""
@@ -47,7 +47,7 @@ Steps = dict[str, tuple[str, set[str]]]
 def steps(tmp_path_factory: pytest.TempPathFactory) -> Steps:
     """What one process prints and has imported: after each step it has what those before took."""
     folder = tmp_path_factory.mktemp("imports")
-    report = str(training_report(folder / "r.sqlite"))
+    report = str(training_report(folder / "r.sqlite", Training(pace=(1, 1, 1))))
     lines = {
         "help": [["--help"], *([name, "--help"] for name in COMMANDS)],
         "analyze": [["analyze", report, "--no-plots", "-o", str(folder / "out")]],

@@ -186,12 +186,12 @@ def test_a_name_that_nothing_fits_is_refused_before_anything_is_read() -> None:
 
 
 def test_a_report_names_the_file_that_it_writes_unasked(
-    report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert perfmodel("report", report, "-q").exit_code == 2
+    assert perfmodel("report", bare, "-q").exit_code == 2
     assert list(tmp_path.iterdir()) == []
-    assert succeeds("report", report).strip() == "Written: report.html"
+    assert succeeds("report", bare).strip() == "Written: report.html"
 
 
 def test_quiet_leaves_out_warnings_and_text_everywhere(tmp_path: Path) -> None:

@@ -89,13 +89,13 @@ def test_counters_of_ncu_through_a_pipe() -> None:
 # --- standard output
 
 
-def test_a_trace_and_a_picture_to_standard_output(report: Path, tmp_path: Path) -> None:
-    done = perfmodel("timeline", report, "--perfetto", "-o", "-")
+def test_a_trace_and_a_picture_to_standard_output(bare: Path, tmp_path: Path) -> None:
+    done = perfmodel("timeline", bare, "--perfetto", "-o", "-")
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["traceEvents"]
     assert "bars in" in done.stderr
-    succeeds("timeline", report, "-o", tmp_path / "one.png")
-    done = perfmodel("timeline", report, "-o", "-")
+    succeeds("timeline", bare, "-o", tmp_path / "one.png")
+    done = perfmodel("timeline", bare, "-o", "-")
     assert done.stdout_bytes == (tmp_path / "one.png").read_bytes()
 
 

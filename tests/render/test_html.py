@@ -11,9 +11,11 @@ import subprocess
 import sys
 import zlib
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from matplotlib.colors import to_hex
@@ -24,7 +26,7 @@ from perfmodel.analysis.steps import kernels_of_steps
 from perfmodel.base.table import Column, Table
 from perfmodel.models.model import load as load_model
 from perfmodel.render.first_screen import LETTERS
-from perfmodel.render.html import parts
+from perfmodel.render.html import parts, pictures
 from perfmodel.render.html.blocks import LONGEST, MOST_ROWS, cut, grid
 from perfmodel.render.html.pictures import inline
 from perfmodel.render.plot.bars import idle
@@ -79,6 +81,14 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Page:
 @pytest.fixture(scope="module")
 def without_gpu() -> Page:
     return page_of(CPU / "cpu_rank0of2_nsys2023.4.4.sqlite")
+
+
+@pytest.fixture
+def undrawn() -> Iterator[None]:
+    """Leave out pictures of steps, most of what a page takes, where only its words are read."""
+    nothing = dict.fromkeys(("timeline", "idle"), lambda *_: iter(()))
+    with mock.patch.multiple(pictures, **nothing):
+        yield
 
 
 @pytest.fixture(params=["base", "modelled", "hostile", "without_gpu"])
@@ -408,6 +418,7 @@ def test_what_is_missing_is_said_with_how_to_collect_it(without_gpu: Page) -> No
     assert len([e for e in without_gpu.all("svg") if e.attributes.get("role") == "img"]) == 1
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_links_without_a_throughput_are_named_with_the_ranges_they_lack(tmp_path: Path) -> None:
     report = ReportBuilder()
     report.gpu()
@@ -441,6 +452,7 @@ pci = "8*n"
     assert "missing or untimed: 'copy' is without a GPU operation. Put the" in untimed.words
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_exchange_of_messages_needs_no_collectives_and_no_kernels() -> None:
     text = page_of(PROGRAMS / "halo.sqlite.xz").text
     assert "Messages between ranks" in text
@@ -509,6 +521,7 @@ def test_a_pytorch_report_is_as_useful(tmp_path: Path) -> None:
     assert cells(page, "Savings of changes, of a step of")[0][0] == "Change"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_operations_of_other_threads_count_as_busy_without_a_flag() -> None:
     words = page_of(PROFILES / "ddp" / "ddp_p2_H1024_B24000.sqlite.xz").words
     lead = words.partition("Time by range and kernel")[0]
@@ -680,6 +693,7 @@ def test_batches_of_no_length_are_no_division_by_zero(tmp_path: Path) -> None:
     assert page_of(report.write(tmp_path / "none.sqlite")).all("h1")[0].text == "none"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_batches_of_another_name_have_a_page_too(tmp_path: Path) -> None:
     path = training_report(tmp_path / "r.sqlite", Training(label="my step"))
     page = page_of(path, batch_label="my step")

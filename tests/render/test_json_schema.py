@@ -156,16 +156,20 @@ SIZES = ("-H", 512, "-B", 3000, "-p", 2)
 @pytest.mark.parametrize(
     ("words", "kind"),
     [
-        (("whatif", LADDER), "WhatIfDocument"),
+        (("whatif", PROFILES / "ladder" / "nccl_1.sqlite.xz"), "WhatIfDocument"),
         (("whatif", LADDER, "--model", "SMALL"), "WhatIfDocument"),
         (("predict", "--model", MODEL, *SIZES), "PredictionDocument"),
-        (("predict", PROGRAMS / "gpt_shapes.sqlite.xz"), "ReportPredictionDocument"),
+        (("predict", "OPERATORS"), "ReportPredictionDocument"),
     ],
 )
 def test_what_other_commands_print_is_of_its_type(
     words: tuple[Any, ...], kind: str, validator: Any, tmp_path: Path
 ) -> None:
-    words = tuple(small_model(tmp_path) if word == "SMALL" else word for word in words)
+    made = {
+        "SMALL": lambda: small_model(tmp_path),
+        "OPERATORS": lambda: operators_report(tmp_path / "operators.sqlite", FORWARD[:3]),
+    }
+    words = tuple(made[word]() if word in made else word for word in words)
     printed = json.loads(succeeds(*words, "--json"))
     assert sorted(printed) == sorted({*printed} & {*validator.schema["$defs"][kind]["properties"]})
     only = validator.evolve(schema={**validator.schema, "anyOf": [{"$ref": f"#/$defs/{kind}"}]})
