@@ -13,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import perfmodel
-from benchmarks.common.folders import BASE, PROFILES, ROOT
+from benchmarks.common.folders import BASE, ROOT
 from perfmodel.base.errors import PerfmodelError, ReportError, SchemaError, WorkloadError
 from perfmodel.commands.stats import REPORTS
 from perfmodel.workloads.spec import load
@@ -231,10 +231,11 @@ def test_training_goes_on_where_a_trace_cannot_be_explained(tmp_path: Path) -> N
             perfmodel.on_trace_ready(folder)(Broken())
 
 
-def test_the_summary_and_the_timeline_show_themselves(tmp_path: Path) -> None:
-    report = perfmodel.read(PROFILES / "programs" / "straggler_p2_b32.sqlite.xz")
+def test_the_summary_and_the_timeline_show_themselves(
+    report: perfmodel.Report, tmp_path: Path
+) -> None:
     assert repr(report.summary) == str(report.results)
-    assert report.summary._repr_html_().startswith("<pre>straggler_p2_b32")
+    assert report.summary._repr_html_().startswith("<pre>r · ")
     shown = report.timeline()
     frame = shown._repr_html_()
     assert frame.startswith("<iframe srcdoc=")

@@ -118,7 +118,6 @@ def test_pictures_of_steps_and_windows(served: Served) -> None:
     part = served.picture([LATE], 1, [1], 0.03, 0.05)
     assert part.startswith(b"\x89PNG")
     assert part != whole
-    assert served.picture([LATE]) == whole
 
 
 @pytest.mark.parametrize(
