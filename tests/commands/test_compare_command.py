@@ -71,8 +71,9 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    ("pair", "turned"), [*((pair, False) for pair in PAIRS), (PAIRS[0], True), (PAIRS[-1], True)]
+)
 def test_the_first_screen_fits(pair: tuple[str, str], turned: bool) -> None:
     before, after = (ROOT / path for path in (pair[::-1] if turned else pair))
     lines = perfmodel("compare", before, after, "--fail-if-slower", 5).stdout.splitlines()

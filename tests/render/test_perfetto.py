@@ -25,7 +25,7 @@ from support.cli import evil_report, fails, perfmodel, succeeds
 Event = dict[str, Any]
 
 
-@pytest.fixture(scope="module", params=REPORTS)
+@pytest.fixture(scope="module", params=REPORTS[::2])
 def run(request: pytest.FixtureRequest) -> Run:
     return run_of(PROFILES / request.param)
 
