@@ -200,8 +200,8 @@ def test_a_ratio_of_two_launches_holds_the_true_one(correlation: float) -> None:
     held = 0
     for i in range(TRIALS):
         pair = (
-            drawn_medians([one[i : i + 1]], 500, 1),
-            drawn_medians([other[i : i + 1]], 500, 2),
+            drawn_medians([one[i : i + 1]], 250, 1),
+            drawn_medians([other[i : i + 1]], 250, 2),
         )
         low, high = np.percentile(pair[0] / pair[1], [2.5, 97.5])
         held += low <= 1 <= high
