@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from perfmodel.base.arrays import Int64
@@ -12,6 +12,7 @@ from perfmodel.base.errors import ReportError
 from perfmodel.readers.codes import Ids, factorize, sums
 from perfmodel.readers.trace import NO_NAME, NULL
 
+bounded = settings(max_examples=60, deadline=None, derandomize=True)
 integer = st.integers(0, 6) | st.integers(-3, 5000) | st.integers(-(2**63), 2**63 - 1)
 
 
@@ -19,6 +20,7 @@ def column(values: list[int]) -> Int64:
     return np.array(values, np.int64)
 
 
+@bounded
 @given(values=st.lists(integer, max_size=60))
 @example(values=[])
 @example(values=[NULL, NULL, 2**63 - 1])
@@ -37,6 +39,7 @@ def test_factorize_finds_what_its_sample_misses() -> None:
     assert (distinct[codes] == values).all()
 
 
+@bounded
 @given(
     ids=st.lists(integer, max_size=30),
     asked=st.lists(integer, max_size=30),
@@ -52,6 +55,7 @@ def test_ids(ids: list[int], asked: list[int], known: list[int]) -> None:
     assert codes.tolist() == [position.get(value, NO_NAME) for value in asked]
 
 
+@bounded
 @given(
     rows=st.lists(st.tuples(st.integers(0, 4), st.integers(-(2**55), 2**55)), max_size=30),
 )

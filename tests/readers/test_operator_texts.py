@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.programs.pytorch.names import parse
@@ -47,6 +47,7 @@ def read(texts: list[str | None], kind: type[Texts]) -> tuple[list[str | None], 
 
 @pytest.mark.slow
 @given(st.lists(st.none() | OPERATOR | st.text(st.characters(codec="utf-8"), max_size=9)))
+@settings(max_examples=200, deadline=None)
 def test_names_say_the_same_without_their_numbers(texts: list[str | None]) -> None:
     found, numbered = read(texts, OperatorTexts)
     assert [text is None for text in found] == [text is None for text in texts]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.analysis.analyze import analyze_reports
@@ -194,6 +194,7 @@ def test_a_step_that_one_rank_has_more_changes_no_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@settings(derandomize=True, max_examples=25, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=3, max_size=5))
 def test_waiting_is_within_communication_and_for_others(delays: list[list[int]]) -> None:
     """Reductions that all or none wait for at once, and messages in a ring completed with them."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from perfmodel.readers.trace import NULL
@@ -27,6 +27,7 @@ AXES = {
 }
 """Thirteen moments: small, negative, large, and such that lengths do not fit in 64 bits."""
 
+bounded = settings(max_examples=50, deadline=None, derandomize=True)
 moment = st.integers(0, 12)
 thread = st.integers(0, THREADS - 1)
 span = st.tuples(thread, moment, moment).map(lambda t: Interval(t[0], *sorted(t[1:])))
@@ -72,11 +73,13 @@ def check(intervals: list[Interval]) -> Nesting:
     return nesting
 
 
+@bounded
 @given(intervals=laminar(), name=axis)
 def test_nested_ranges(intervals: list[Interval], name: str) -> None:
     check(on(name, intervals))
 
 
+@bounded
 @given(intervals=st.lists(span, max_size=14), name=axis)
 @example(intervals=[Interval(0, 2, 4), Interval(0, 4, 9), Interval(0, 4, 4)], name="dense")
 @example(intervals=[Interval(0, 0, 12)] * 3, name="huge")
@@ -91,6 +94,7 @@ def test_a_range_of_no_length_belongs_to_the_shorter_of_two_that_touch() -> None
     assert nesting.crossing.tolist() == [True, False, False]
 
 
+@bounded
 @given(intervals=st.lists(span, max_size=14), name=axis)
 def test_levels(intervals: list[Interval], name: str) -> None:
     nesting = nest(make_ranges(on(name, intervals)), THREADS)
@@ -98,6 +102,7 @@ def test_levels(intervals: list[Interval], name: str) -> None:
         assert at.tolist() == [i for i in range(len(nesting)) if nesting.level[i] == level]
 
 
+@bounded
 @given(intervals=laminar(), calls=st.lists(span, max_size=10), name=axis)
 def test_innermost(intervals: list[Interval], calls: list[Interval], name: str) -> None:
     """Calls of some length, on threads whose ranges nest."""
@@ -109,6 +114,7 @@ def test_innermost(intervals: list[Interval], calls: list[Interval], name: str) 
     assert [nesting.row[at] if at >= 0 else -1 for at in found] == wanted
 
 
+@bounded
 @given(intervals=st.lists(span, max_size=14), calls=st.lists(span, max_size=10), name=axis)
 def test_all_that_encloses(intervals: list[Interval], calls: list[Interval], name: str) -> None:
     """As pairs, and as chains with pairs where a chain does not say all."""
@@ -129,6 +135,7 @@ def test_all_that_encloses(intervals: list[Interval], calls: list[Interval], nam
     assert sorted(pairs) == wanted
 
 
+@bounded
 @given(intervals=st.lists(span, min_size=1, max_size=20), name=axis)
 def test_one_axis_keeps_order_and_threads_apart(intervals: list[Interval], name: str) -> None:
     intervals = sorted(on(name, intervals))

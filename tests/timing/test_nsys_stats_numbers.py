@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import ReportError
@@ -30,11 +30,13 @@ def summarize(codes: Any, values: Any, groups: int, valid: Any = None) -> Simple
     return SimpleNamespace(count=found.count, timed=found.timed, total=found.total, **figures)
 
 
+bounded = settings(max_examples=200, deadline=None, derandomize=True)
 value = st.integers(0, 20) | st.integers(-(2**40), 2**40)
 rows = st.lists(st.tuples(st.integers(0, GROUPS - 1), value, st.booleans()), max_size=40)
 
 
 @pytest.mark.slow
+@bounded
 @given(rows=rows)
 def test_summaries(rows: list[tuple[int, int, bool]]) -> None:
     rows = [*rows, *((g, 7, True) for g in range(GROUPS))]
@@ -143,6 +145,7 @@ quotient = st.builds(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not OLD_SQLITE, reason="SQLite 3.43 and later round otherwise")
+@settings(bounded, max_examples=300)
 @given(
     exact=quotient | st.floats(0, 100) | st.floats(-(2.0**53), 2.0**53),
     digits=st.integers(1, 3),
@@ -154,6 +157,7 @@ def test_rounding_as_sqlite_does(exact: float, digits: int) -> None:
     assert round_half_up(exact, digits) == wanted
 
 
+@bounded
 @given(exact=st.floats(0, 1e15))
 def test_rounding_stays_near_and_keeps_the_sign(exact: float) -> None:
     rounded = round_half_up(exact)
