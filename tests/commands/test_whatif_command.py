@@ -21,6 +21,7 @@ from perfmodel.render.plot.bars import SavingBar, savings
 from perfmodel.render.whatif import graph_picture
 from support.build_report import ReportBuilder
 from support.cli import fails, perfmodel, succeeds
+from support.small_model import few_draws
 
 LADDER = PROFILES / "ladder"
 FROZEN = RESULTS / "predict_model.json"
@@ -35,7 +36,8 @@ def told() -> Any:
 
 @pytest.fixture(scope="module")
 def bounded() -> Any:
-    return json.loads(succeeds("whatif", DOCUMENT, "--json"))
+    with few_draws():
+        return json.loads(succeeds("whatif", DOCUMENT, "--json"))
 
 
 def test_json_of_bounds(bounded: Any) -> None:
@@ -84,7 +86,8 @@ def test_json_has_the_keys_that_the_page_lists(told: Any) -> None:
 
 
 def test_text_says_at_most_and_answers_the_question() -> None:
-    said = succeeds("whatif", LADDER / "nccl_1.sqlite.xz")
+    with few_draws():
+        said = succeeds("whatif", LADDER / "nccl_1.sqlite.xz")
     assert "≤" in said
     assert "Next launch" not in said  # no model, no prediction
     assert "note: times are the least that this report allows, not predictions" in said
@@ -94,7 +97,8 @@ def test_text_says_at_most_and_answers_the_question() -> None:
 
 
 def test_a_replayed_report_has_no_ridge_but_bounds() -> None:
-    said = succeeds("whatif", LADDER / "graph_1.sqlite.xz")
+    with few_draws():
+        said = succeeds("whatif", LADDER / "graph_1.sqlite.xz")
     assert "no ridge" in said
     assert "Its time cannot be predicted: no rates" in said
     assert "thin" in said

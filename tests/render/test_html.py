@@ -41,7 +41,7 @@ from support.build_training import Training, analyzed, training_report
 from support.cli import fails, harmless, perfmodel, succeeds
 from support.colors import too_close
 from support.html_pages import TRICKS, Page, hostile_report, page_of
-from support.small_model import small_model
+from support.small_model import few_draws, small_model
 
 DOCUMENT = PROFILES / "ladder" / "document_1.sqlite.xz"
 LATE = PROGRAMS / "straggler_p2_b32.sqlite.xz"
@@ -64,7 +64,8 @@ def base() -> Page:
 
 @pytest.fixture(scope="module")
 def modelled(tmp_path_factory: pytest.TempPathFactory) -> Page:
-    return page_of(DOCUMENT, model=load_model(small_model(tmp_path_factory.mktemp("model"))))
+    with few_draws():
+        return page_of(DOCUMENT, model=load_model(small_model(tmp_path_factory.mktemp("model"))))
 
 
 @pytest.fixture(scope="module")
