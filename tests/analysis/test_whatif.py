@@ -131,7 +131,7 @@ def test_transports_are_offered_for_what_they_remove(
     [("cuda-aware", "host-flat", "resident"), ("cuda-aware", "ring", "ring"),
      ("resident", "ring", "ring")],
 )  # fmt: skip
-@pytest.mark.parametrize("hidden", [64, 2048])
+@pytest.mark.parametrize("hidden", [64, 512, 2048])
 def test_bounds_of_transports_hold(before: str, name: str, after: str, hidden: int) -> None:
     """What the reports measured is saved is at most the bound, and what launches differ by."""
     was, became = (
@@ -317,7 +317,7 @@ def test_the_ratio_s_variance_is_that_of_draws() -> None:
     model = tiny(lambda t: np.diag((0.05 * t.coefficients) ** 2))
     before, after = case(), case(transport="pinned", data_on="pinned")
     generator, logs = np.random.default_rng(1), []
-    for _ in range(60):
+    for _ in range(150):
         terms = {
             k: replace(t, coefficients=generator.normal(t.coefficients, 0.05 * t.coefficients))
             for k, t in model.terms.items()

@@ -55,7 +55,7 @@ ASKED = {
 }
 QUICK = {
     BASE.name: ("median", "first", "trace", "none", "whatif", "memory"),
-    "programs/gpt_unnamed.sqlite.xz": ("trace", "whatif"),
+    "programs/gpt_unnamed.sqlite.xz": ("trace", "whatif", "memory"),
     "programs/jax_gpt.sqlite.xz": ("first", "whatif"),
 }
 """What is asked of these reports, each other question being asked of another one."""
@@ -90,7 +90,7 @@ def test_the_window_of_a_large_report_is_that_of_the_whole(
 def test_a_report_per_rank_with_clocks_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grow_ranks(BASE, tmp_path, 2)
+    grow_ranks(BASE, tmp_path, 3)
     words = "timeline", *sorted(tmp_path.glob("*.sqlite")), "--format", "csv", "--api"
     whole = shown(monkeypatch, *words, large=False)
     assert shown(monkeypatch, *words, large=True) == whole

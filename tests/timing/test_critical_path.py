@@ -230,7 +230,7 @@ def many_lanes(seed: int, *, drifts: bool) -> tuple[list[StepGraph], list[int], 
 
 
 @pytest.mark.parametrize("drifts", [False, True])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(12))
 def test_many_lanes_at_once_are_replayed_as_one_by_one(
     seed: int, drifts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

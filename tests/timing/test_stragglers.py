@@ -112,7 +112,7 @@ def test_stragglers_of_a_grown_job_are_found(job: Analysis) -> None:
 
 def test_each_rank_moved_as_one_leaves_the_times_of_ranges_alone(tmp_path: Path) -> None:
     """Only collectives are put on one clock: medians of ranges are those of the two originals."""
-    job_ranges = analyze_reports(grow_ranks(BASE, tmp_path, 2), Options({})).fitted.ranges
+    job_ranges = analyze_reports(grow_ranks(BASE, tmp_path, 4), Options({})).fitted.ranges
     original = run_of(BASE).ranges
     assert [r.path for r in job_ranges] == [r.path for r in original]
     for mine, theirs in zip(job_ranges, original, strict=True):
