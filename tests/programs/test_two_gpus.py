@@ -58,8 +58,9 @@ def test_flops_of_a_stage_are_those_of_its_products(name: str) -> None:
     assert with_warmup_s(run.batch) == pytest.approx(said["step_s_profiled"], rel=0.01)
 
 
-def test_a_stage_of_a_pipeline_waits_for_messages() -> None:
-    run = analyzed("pipeline_shared")
+@pytest.mark.parametrize("name", ["pipeline", "pipeline_shared"])
+def test_a_stage_of_a_pipeline_waits_for_messages(name: str) -> None:
+    run = analyzed(name)
     assert run.steps is not None
     (found,) = [f for f in run.findings if f.kind == "exposed_communication"]
     waits = [r.waiting_s for r in run.steps.ranks]
@@ -102,7 +103,9 @@ def test_kernels_that_take_turns_with_another_process_are_found() -> None:
     assert said.saving_s == pytest.approx(found.seconds)
 
 
-@pytest.mark.parametrize("name", ["healthy_b32", "gpt_both", "pipeline"])
+@pytest.mark.parametrize(
+    "name", ["healthy_b32", "gpt_both", "ddp_both", "empty_cache_b32", "pipeline"]
+)
 def test_a_gpu_of_its_own_is_not_called_shared(name: str) -> None:
     """In one step of `gpt_both` a kernel takes 1 ms longer."""
     run = analyzed(name)
