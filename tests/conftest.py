@@ -29,12 +29,12 @@ settings.register_profile("all", deadline=None, max_examples=50, derandomize=Tru
 settings.register_profile("quick", parent=settings.get_profile("all"), max_examples=10)  # make test
 settings.load_profile("all")
 share_recordings()
+gc.set_threshold(50_000, 20, 100)  # most objects go without a collection
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage seldom: most objects go without, and what is shared stays to the end."""
+    """Leave modules and tests, which stay to the end, out of every collection of garbage."""
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_sessionfinish() -> None:
