@@ -19,6 +19,7 @@ from perfmodel.commands.stats import REPORTS
 from perfmodel.workloads.spec import load
 from support import build_kineto
 from support.build_training import Training, training_report
+from support.once import anew
 
 FRAMES = ("ranges", "rates", "copies", "collectives", "ranks", "points", "runs", "findings")
 
@@ -181,8 +182,9 @@ def test_saving_and_the_dictionary(results: perfmodel.Results, tmp_path: Path) -
 
 def test_an_analysis_does_not_change_what_was_read(report: perfmodel.Report) -> None:
     before = report.trace.ranges.start_ns.copy(), report.trace.ops.bytes.copy()
-    first = report.analyze().to_dict()
-    second = report.analyze().to_dict()
+    with anew():
+        first = report.analyze().to_dict()
+        second = report.analyze().to_dict()
     assert first == second
     assert np.array_equal(before[0], report.trace.ranges.start_ns)
     assert np.array_equal(before[1], report.trace.ops.bytes)

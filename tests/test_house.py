@@ -322,7 +322,7 @@ def test_no_path_of_a_machine() -> None:
 # --- what is tracked
 
 MOST_TRACKED_BYTES: Final = 50 << 20
-"""A machine that is lent for a run takes 64 MiB with all that travels."""
+"""So small, a clone is copied to a GPU machine in seconds."""
 
 
 def tracked() -> dict[str, int]:

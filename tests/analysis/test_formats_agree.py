@@ -21,8 +21,8 @@ from support import build_kineto, build_others
 
 EXAMPLE = ROOT / "perfmodel" / "workloads" / "examples" / "pytorch_mlp.toml"
 NAMES = (
-    "gpt_fp32_shapes",
-    *(pytest.param(n, marks=pytest.mark.slow) for n in ("gpt_shapes", "bert_shapes", "gan_shapes")),
+    "gpt_shapes",
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ("bert_shapes", "gan_shapes")),
 )
 
 

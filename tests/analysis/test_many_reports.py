@@ -357,8 +357,8 @@ def test_a_killed_command_leaves_no_worker_behind(slow: subprocess.Popen[str]) -
 
 
 def all_end(processes: list[int]) -> bool:
-    """Whether they do, within five seconds."""
-    for _ in range(100):
+    """Whether they do, long before a worker that is left alone (`dally`)."""
+    for _ in range(400):
         if not any(map(runs, processes)):
             return True
         time.sleep(0.05)

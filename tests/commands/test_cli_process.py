@@ -74,7 +74,7 @@ def on_terminal(words: str, **environment: str) -> str:
                 return
             shown.extend(block)
 
-    terminal = threading.Thread(target=show)
+    terminal = threading.Thread(target=show, daemon=True)
     terminal.start()
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("NO_COLOR", raising=False)

@@ -25,6 +25,7 @@ from perfmodel.commands._served import MOST_LETTERS, MOST_ROWS, Served, bounded
 from perfmodel.models import one_report
 from support.build_training import training_report
 from support.cli import fails, succeeds
+from support.once import anew
 
 PROGRAMS = PROFILES / "programs"
 LATE = "straggler_p2_b32.sqlite.xz"
@@ -229,7 +230,7 @@ def test_a_report_that_was_replaced_is_read_again(tmp_path: Path) -> None:
 def test_questions_of_several_threads_have_the_answers_of_one(served: Served) -> None:
     names = [f"{name}_b32.sqlite.xz" for name in ("item", "healthy", "empty_cache", "dataloader")]
     alone = [served.summary([name]) for name in (*names, LATE)]
-    with ThreadPoolExecutor(5) as threads:
+    with anew(), ThreadPoolExecutor(5) as threads:
         pictures = threads.map(served.picture, [[LATE]] * 2)
         found = [*threads.map(served.summary, [[name] for name in (*names, LATE)])]
     assert found == alone

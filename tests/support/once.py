@@ -9,7 +9,8 @@ a test has replaced an attribute of some module by `monkeypatch`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, lru_cache, wraps
 from pathlib import Path
@@ -68,7 +69,7 @@ class _Call:
 _BESIDE: Final = ("-wal", "-journal", ".sha256")
 """Ends of names of files that may change what a report beside them says."""
 _PATCHING: Final[set[int]] = set()
-"""Numbers of the monkeypatches that have replaced attributes, and not yet undone it."""
+"""Numbers of monkeypatches that have replaced attributes and not undone it, and of `anew`."""
 
 
 class _Unknown(Exception):
@@ -88,7 +89,7 @@ def _file(path: Path) -> Hashable:
 
 def _chosen(options: Options) -> Hashable:
     values = {one.name: getattr(options, one.name) for one in fields(options)}
-    given = tuple(sorted(values.pop("values").items()))
+    given = tuple((name, _plain(value)) for name, value in sorted(values.pop("values").items()))
     return given, tuple((name, _plain(value)) for name, value in values.items())
 
 
@@ -131,8 +132,9 @@ def _kept(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def kept(*args: Any, **kwargs: Any) -> Any:
-        if _PATCHING:
+        if _PATCHING or (args and isinstance(args[0], str)):  # a path whose folder may change
             return function(*args, **kwargs)
+        args = tuple([*one] if isinstance(one, list) else one for one in args)  # which may change
         try:
             named = tuple((name, _key(value)) for name, value in sorted(kwargs.items()))
             key = _key(args), named
@@ -185,13 +187,24 @@ def _told(function: Callable[..., Any]) -> Callable[..., Any]:
     return kept
 
 
+@contextmanager
+def anew() -> Iterator[None]:
+    """Read, measure and analyze anew within: what a test wants to see happen twice."""
+    token = object()
+    _PATCHING.add(id(token))
+    try:
+        yield
+    finally:
+        _PATCHING.discard(id(token))
+
+
 def _watch_patches() -> None:
     """Know whether what is measured now depends on what a test has replaced."""
     replace, undo = pytest.MonkeyPatch.setattr, pytest.MonkeyPatch.undo
 
     def replacing(self: pytest.MonkeyPatch, target: Any, *args: Any, **kwargs: Any) -> None:
         replace(self, target, *args, **kwargs)
-        name = target if isinstance(target, str) else getattr(target, "__module__", "")
+        name = target if isinstance(target, str) else getattr(target, "__module__", None) or ""
         if not name.startswith("_pytest"):  # which replaces its own for the whole run
             _PATCHING.add(id(self))
 

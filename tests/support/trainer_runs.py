@@ -104,7 +104,7 @@ def run_alone(*arguments: str) -> subprocess.CompletedProcess[str]:
             patch.setattr(Communicator, "abort", abort)  # which ends a process at once
             code = main(arguments)
     except SystemExit as end:
-        code = int(end.code or 0)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
     finally:
         Path("/proc/self/comm").write_text(name)
         for number, handler in handlers.items():

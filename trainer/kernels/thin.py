@@ -124,7 +124,7 @@ def vector(x: Operand, real: str, most: int = SHORT) -> int:
 
 
 def _shapes(rows: int, along_k: bool, real: str) -> Iterator[Shape]:
-    """Name the tiles to choose from; benchmarks/results/thin_sweep.json has times of these."""
+    """Name the tiles to choose from; benchmarks/results/thin_sweep.json.xz has their times."""
     if not along_k:
         columns = VECTOR_BYTES // ITEM_BYTES[real]
         yield from (Shape(lanes, columns, 1) for lanes in (2, 4, 8, 16))
