@@ -3,7 +3,7 @@
     python -m benchmarks.mutants --out FOLDER [--before FOLDER] [--seed 50] [--each 32]
 
 Draws 32 faults in a module of each of ten rooms, notes which functions each test calls, and runs
-the tests that call a faulty function until one fails. FOLDER keeps what is known, so
+tests that call a faulty function until one fails. FOLDER keeps what is known, so
 that an interrupted run goes on. `--before` names the folder of an earlier run with the same
 faults: the test that noticed a fault there is asked first. Needs Python 3.12 (`sys.monitoring`).
 """
@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,8 +29,8 @@ HOOK: Final = Path(__file__).parent / "hook"
 QUICK: Final = ("-q", "-n0", "-p", "no:cacheprovider", "-m", "not (slow or nsys)",
                 "--hypothesis-profile", "quick")  # fmt: skip
 """What `make test` runs, in one process."""
-PIECES: Final = (40, 400)
-"""Tests that are asked at once: most faults are noticed by one of the first."""
+PIECE: Final = 60
+"""Tests that are asked first: most faults are noticed by one of them."""
 LIMIT_S: Final = 420
 """Seconds after which tests that hang on a fault have noticed it."""
 
@@ -92,12 +93,27 @@ def called(out: Path, modules: Sequence[str]) -> Calls:
     return {test: (seconds, set(functions)) for test, (seconds, functions) in calls.items()}
 
 
-def asked(mutant: Mutant, by_function: Mapping[str, list[str]], calls: Calls) -> list[str]:
-    """Return the tests that call a mutant's function: of files named as its module, then cheap."""
+def asked(
+    mutant: Mutant, by_function: Mapping[str, list[str]], calls: Calls, most_s: float
+) -> list[str]:
+    """Return tests that call a mutant's function, as many as take `most_s`.
+
+    Those of files that are named as the module come first, then the cheapest of every file, the
+    second cheapest of every file, and so on.
+    """
     module = Path(mutant.module)
     name = (module.parent if module.stem == "__init__" else module).stem.strip("_")
+    of_file: Counter[str] = Counter()
+    order = []
     tests = by_function.get(f"{mutant.module}:{mutant.function}", [])
-    return sorted(tests, key=lambda test: (name not in test.split("::")[0], calls[test][0]))
+    for test in sorted(tests, key=lambda test: calls[test][0]):
+        file = test.split("::")[0]
+        order.append((name not in file, of_file[file] if name not in file else 0, test))
+        of_file[file] += 1
+    order.sort(key=lambda row: (*row[:2], calls[row[2]][0]))
+    taken = accumulate(calls[test][0] for *_, test in order)
+    few = [test for (*_, test), s in zip(order, taken, strict=True) if s <= most_s]
+    return few or [test for *_, test in order[:1]]
 
 
 def _noticed(text: Path, mutant: Mutant, pieces: Iterator[list[str]]) -> str | None:
@@ -122,12 +138,12 @@ def _noticed(text: Path, mutant: Mutant, pieces: Iterator[list[str]]) -> str | N
 def _pieces(tests: list[str], first: str | None) -> Iterator[list[str]]:
     if first in tests:
         yield [first]
-    for begin, end in zip((0, *PIECES), (*PIECES, len(tests)), strict=True):
-        if tests[begin:end]:
-            yield tests[begin:end]
+    yield from (piece for piece in (tests[:PIECE], tests[PIECE:]) if piece)
 
 
-def run(out: Path, mutants: Sequence[Mutant], calls: Calls, before: Path | None) -> dict[str, Any]:
+def run(
+    out: Path, mutants: Sequence[Mutant], calls: Calls, before: Path | None, most_s: float
+) -> dict[str, Any]:
     """Return for each mutant the test that notices it."""
     kept = out / "noticed.json"
     earlier = results.read(before / "noticed.json") if before else {}
@@ -138,7 +154,7 @@ def run(out: Path, mutants: Sequence[Mutant], calls: Calls, before: Path | None)
             by_function[function].append(test)
     for number, mutant in enumerate(mutants):
         if str(number) not in found:
-            tests = asked(mutant, by_function, calls)
+            tests = asked(mutant, by_function, calls, most_s)
             first = earlier.get(str(number))
             found[str(number)] = _noticed(_text(out, number), mutant, _pieces(tests, first))
             kept.write_text(json.dumps(found, indent=0))
@@ -162,12 +178,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=50)
     parser.add_argument("--each", type=int, default=32, help="mutants of a module")
     parser.add_argument("--keep", metavar="NAME", help="name in benchmarks/results/mutants.json")
+    parser.add_argument(
+        "--most", type=float, default=10, help="seconds of tests that are asked of a mutant"
+    )
     asked_for = parser.parse_args()
     out = asked_for.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     mutants = drawn(out, asked_for.seed, asked_for.each)
     calls = called(out, [*dict.fromkeys(mutant.module for mutant in mutants)])
-    found = summary(mutants, run(out, mutants, calls, asked_for.before))
+    found = summary(mutants, run(out, mutants, calls, asked_for.before, asked_for.most))
     for module, counts in found.items():
         print(f"{counts['noticed']:4d} of {counts['mutants']:4d}  {module}")
     total = [sum(counts[key] for counts in found.values()) for key in ("noticed", "mutants")]
