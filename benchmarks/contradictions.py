@@ -61,6 +61,9 @@ _SHARE: Final = 0.0025
 _IN_ORDER: Final = (2, 3)
 """How many of the first fixes are applied together."""
 
+_FIX_COLUMNS: Final = (("saves", -3), ("saves", 5), ("share", 5), ("step then", 9))
+"""Heads of the table of fixes, and how far from the begin of each a column ends."""
+
 
 class UnreadableError(Exception):
     """A place shows a number, and it is not where this benchmark looks for it."""
@@ -304,21 +307,29 @@ def _of_screen(measured: Measured) -> Iterator[Reading]:
         yield from _mfu_printed(place, "\n".join(measured.screen))
 
 
+def _line_of(screen: Sequence[str], head: str) -> int:
+    """Number of the first line with a head."""
+    for number, line in enumerate(screen):
+        if line.startswith(head):
+            return number
+    raise UnreadableError(f"first screen: expected a line {head.strip()}; got {screen}")
+
+
 def _verdict_of(screen: Sequence[str]) -> str:
     """The verdict of a screen, whose lines are as far to the right as its first words."""
     head = " VERDICT  "
-    at = next(i for i, line in enumerate(screen) if line.startswith(head))
+    at = _line_of(screen, head)
     more = takewhile(lambda line: line.startswith(" " * len(head)), screen[at + 1 :])
     return " ".join([screen[at].removeprefix(head), *(line.strip() for line in more)])
 
 
 def _fix_lines(screen: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The columns 'saves' and 'step then' of the fixes of a screen."""
-    at = next(i for i, line in enumerate(screen) if line.startswith(" FIX "))
-    titles, saves, share, then = (
-        screen[at].index(word) + more
-        for word, more in (("saves", -3), ("saves", 5), ("share", 5), ("step then", 9))
-    )
+    at = _line_of(screen, " FIX ")
+    columns = [(screen[at].find(word), more) for word, more in _FIX_COLUMNS]
+    if min(begin for begin, _ in columns) < 0:
+        raise UnreadableError(f"first screen: expected saves, share, step then; got {screen[at]!r}")
+    titles, saves, share, then = (begin + more for begin, more in columns)
     for line in screen[at + 1 :]:
         if re.match(r" \d ", line):
             yield line[titles:saves].strip(), line[share:then].strip()

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from perfmodel.analysis.analyze import analyze_reports
-from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.program import Options
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
+from support.once import run_of
 
 MS, US = 1_000_000, 1_000
-
-
-@cache
-def analyzed(path: Path) -> RunAnalysis:
-    return analyze_reports([path], Options()).fitted
 
 
 def test_a_step_that_the_gpu_limits_says_so(tmp_path: Path) -> None:
@@ -32,7 +26,7 @@ def test_a_step_that_the_gpu_limits_says_so(tmp_path: Path) -> None:
             begin = at + i * 100 * US
             start = at + i * MS + 200 * US
             thread.kernel("k", (begin, begin + 5 * US), (start, start + 995 * US))
-    verdict = analyzed(builder.write(tmp_path / "r.sqlite")).summary.verdict
+    verdict = run_of(builder.write(tmp_path / "r.sqlite")).summary.verdict
     assert verdict.text.startswith("The GPU computes")
 
 
@@ -43,7 +37,7 @@ def test_launches_without_kernels_are_no_healthy_program(tmp_path: Path) -> None
     for k in range(6):
         thread.range("step", k * 10 * MS, (k * 10 + 9) * MS)
         thread.api("cudaLaunchKernel_v7000", k * 10 * MS + 1000, k * 10 * MS + 5000)
-    run = analyzed(builder.write(tmp_path / "r.sqlite"))
+    run = run_of(builder.write(tmp_path / "r.sqlite"))
     assert run.summary.verdict.kind == "kernels_not_recorded"
     assert "6 kernel launches" in run.summary.verdict.text
     assert "--trace=cuda,nvtx" in run.summary.verdict.text
@@ -66,7 +60,7 @@ def test_launches_and_copies_without_kernels_show_no_step(tmp_path: Path) -> Non
         for i in range(50):
             begin = at + (i + 1) * 100 * US
             thread.api("cudaLaunchKernel_v7000", begin, begin + 5 * US)
-    said = analyzed(builder.write(tmp_path / "r.sqlite")).summary
+    said = run_of(builder.write(tmp_path / "r.sqlite")).summary
     assert said.verdict.kind == "kernels_not_recorded"
     assert "300 kernel launches and no kernel, beside 6 copies" in said.verdict.text
     assert said.fixes == ()
@@ -78,7 +72,7 @@ def test_ranges_alone_show_no_step(tmp_path: Path) -> None:
     thread = builder.thread()
     for k in range(6):
         thread.range("step", k * 10 * MS, (k * 10 + 9) * MS)
-    said = analyzed(builder.write(tmp_path / "r.sqlite")).summary
+    said = run_of(builder.write(tmp_path / "r.sqlite")).summary
     assert said.verdict.kind == "kernels_not_recorded"
     assert said.verdict.text.startswith("Neither GPU operations nor MPI calls were recorded")
 
@@ -93,7 +87,7 @@ def test_one_launch_of_a_second_is_a_cold_start(named: bool, tmp_path: Path) -> 
         launching(0, thread, 1)
     thread.kernel("first", (1 * MS, 1301 * MS), (1302 * MS, 1303 * MS))
     launching(1305 * MS, thread, 30)
-    said = analyzed(builder.write(tmp_path / "r.sqlite")).summary
+    said = run_of(builder.write(tmp_path / "r.sqlite")).summary
     assert said.verdict.kind == "cold_start"
     assert said.verdict.text.startswith("One cudaLaunchKernel takes 1.30 s")
     assert "--delay" in said.verdict.text
@@ -109,7 +103,7 @@ def test_a_launch_that_waits_for_a_full_queue_is_no_cold_start(tmp_path: Path) -
         begin = i * 10 * US
         thread.kernel("k", (begin, begin + 5 * US), (start, start + 49 * MS))
     thread.kernel("last", (1 * MS, 950 * MS), (1005 * MS, 1010 * MS))
-    said = analyzed(builder.write(tmp_path / "r.sqlite")).summary
+    said = run_of(builder.write(tmp_path / "r.sqlite")).summary
     assert said.verdict.kind != "cold_start"
 
 
@@ -122,7 +116,7 @@ def test_a_long_launch_before_many_steps_is_warm_up(tmp_path: Path) -> None:
         at = (1310 + 10 * k) * MS
         thread.range(f"step {k}", at, at + 10 * MS)
         launching(at, thread, 90)
-    assert analyzed(builder.write(tmp_path / "r.sqlite")).summary.verdict.kind != "cold_start"
+    assert run_of(builder.write(tmp_path / "r.sqlite")).summary.verdict.kind != "cold_start"
 
 
 def test_first_calls_of_many_kernels_are_a_cold_start(tmp_path: Path) -> None:
@@ -137,7 +131,7 @@ def test_first_calls_of_many_kernels_are_a_cold_start(tmp_path: Path) -> None:
     for i in range(8):
         at = (100 + i) * MS
         thread.kernel(f"k{i}", (at, at + 10 * US), (at + 20 * US, at + 100 * US))
-    said = analyzed(builder.write(tmp_path / "r.sqlite")).summary.verdict
+    said = run_of(builder.write(tmp_path / "r.sqlite")).summary.verdict
     assert said.kind == "cold_start"
     assert said.text.startswith("8 first calls, such as cudaLaunchKernel, take 79.2 ms more than")
 
@@ -150,7 +144,7 @@ def test_a_later_call_as_long_as_the_first_is_no_cold_start(tmp_path: Path) -> N
     for i in range(8):
         at = i * 12 * MS
         thread.kernel("k", (at, at + 10 * MS), (at + 10 * MS, at + 11 * MS))
-    said = analyzed(builder.write(tmp_path / "r.sqlite")).summary.verdict
+    said = run_of(builder.write(tmp_path / "r.sqlite")).summary.verdict
     assert said.kind != "cold_start"
 
 
@@ -159,7 +153,7 @@ def test_a_launch_of_10_ns_is_no_cold_start(tmp_path: Path) -> None:
     thread = builder.thread()
     builder.gpu()
     thread.kernel("k", (0, 10), (10, 30))
-    said = analyzed(builder.write(tmp_path / "r.sqlite")).summary.verdict
+    said = run_of(builder.write(tmp_path / "r.sqlite")).summary.verdict
     assert said.kind != "cold_start"
 
 
@@ -170,7 +164,7 @@ def test_what_frees_memory_at_the_end_is_no_cold_start(tmp_path: Path) -> None:
     launching(0, thread, 20)
     thread.synchronize(2 * MS, 3 * MS)
     thread.api("cudaFree_v3020", 4 * MS, 90 * MS)
-    said = analyzed(builder.write(tmp_path / "r.sqlite")).summary.verdict
+    said = run_of(builder.write(tmp_path / "r.sqlite")).summary.verdict
     assert said.kind != "cold_start"
 
 
@@ -186,7 +180,7 @@ def test_one_step_does_not_say_what_every_step_allocates(steps: int, tmp_path: P
         thread.api("cudaMalloc_v3020", at + 6 * MS, at + 10 * MS)
         thread.api("cudaMalloc_v3020", at + 10 * MS, at + 14 * MS)
         launching(at + 14 * MS, thread, 40)
-    found = analyzed(builder.write(tmp_path / "r.sqlite")).findings
+    found = run_of(builder.write(tmp_path / "r.sqlite")).findings
     assert ("allocation" in {one.kind for one in found}) == (steps > 1)
 
 
@@ -196,7 +190,7 @@ def test_a_step_that_only_sets_memory_has_no_copies(tmp_path: Path) -> None:
     builder.gpu()
     for k in range(4):
         thread.memset(4096, (k * MS, k * MS + 10 * US), (k * MS + 15 * US, (k + 1) * MS + 5 * US))
-    said = analyzed(builder.write(tmp_path / "r.sqlite")).summary.verdict.text
+    said = run_of(builder.write(tmp_path / "r.sqlite")).summary.verdict.text
     assert said.startswith("Setting memory that nothing hides takes 99 %")
 
 
@@ -211,7 +205,7 @@ def test_inputs_from_pageable_memory_are_pinned_first(tmp_path: Path) -> None:
         thread.memcpy("h2d", 200 * 10**6, (at, at + 50 * MS), (at + 20 * US, at + 50 * MS - US))
         begin = at + 51 * MS
         thread.kernel("k", (begin, begin + 10 * US), (begin + 15 * US, begin + 8 * MS))
-    first, second, *_ = analyzed(builder.write(tmp_path / "r.sqlite")).findings
+    first, second, *_ = run_of(builder.write(tmp_path / "r.sqlite")).findings
     assert (first.kind, second.kind) == ("pageable_copy", "offloading")
     assert second.saving_s is not None
     assert first.saving_s is not None
@@ -235,7 +229,7 @@ def test_data_that_come_back_are_kept_on_the_gpu(tmp_path: Path) -> None:
         thread.kernel("k", (begin, begin + 10 * US), (begin + 15 * US, begin + 5 * MS))
         thread.memcpy("d2h", 200 * 10**6, (begin + 20 * US, at + 116 * MS),
                       (begin + 5 * MS + 10 * US, at + 116 * MS - 5 * US))  # fmt: skip
-    run = analyzed(builder.write(tmp_path / "r.sqlite"))
+    run = run_of(builder.write(tmp_path / "r.sqlite"))
     by_kind = {one.kind: one for one in run.findings}
     assert list(by_kind)[:2] == ["offloading", "pageable_copy"]
     assert by_kind["offloading"].saving_s == pytest.approx(110e-3, rel=0.02)

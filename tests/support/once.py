@@ -212,8 +212,8 @@ def _watch_patches() -> None:
         undo(self)
         _PATCHING.discard(id(self))
 
-    pytest.MonkeyPatch.setattr = replacing  # type: ignore[method-assign, assignment]
-    pytest.MonkeyPatch.undo = undoing  # type: ignore[method-assign]
+    pytest.MonkeyPatch.setattr = replacing
+    pytest.MonkeyPatch.undo = undoing
 
 
 def share_recordings() -> None:

@@ -120,8 +120,8 @@ if "MUTANT_HITS" in os.environ:
             finally:
                 sets[key] = HITS.pop()
 
-        call.cache_info, call.cache_clear = cached.cache_info, cached.cache_clear  # type: ignore
-        call.cache_parameters = cached.cache_parameters  # type: ignore[attr-defined]
+        call.cache_info, call.cache_clear = cached.cache_info, cached.cache_clear
+        call.cache_parameters = cached.cache_parameters
         return call
 
     def lru_cache(maxsize: Any = 128, typed: bool = False) -> Any:
@@ -132,4 +132,4 @@ if "MUTANT_HITS" in os.environ:
     def cache(function: Any) -> Any:
         return lru_cache(maxsize=None)(function)
 
-    functools.lru_cache, functools.cache = lru_cache, cache  # type: ignore[assignment]
+    functools.lru_cache, functools.cache = lru_cache, cache
