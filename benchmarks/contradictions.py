@@ -36,6 +36,7 @@ from perfmodel.analysis.whatif import WhatIf
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.units import parse_si
 from perfmodel.commands._operators import peak_of_report
+from perfmodel.programs import steps_of_run
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.render import compare as comparisons
@@ -45,7 +46,6 @@ from perfmodel.render.html import Asked, lead
 from perfmodel.render.html.blocks import Grid
 from perfmodel.render.html.sections import what_if as what_if_section
 from perfmodel.render.whatif import document as whatif_document
-from perfmodel.timing.timeline import median_batch
 
 RECORDED: Final = "step as recorded"
 WITHOUT: Final = "step without the recorder"
@@ -422,7 +422,7 @@ def _of_timeline(measured: Measured) -> Iterator[Reading]:
 
     Of an even number of steps the median is between the drawn one and the next longer one.
     """
-    drawn = median_batch(measured.run.measured)
+    drawn = steps_of_run(measured.run.measured).drawn
     table = events(measured.run, "steps").columns
     known = table["counted"] & np.isfinite(table["step_s"])
     ranks = {

@@ -26,6 +26,7 @@ from benchmarks.common import results
 from perfmodel.analysis.runs import time_runs
 from perfmodel.analysis.steps import break_down
 from perfmodel.base.table import Column, Table, render
+from perfmodel.programs import steps_of_run
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.timing.recorder import Recorder, unrecorded
@@ -111,13 +112,14 @@ def recordings(folders: Sequence[Path]) -> Iterator[tuple[str, list[Path], float
 def scored(name: str, files: Sequence[Path], truth_s: float, factors: bool) -> Scored | None:
     """Analyze one recording; None where it has no steps."""
     run = time_runs([read(file) for file in files], Options())[0]
-    steps = break_down(run.steps, exchanges_of(run))
+    counted = steps_of_run(run)
+    steps = break_down(run.steps, exchanges_of(run), counted)
     said = steps.facts.recorder
     if said is None:
         return None
     program = SAME_PROGRAM.sub("", name.partition("/")[2].removesuffix(".json"))
     busy_s = max((r.gpu_busy_s or 0.0) - (r.waiting_s or 0.0) for r in steps.ranks)
-    factor = factor_of(run, steps.median_s, truth_s) if factors else np.nan
+    factor = factor_of(run, counted.step_s, truth_s) if factors else np.nan
     return Scored(name, program, said, truth_s, busy_s, factor)
 
 

@@ -33,12 +33,12 @@ from benchmarks.common.folders import PROFILES
 from perfmodel.base.arrays import Floats
 from perfmodel.base.table import Column, Table, render
 from perfmodel.models.launches import Median, Spread, host_speeds, interval, spreads
+from perfmodel.programs import steps_of_run
 from perfmodel.programs.mlp.settings import BATCH_RANGE
 from perfmodel.readers import read
 from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.run import time_run
 from perfmodel.timing.samples import Clock, tabulate
-from perfmodel.timing.step_times import count_warmup
 
 SETS: Final = ("launches", "fresh", "hosts", "scale")
 REPORTS: Final = ("campaign/*.xz", "ladder/*.xz", "ddp/ddp_p2*.xz", "launches/*.sqlite.xz")
@@ -214,7 +214,7 @@ def _tables(path: Path) -> Iterator[tuple[str, Floats]]:
     run = time_run([read(path)], BATCH_RANGE, label=path.name)
     everything = tabulate(run.range_times, run.ranks, run.batch_label)
     head = head_of(run, everything).seconds["host"]
-    warmup = count_warmup(head)
+    warmup = steps_of_run(run).warmup
     yield "batch", head[:, warmup:]
     for times in everything:
         for kind, label, clock in RANGES:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from perfmodel.api import Report, Results
 from perfmodel.base.errors import SchemaError
+from perfmodel.programs import steps_of_run
 from perfmodel.programs.mlp.settings import PEER
 from perfmodel.readers import read
 from perfmodel.timing.run import Run, time_run
-from perfmodel.timing.timeline import Bar, Lane, median_batch, select, window_of
+from perfmodel.timing.timeline import Bar, Lane, select, window_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,7 +117,7 @@ class Profile:
         SchemaError
             If the report has no such batch.
         """
-        number = median_batch(self.run) if number is None else number
+        number = steps_of_run(self.run).drawn if number is None else number
         window = window_of(self.run, range(number, number + 1))
         lanes = select(self.run, window, api=False)
         return View(lanes, window.start_ns, window.end_ns, "the start of the batch", number)
@@ -131,7 +132,7 @@ class Profile:
 
         None if the batch has none of them, as when it is a CUDA graph.
         """
-        number = median_batch(self.run)
+        number = steps_of_run(self.run).drawn
         window = window_of(self.run, range(number, number + 1))
         lanes = select(self.run, window, ranks=ranks, api=False)
         around = _around([bar for bar in _ranges(lanes) if bar.own and bar.name in names])

@@ -28,7 +28,6 @@ from perfmodel.analysis.steps import (
     RankStep,
     StepBreakdown,
     break_down,
-    on_step_clock,
     unequal_steps,
 )
 from perfmodel.analysis.warnings import (
@@ -50,7 +49,7 @@ from perfmodel.programs.findings import find
 from perfmodel.programs.identify import missing_values
 from perfmodel.readers import RAW, check_at_rest
 from perfmodel.readers.trace import NULL, Trace
-from perfmodel.timing.async_batches import AsyncBatches, head_of, time_async, until_done
+from perfmodel.timing.async_batches import AsyncBatches, head_of, time_async
 from perfmodel.timing.batches import Batches
 from perfmodel.timing.collectives import (
     NCCL,
@@ -67,7 +66,6 @@ from perfmodel.timing.copies import (
     synchronizations,
     tells_devices,
 )
-from perfmodel.timing.cuda_graphs import first_replay
 from perfmodel.timing.cuda_graphs import notes as graph_notes
 from perfmodel.timing.exchanges import COLLECTIVE, Exchanges
 from perfmodel.timing.late_ranks import LateRank, late_ranks, late_start
@@ -75,11 +73,11 @@ from perfmodel.timing.point_to_point import PointToPoint, point_to_point, ranges
 from perfmodel.timing.recorder import Timed
 from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.run_exchanges import exchanges_of, kernels_of
+from perfmodel.timing.run_steps import RunSteps, run_steps
 from perfmodel.timing.samples import PathTable, PathTimes, median, tabulate
 from perfmodel.timing.skew import Skew, skew_of
 from perfmodel.timing.step_graph import MOST_OPS
 from perfmodel.timing.step_report import shortened
-from perfmodel.timing.step_times import count_warmup
 from perfmodel.workloads.work import Counts, Symbol, Workload
 
 if TYPE_CHECKING:
@@ -330,13 +328,19 @@ def _join(
     counts = workload.evaluate(symbols)
     found = exchanges_of(run)
     machine, tf32 = _ceilings(run, options.machine), _seen_tf32(run)
-    everything, window, steps, host = _times(run, program, workload, options.warmup, found, machine)
-    excluded = window.start
-    by_gpu, queued = program.step_clock == "gpu", host.queues and program.step_clock == "host"
+    host = time_async(run)
+    clocked = run_steps(
+        run, program.step_clock, replay=program.replay, warmup=options.warmup, batches=host
+    )
+    steps = _broken_down(run, clocked, found, machine) if run.steps else None
+    table = tabulate(run.range_times, run.ranks, run.batch_label)
+    everything = clocked.with_own_clock(table, run)
+    window, by_gpu = clocked.counted, clocked.clock == "gpu"
+    excluded, queued = window.start, clocked.clock == "done"
     measured = everything.within(window, marked_by_nccl)
     head = _head(run, measured)
     totals = sum((counts[label] for label in counted(measured, counts)), Counts())
-    collected = _collected(run, found, everything, excluded, totals, steps if by_gpu else None)
+    collected = _collected(run, found, everything, window, totals, steps if by_gpu else None)
     peaks = {label: program.peak(label, identity, seen_tf32=tf32) for label in ("", *counts)}
     rates, by_clock = fit_rates(measured, {} if workload.replay else counts)
     measured_points = points(run.label, measured, head, workload, totals, symbols, waits=not queued)
@@ -368,7 +372,7 @@ def _join(
         precision=peaks[""],
         gpus=tuple({(g.id, g.name): g for t in run.traces for g in t.gpus}.values()),
         ranks=ranks,
-        batch=_batch_summary(run, everything, excluded, head, host, ranks, queued=queued),
+        batch=_batch_summary(run, clocked, host, ranks),
         ranges=tuple(kernel_rows(run, rows, workload.replay, excluded)),
         rates=rates,
         rates_by_clock=by_clock,
@@ -383,6 +387,7 @@ def _join(
         warnings=tuple(dict.fromkeys(notes)),
         skew=collected.skew,
         late=collected.late,
+        run_steps=clocked,
         steps=steps,
         messages=collected.messages,
         ranges_by_rank=ranges_by_rank(measured, run.ranks),
@@ -448,7 +453,7 @@ def _serving(
 
 
 def _broken_down(
-    run: Run, warmup: int | None, found: Exchanges, machine: Machine | None
+    run: Run, steps: RunSteps, found: Exchanges, machine: Machine | None
 ) -> StepBreakdown:
     """The steps; copies from pageable memory could be as fast as pinned ones."""
     every = slice(0, max(one.times.step_ns.shape[1] for one in run.steps))
@@ -457,32 +462,10 @@ def _broken_down(
     return break_down(
         run.steps,
         found,
-        warmup=warmup,
+        steps,
         timed=Timed.of(run.traces),
         pinned_bytes_per_s=rate[0] if rate else None,
     )
-
-
-def _times(
-    run: Run,
-    program: Program,
-    workload: Workload,
-    warmup: int | None,
-    found: Exchanges,
-    machine: Machine | None,
-) -> tuple[PathTable, slice, StepBreakdown | None, AsyncBatches]:
-    """Times of all ranges, the batches that count, the steps, and the batches on both clocks."""
-    everything = tabulate(run.range_times, run.ranks, run.batch_label)
-    steps = _broken_down(run, warmup, found, machine) if run.steps else None
-    host = time_async(run, everything)
-    if program.step_clock == "gpu" and steps is not None:
-        clocked = on_step_clock(everything, run, steps)
-        _check_left(run, clocked, steps.warmup)
-        return clocked, slice(steps.warmup, steps.warmup + steps.count), steps, host
-    if host.queues:
-        everything = until_done(run, everything, host)
-    excluded = _excluded(run, everything, warmup, workload)
-    return everything, slice(excluded, everything.shape[1]), steps, host
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,7 +485,7 @@ def _collected(
     run: Run,
     found: Exchanges,
     everything: PathTable,
-    excluded: int,
+    window: slice,
     totals: Counts,
     steps: StepBreakdown | None,
 ) -> _Collected:
@@ -510,12 +493,11 @@ def _collected(
     batch_s = head_of(run, everything).seconds["host"]
     batches = Batches.of(run.range_times, run.batch_label)
     by_mpi, collective = found.taken(found.by_mpi), found.way == COLLECTIVE
+    excluded, stop = window.start, window.stop
     if steps is None:
-        stop = batch_s.shape[1]
         late, chains = late_ranks(found, excluded, stop)
         found = _sized(found, float(totals.peer_message_bytes))
     else:
-        stop = steps.warmup + steps.count
         late, chains = steps.facts.stragglers, steps.facts.chains
     numbers = {rank: batches.numbers(rank) for rank in found.ranks}
     numbers = {
@@ -558,51 +540,21 @@ def _nccl_waiting(steps: StepBreakdown) -> Waiting:
     return Waiting(seconds, waits if len(waits) == len(seconds) else None)
 
 
-def _excluded(run: Run, everything: PathTable, warmup: int | None, workload: Workload) -> int:
-    """Number of batches to exclude, refusing to exclude them all."""
-    batch_s = head_of(run, everything).seconds["host"]
-    excluded = count_warmup(batch_s) if warmup is None else warmup
-    if workload.replay and warmup is None:
-        first = first_replay(everything, workload.replay, run.batch_label) or 0
-        excluded = max(excluded, first)
-    _check_left(run, everything, excluded)
-    return excluded
-
-
-def _check_left(run: Run, everything: PathTable, excluded: int) -> None:
-    """Refuse a warm-up after which no batch has a time."""
-    batch_s = head_of(run, everything).seconds["host"]
-    if np.isnan(batch_s[:, excluded:]).all():
-        raise SchemaError(
-            f"{run.label}: no finished step is left: found {batch_s.shape[1]} "
-            f"{run.batch_label!r} ranges, {excluded} excluded as warm-up; profile more steps or "
-            f"lower --warmup"
-        )
-
-
 def _batch_summary(
-    run: Run,
-    everything: PathTable,
-    excluded: int,
-    head: PathTimes,
-    host: AsyncBatches,
-    ranks: Sequence[RankRow],
-    *,
-    queued: bool,
+    run: Run, steps: RunSteps, host: AsyncBatches, ranks: Sequence[RankRow]
 ) -> BatchSummary:
-    whole = head_of(run, everything).seconds["host"]
     by_gpu = host.by_gpu or any(_computing(rank) >= GPU_LIMITED for rank in ranks)
-    median = estimate(head.seconds["host"], "GPU" if by_gpu else "host")
-    assert median is not None  # `_check_left` refuses a run without a finished batch
-    warm = whole[:, :excluded]
+    median = estimate(steps.series()[np.newaxis], "GPU" if by_gpu else "host")
+    assert median is not None  # `run_steps` refuses a run without a finished step
     return BatchSummary(
         label=run.batch_label,
-        count=int(np.isfinite(whole[:, excluded:]).any(axis=0).sum()),
-        warmup=excluded,
-        warmup_s=float(np.nansum(warm) / len(run.ranks)),
+        rank=int(steps.ranks[steps.slowest]),
+        count=steps.count,
+        warmup=steps.warmup,
+        warmup_s=steps.warmup_s,
         median=median,
-        mean_s=float(np.nanmean(head.seconds["host"])),
-        queued_s=host.queued_s if queued else None,
+        mean_s=steps.mean_s,
+        queued_s=host.queued_s if steps.clock == "done" else None,
     )
 
 

@@ -186,7 +186,7 @@ def _replay(analysis: RunAnalysis) -> Replay:
         lane_ranks(run.steps),
         kernels_of(run.steps),
         exchanges_of(run),
-        analysis.steps.median_s,
+        analysis.run_steps.step_s,
     )
 
 

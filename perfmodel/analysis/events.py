@@ -426,8 +426,7 @@ def _numbered(run: Run) -> list[tuple[StepReport, Sequence[int]]]:
 
 
 def _window(analysis: RunAnalysis) -> slice:
-    batch = analysis.batch
-    return slice(batch.warmup, batch.warmup + batch.count)
+    return analysis.run_steps.counted
 
 
 def _inside(step: Int64, window: slice) -> Column:

@@ -21,12 +21,10 @@ from perfmodel.programs.identify import Identity
 from perfmodel.programs.program import Options
 from perfmodel.readers.run_records import read_record, whole_number
 from perfmodel.readers.trace import GRAPH, KERNEL, NULL, Trace
-from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.collectives import ALL_REDUCES, CollectiveGroup
 from perfmodel.timing.intervals import covered, union
 from perfmodel.timing.kernels import communicating
-from perfmodel.timing.run import Run, batch_seconds, batch_windows
-from perfmodel.timing.samples import tabulate
+from perfmodel.timing.run import Run, batch_windows
 from perfmodel.timing.spans import Level
 
 Progress = Callable[[str], object]
@@ -83,8 +81,8 @@ class Launch:
         Values of the workload's symbols but p; B is the batch of all ranks together.
     settings : mapping of str to str
         What the run gives that changes the time of a batch, by the program's names.
-    seconds : array, shape (ranks, batches)
-        Batches after the warm-up; shape (1, epochs) from a record: means over epochs.
+    seconds : array, shape (1, batches)
+        Batches of the slowest rank after the warm-up; from a record means over epochs.
     split : Split or None
         None from a record, and where the report cannot say.
     reduced : tuple of CollectiveGroup
@@ -115,7 +113,7 @@ class Launch:
 
     @property
     def median_s(self) -> float:
-        """Median batch over ranks and batches."""
+        """Median batch of the slowest rank."""
         return float(np.nanmedian(self.seconds))
 
 
@@ -150,13 +148,6 @@ def launches_of(
 def _launch(found: RunAnalysis, batches: Mapping[Path, int]) -> Launch:
     run, calibrated = found.measured, found.program.calibrated
     by_gpu = found.program.step_clock == "gpu"
-    if found.steps is not None and by_gpu:
-        seconds = found.steps.seconds
-    elif found.batch.queued_s is None:
-        head = head_of(run, tabulate(run.range_times, run.ranks, run.batch_label))
-        seconds = head.seconds["host"]
-    else:
-        seconds = batch_seconds(run)
     values = dict(found.identity.values)
     ranks = values.pop("p")
     batch = {batches[trace.source] for trace in run.traces if trace.source in batches}
@@ -180,7 +171,7 @@ def _launch(found: RunAnalysis, batches: Mapping[Path, int]) -> Launch:
         ranks=ranks,
         sizes=values,
         settings=calibrated.settings(found.identity.config) if calibrated else {},
-        seconds=seconds[:, found.batch.warmup :],
+        seconds=found.run_steps.series()[np.newaxis],
         calibrated=calibrated,
         split=split,
         reduced=tuple(g for g in found.collectives if g.name in ALL_REDUCES and g.bytes),

@@ -154,7 +154,7 @@ def step_work(
     machine : Machine or None
         Its ceilings.
     """
-    window = range(steps.warmup, steps.warmup + steps.count)
+    window = range(steps.window.start, steps.window.stop)
     fine = _rows(found, window, machine, _without_module)
     coarse = _rows(found, window, machine, _without_sizes)
     source = found[0].source

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from perfmodel.timing.point_to_point import PointToPoint, RangeOfRank
     from perfmodel.timing.range_times import Path
     from perfmodel.timing.run import Run
+    from perfmodel.timing.run_steps import RunSteps
     from perfmodel.timing.samples import Estimate
     from perfmodel.timing.skew import Skew
     from perfmodel.workloads.work import Counts, Workload
@@ -120,13 +121,14 @@ class RangeRow:
 
 @dataclass(frozen=True, slots=True)
 class BatchSummary:
-    """Number of batches, and the median one.
+    """Number of batches, and the median one of the slowest rank.
 
     `queued_s` is the host's own time where it only queues batches: they are then timed until the
     GPU is done with them, and host times of the ranges inside are those of queueing.
     """
 
     label: str
+    rank: int
     count: int
     warmup: int
     warmup_s: float
@@ -187,6 +189,7 @@ class RunAnalysis:
     precision: str
     gpus: tuple[Gpu, ...]
     ranks: tuple[RankRow, ...]
+    run_steps: RunSteps
     batch: BatchSummary
     ranges: tuple[RangeRow, ...]
     rates: Mapping[str, Rate | None]

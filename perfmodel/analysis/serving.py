@@ -175,12 +175,12 @@ class _Step:
 
 def serving_rows(run: Run, steps: StepBreakdown, machine: Machine | None) -> tuple[ServingRow, ...]:
     """Return the engine's steps by stage and sequences, the one with most time first."""
-    found = [*_steps(run, steps.warmup + steps.count)]
-    phases = {one.work.step.stage for one in found if one.number >= steps.warmup}
+    found = [*_steps(run, steps.window.stop)]
+    phases = {one.work.step.stage for one in found if one.number >= steps.window.start}
     grouped: dict[tuple[str, Stage, int], list[_Step]] = {}
     for one in found:
         said = one.work.step
-        if one.number < steps.warmup and said.stage in phases:
+        if one.number < steps.window.start and said.stage in phases:
             continue  # a phase that the first steps alone have counts, as a prefill before decodes
         batch = said.sequences if said.stage == "decode" else 0
         grouped.setdefault((said.engine, said.stage, batch), []).append(one)

@@ -18,9 +18,8 @@ from perfmodel.timing.idle_causes import LONGEST, Gap, IdleGaps
 from perfmodel.timing.kernels import COMMUNICATION
 from perfmodel.timing.levels import LayerTime, LevelRow, layer_times, level_rows
 from perfmodel.timing.recorder import Timed
-from perfmodel.timing.run import Run
 from perfmodel.timing.run_exchanges import kernels_of, lane_ranks
-from perfmodel.timing.samples import PathTable
+from perfmodel.timing.run_steps import RunSteps
 from perfmodel.timing.spans import Candidate, FoundBy
 from perfmodel.timing.step_facts import (
     IdleCause,
@@ -31,7 +30,7 @@ from perfmodel.timing.step_facts import (
     step_facts,
 )
 from perfmodel.timing.step_report import StepReport
-from perfmodel.timing.step_times import StepTimes, counted_steps
+from perfmodel.timing.step_times import StepTimes
 
 _TOP_KERNELS: Final = 10
 _FEW: Final = 3
@@ -104,14 +103,10 @@ class StepBreakdown:
         Name of the steps' ranges, '' where nothing names them.
     found_by : str
         How the steps were found, see `timing.spans.Steps`.
+    window : slice
+        The steps that count, of those whose end is known.
     confidence : float
         Share of the GPU's work inside steps, warm-up included.
-    count, warmup : int
-        Steps of a rank that count, and leading ones left out.
-    seconds : float64, shape (ranks, steps)
-        Time of every step, warm-up included, NaN where it is unknown; rows are `ranks`.
-    median_s : float
-        Over the ranks and the steps that count.
     unattributed : float
         Share of the GPU time between the first and the last step that no step holds.
     idle : tuple of IdleCause
@@ -130,12 +125,8 @@ class StepBreakdown:
 
     label: str
     found_by: FoundBy
+    window: slice
     confidence: float
-    count: int
-    warmup: int
-    warmup_s: float
-    seconds: Floats
-    median_s: float
     ranks: tuple[RankStep, ...]
     categories: tuple[CategoryTime, ...]
     kernels: tuple[KernelTime, ...]
@@ -168,8 +159,8 @@ class StepBreakdown:
 def break_down(
     reports: Sequence[StepReport],
     found: Exchanges,
+    steps: RunSteps,
     *,
-    warmup: int | None = None,
     timed: Timed | None = None,
     pinned_bytes_per_s: float | None = None,
 ) -> StepBreakdown:
@@ -181,45 +172,35 @@ def break_down(
         One per report of the run.
     found : Exchanges
         Of the run; its kernels come first.
-    warmup : int, optional
-        Leading steps to leave out; see `perfmodel.timing.step_times.counted_steps`.
+    steps : RunSteps
     timed : Timed, optional
         Steps that the program timed before it was recorded.
     pinned_bytes_per_s : float, optional
         Rate of pinned copies, see `timing.copies.pinned_rate`.
     """
-    steps = max(r.times.step_ns.shape[1] for r in reports)
-    window = counted_steps([r.times for r in reports], warmup)
+    window = window_of(reports, steps)
     waiting = _waiting_by_step(found, window)
     rows: list[RankStep] = []
-    seconds: list[Floats] = []
     numbered = lane_ranks(reports)
     for report, numbers in zip(reports, numbered, strict=True):
         for lane, rank in enumerate(numbers):
             waited = None if waiting is None else waiting[found.ranks.index(rank)]
             rows.append(_rank(report.times, lane, rank, window, waited))
-            seconds.append(_seconds(report.times.step_ns[lane], window, steps))
     order = sorted(range(len(rows)), key=lambda i: (rows[i].rank, rows[i].gpu or 0))
     launched = sum(r.launched_ns for r in reports)
     idle = _idle(reports, window, numbered)
-    kernels = _kernels(reports, window)
-    counted = np.stack(seconds)[:, window]
-    median_s = float(np.nanmedian(counted)) if np.isfinite(counted).any() else 0.0
+    kernels = kernels_of_steps(reports, window)
     return StepBreakdown(
         label=reports[0].steps.label,
         found_by=reports[0].steps.found_by,
+        window=window,
         confidence=min(r.steps.confidence for r in reports),
-        count=window.stop - window.start,
-        warmup=window.start,
-        warmup_s=_warmup_seconds(reports, window.start),
-        seconds=np.stack([seconds[i] for i in order]),
-        median_s=median_s,
         ranks=tuple(rows[i] for i in order),
         categories=_categories(reports, rows, window),
         kernels=kernels[:_TOP_KERNELS],
         unattributed=sum(r.lost_ns for r in reports) / launched if launched else 0.0,
         idle=idle,
-        pieces=idle_pieces(reports, warmup=warmup)[0],
+        pieces=idle_pieces(reports, window)[0],
         levels=level_rows([r.spans for r in reports], sum(r.work_ns for r in reports)),
         layers=layer_times([r.spans for r in reports]),
         candidates=reports[0].steps.candidates,
@@ -231,7 +212,7 @@ def break_down(
             numbered,
             idle,
             kernels,
-            median_s,
+            steps.step_s,
             max((row.gpu_busy_s or 0.0) - (row.waiting_s or 0.0) for row in rows),
             _long_steps(reports, window, numbered),
             timed,
@@ -291,19 +272,6 @@ def _gpu_idle_s(times: StepTimes, lane: int, window: slice) -> float:
     return max(step_s - busy_s, 0.0)
 
 
-def _seconds(step_ns: Int64, window: slice, steps: int) -> Floats:
-    seconds = np.full(steps, np.nan)
-    inside = np.arange(len(step_ns))
-    counts = (step_ns >= 0) & (inside < window.stop)
-    seconds[: len(step_ns)][counts] = step_ns[counts] * 1e-9
-    return seconds
-
-
-def _warmup_seconds(reports: Sequence[StepReport], first: int) -> float:
-    early = [np.maximum(r.times.step_ns[:, :first], 0).sum(axis=1).max(initial=0) for r in reports]
-    return float(max(early, default=0)) * 1e-9
-
-
 def _categories(
     reports: Sequence[StepReport], rows: Sequence[RankStep], window: slice
 ) -> tuple[CategoryTime, ...]:
@@ -342,18 +310,22 @@ def _categories(
     return tuple(sorted(found, key=lambda c: -c.seconds))
 
 
-def idle_causes(
-    reports: Sequence[StepReport], *, warmup: int | None = None
-) -> tuple[IdleCause, ...]:
+def window_of(reports: Sequence[StepReport], steps: RunSteps) -> slice:
+    """Return the steps that count, without a last one whose end no operation marks."""
+    stop = min(steps.counted.stop, max(report.times.step_ns.shape[1] for report in reports))
+    first = min(steps.counted.start, stop - 1)
+    ended = [np.flatnonzero((r.times.step_ns[:, first:stop] >= 0).any(axis=0)) for r in reports]
+    last = max(int(numbers.max(initial=-1)) for numbers in ended)
+    return slice(first, first + last + 1 if last >= 0 else stop)
+
+
+def idle_causes(reports: Sequence[StepReport], window: slice) -> tuple[IdleCause, ...]:
     """Sum up why the GPUs of a run idle, and nothing else of `break_down`."""
-    return _idle(reports, counted_steps([r.times for r in reports], warmup), lane_ranks(reports))
+    return _idle(reports, window, lane_ranks(reports))
 
 
-def idle_ranges(
-    reports: Sequence[StepReport], *, warmup: int | None = None
-) -> tuple[IdleRange, ...]:
+def idle_ranges(reports: Sequence[StepReport], window: slice) -> tuple[IdleRange, ...]:
     """Sum up in which ranges, and why, the GPUs of a run idle; the largest first."""
-    window = counted_steps([r.times for r in reports], warmup)
     found: dict[tuple[str, str], float] = {}
     step_s, lanes = 0.0, 0
     for report in reports:
@@ -372,9 +344,7 @@ def idle_ranges(
     return tuple(sorted(rows, key=lambda row: -row.seconds))
 
 
-def idle_pieces(
-    reports: Sequence[StepReport], *, warmup: int | None = None
-) -> tuple[dict[str, float], float]:
+def idle_pieces(reports: Sequence[StepReport], window: slice) -> tuple[dict[str, float], float]:
     """Cut the idle time of a median step into pieces by the range that the host was in.
 
     Of the GPUs that idle longest: where hosts queue their work, the others wait for them inside
@@ -387,7 +357,6 @@ def idle_pieces(
     float
         Share of their steps; 0 without any.
     """
-    window = counted_steps([r.times for r in reports], warmup)
     lanes = [
         (_gpu_idle_s(report.times, lane, window), report, lane)
         for report in reports
@@ -585,17 +554,8 @@ def _seconds_of(ns: int) -> float | None:
     return None if ns == NULL else ns * 1e-9
 
 
-def kernels_of_steps(
-    reports: Sequence[StepReport], warmup: int | None = None
-) -> tuple[KernelTime, ...]:
-    """All kernels of a run's steps, most GPU time first; empty where their rows are gone."""
-    if not reports:
-        return ()
-    return _kernels(reports, counted_steps([r.times for r in reports], warmup))
-
-
-def _kernels(reports: Sequence[StepReport], window: slice) -> tuple[KernelTime, ...]:
-    """The kernels with most GPU time, by name, over all ranks."""
+def kernels_of_steps(reports: Sequence[StepReport], window: slice) -> tuple[KernelTime, ...]:
+    """All kernels of the steps that count, by name, over all ranks, most GPU time first."""
     durations: dict[tuple[str, str], list[Int64]] = {}
     total, cells = 0, 0
     for report in reports:
@@ -653,19 +613,3 @@ def places_of(
         for name, (line, module) in report.captured.items():
             found[name] = line, module and layers_together(module)
     return found
-
-
-def on_step_clock(everything: PathTable, run: Run, steps: StepBreakdown) -> PathTable:
-    """Time the batches from their first GPU operation to the next one's, where there is a GPU."""
-    row_of = {rank.rank: i for i, rank in reversed([*enumerate(steps.ranks)])}
-    found = {}
-    for at, path in enumerate(everything.paths):
-        if path[-1] != run.batch_label:
-            continue
-        seconds = np.full(everything.shape, np.nan)
-        width = min(seconds.shape[1], steps.seconds.shape[1])
-        for i, rank in enumerate(run.ranks):
-            if rank in row_of:
-                seconds[i, :width] = steps.seconds[row_of[rank], :width]
-        found[at] = seconds
-    return everything.with_host(found)

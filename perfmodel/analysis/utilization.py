@@ -70,7 +70,7 @@ def idle_of(run: RunAnalysis) -> Idle:
     SchemaError
         If the report holds no GPU work in steps.
     """
-    found = run.steps and Idle(run.steps, idle_ranges(run.measured.steps, warmup=run.steps.warmup))
+    found = run.steps and Idle(run.steps, idle_ranges(run.measured.steps, run.steps.window))
     if not found or not found.ranks:
         raise SchemaError(
             f"{run.label}: expected GPU work of steps after the warm-up; got none; for "

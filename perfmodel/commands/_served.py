@@ -34,7 +34,7 @@ from perfmodel.render.evidence import evidence, find
 from perfmodel.render.operator_prediction import report_document
 from perfmodel.render.plot import png_bytes, quiet
 from perfmodel.render.plot.timeline import timeline
-from perfmodel.timing.timeline import drawn_lanes, median_batch, select, window_of
+from perfmodel.timing.timeline import drawn_lanes, select, window_of
 
 MOST_LETTERS: Final = 24_000
 """Letters of an answer, about 6,000 tokens."""
@@ -255,8 +255,8 @@ class Served:
         """
         if not all(abs(at) < _MOST_SECONDS for at in (start_s, end_s or 0.0)):
             raise WorkloadError(f"expected seconds from the step's start; got {start_s}, {end_s}")
-        run = self._run(names).measured
-        number = median_batch(run) if step is None else step
+        analysis = self._run(names)
+        run, number = analysis.measured, analysis.run_steps.drawn if step is None else step
         window = window_of(run, range(number, number + 1))
         first = window.start_ns + round(max(start_s, 0.0) * 1e9)
         last = window.end_ns if end_s is None else window.start_ns + round(end_s * 1e9)

@@ -48,9 +48,10 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
     table show the median step, a trace the whole report.
     """
     from perfmodel.analysis.window import only_window
+    from perfmodel.programs import steps_of_run
     from perfmodel.render import tables
     from perfmodel.render.result import Result
-    from perfmodel.timing.timeline import clocks_differ, median_batch, select, window_of
+    from perfmodel.timing.timeline import clocks_differ, select, window_of
 
     perfetto = out is not None and (options["perfetto"] or _options.kind_of(out) == ".json")
     batches = chosen_batches(options["batches"])
@@ -62,7 +63,7 @@ def timeline(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: A
         if clocks_differ(run):
             warn("a report has no UTC time: its rank may be shifted against the others")
         if batches is None and not perfetto:
-            first = median_batch(run, options["warmup"])
+            first = steps_of_run(run, options["warmup"]).drawn
             batches = range(first, first + 1)
         window = None if batches is None else window_of(run, batches)
         ranks = _ranks(options["ranks"], run.ranks)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from perfmodel.programs.program import Options, Program
     from perfmodel.readers.trace import Trace
     from perfmodel.timing.run import Run
+    from perfmodel.timing.run_steps import RunSteps
 
 __all__ = [
     "BATCH_RANGE",
@@ -35,6 +36,7 @@ __all__ = [
     "program_of_run",
     "program_of_sizes",
     "programs",
+    "steps_of_run",
 ]  # fmt: skip
 
 Counting = Literal["document", "full"]
@@ -86,6 +88,15 @@ def program_of_run(run: Run, options: Options) -> Program:
     """Return the program that recognized the reports when the run was measured."""
     named = (program for program in programs() if program.name == run.program)
     return next(named, None) or program_of(run.traces, options)
+
+
+def steps_of_run(run: Run, warmup: int | None = None) -> RunSteps:
+    """Return the steps of a run on the clock of its program, as `run_steps` does."""
+    from perfmodel.programs.program import Options
+    from perfmodel.timing.run_steps import run_steps
+
+    program = program_of_run(run, Options())
+    return run_steps(run, program.step_clock, replay=program.replay, warmup=warmup)
 
 
 def program_named(name: str) -> Program:

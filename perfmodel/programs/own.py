@@ -20,10 +20,10 @@ from perfmodel.programs.program import Options, Program, StepClock
 from perfmodel.readers.trace import Trace
 from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.launched import Parts
-from perfmodel.timing.run import Run, batch_seconds
+from perfmodel.timing.run import Run
+from perfmodel.timing.run_steps import run_steps
 from perfmodel.timing.samples import Clock, PathTimes, tabulate
 from perfmodel.timing.spans import Steps, named_steps
-from perfmodel.timing.step_times import count_warmup
 from perfmodel.workloads.work import Workload
 
 _CLOCKS: Final[dict[str, Clock]] = {"host": "host", "gpu": "gpu_busy"}
@@ -51,8 +51,8 @@ class OwnModel(Calibrated):
         case = OwnCase(workload.check({**values, **given}), {}, workload)
         everything = tabulate(run.range_times, run.ranks, run.batch_label)
         head = head_of(run, everything)
-        warmup = count_warmup(head.seconds["host"])
-        batches = batch_seconds(run)[:, warmup:]
+        steps = run_steps(run, "host", done=True)
+        warmup, batches = steps.warmup, steps.seconds()[:, steps.counted]
         known = [m for m in everything if m.label in workload.ranges and m.path != head.path]
         if not known or batches.size == 0 or np.isnan(batches).all():
             raise ModelError(

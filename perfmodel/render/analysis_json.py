@@ -101,10 +101,12 @@ class WorkloadDocument:
 
 @dataclass(frozen=True)
 class BatchDocument:
-    """The median step with its 95 % intervals, for this run and for a rerun.
+    """The median step of the slowest rank with its 95 % intervals, for this run and for a rerun.
 
     Attributes
     ----------
+    rank : int
+        The slowest one, whose median step is the longest.
     count, warmup : int
         Steps that count, and leading ones left out, which took `warmup_s`.
     queued_s : float or None
@@ -112,12 +114,13 @@ class BatchDocument:
     range : str
         Name of the ranges that are one step each.
     instances : int
-        Measurements behind the median; those of a rerun's interval are `launches`.
+        Steps of this rank behind the median; those of a rerun's interval are `launches`.
     found_by, confidence
         Source of the steps, and the share of the GPU's work inside them; left out where no GPU
         operations time the steps.
     """
 
+    rank: int
     count: int
     warmup: int
     warmup_s: float
@@ -496,7 +499,7 @@ def _keyed(findings: Sequence[Finding]) -> list[KeyedFinding]:
 def _batch(run: RunAnalysis) -> BatchDocument:
     return BatchDocument(
         **pick(
-            run.batch, "count warmup warmup_s mean_s queued_s", range="label",
+            run.batch, "rank count warmup warmup_s mean_s queued_s", range="label",
             median_s="median.value", low_s="median.low", high_s="median.high",
             instances="median.instances", launch_low_s="median.launch_low",
             launch_high_s="median.launch_high", launches="median.launches",

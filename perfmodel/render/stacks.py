@@ -24,7 +24,7 @@ def folded_stacks(analysis: Analysis) -> Iterator[str]:
         If no report has stacks.
     """
     measured = [
-        (report.stacks, slice(run.steps.warmup, run.steps.warmup + run.steps.count))
+        (report.stacks, run.steps.window)
         for run in analysis.runs if run.steps is not None
         for report in run.measured.steps
     ]  # fmt: skip

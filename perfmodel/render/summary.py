@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from perfmodel.analysis.steps import StepBreakdown
     from perfmodel.base.table import Table
     from perfmodel.programs.findings import Finding
+    from perfmodel.timing.run_steps import RunSteps
 
 _LOST: Final = 0.01
 """Share of the GPU time in no step that is worth a line."""
@@ -201,13 +202,13 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
     mean = f", mean {si(batch.mean_s, 's', 4)}" if long else ""
     yield (
         f"steps      {_each(run)}, median {si(batch.median.value, 's', 4)} "
-        f"[{tables.interval_of_step(run)}]{mean}; {_left_out(batch, found)}"
+        f"[{tables.interval_of_step(run)}]{mean}; {_left_out(batch, run.run_steps)}"
     )
     again = tables.another(batch.median)
     if again != tables.RECORD_THREE:
         yield f"rerun      expected: {again} (95 %)"
     if found is not None:
-        yield f"found by   {_how_found(found)}"
+        yield f"found by   {_how_found(found, batch.median.value)}"
     recorder = run.steps.facts.recorder if run.steps else None
     if recorder is not None and recorder.matters:
         yield f"recorder   {recorder}"
@@ -226,14 +227,14 @@ def what_ran(run: RunAnalysis) -> Iterator[str]:
         yield f"{who}  {'; '.join(said)}"
 
 
-def _left_out(batch: BatchSummary, steps: StepBreakdown | None) -> str:
+def _left_out(batch: BatchSummary, steps: RunSteps) -> str:
     """Say which batches do not count; by the GPU's clock the last one has no end."""
     warm = (
         f"{batch.warmup} warm-up step{'s' * (batch.warmup > 1)} ({si(batch.warmup_s, 's')})"
         if batch.warmup
         else ""
     )
-    if steps is None or steps.seconds.shape[1] <= steps.warmup + steps.count:
+    if steps.own_ns.shape[1] <= steps.counted.stop:
         return f"{warm} excluded" if warm else "no warm-up step found"
     return f"{warm} and the last excluded" if warm else "no warm-up step found; the last excluded"
 
@@ -245,7 +246,7 @@ def _each(run: RunAnalysis) -> str:
     return f"{few} per rank" if few == most else f"{few} to {most} per rank"
 
 
-def _how_found(steps: StepBreakdown) -> str:
+def _how_found(steps: StepBreakdown, step_s: float) -> str:
     """Say what a step is, and how sure that is."""
     whose = "GPU" if any(rank.gpu is not None for rank in steps.ranks) else "host"
     share = f"{percent(steps.confidence)} of the {whose}'s time"
@@ -257,7 +258,7 @@ def _how_found(steps: StepBreakdown) -> str:
             f"nothing repeats: the whole recording is one step{unsure}; name one with --batch-range"
         )
     own = [row.median_s for row in steps.levels if row.level == "step"]
-    apart = own and abs(own[0] - steps.median_s) > _APART * steps.median_s
+    apart = own and abs(own[0] - step_s) > _APART * step_s
     lasts = f"; the ranges last {si(own[0], 's', 4)} (median)" if apart else ""
     return f"NVTX ranges {steps.label!r}; {share}{lasts}{unsure}"
 

@@ -448,8 +448,9 @@ def idlest(steps: StepBreakdown) -> tuple[list[IdleCause], list[str]]:
     """Causes worth a row, of the ranks that idle most, and a note on what is left out."""
     order = sorted(steps.ranks, key=lambda r: -(r.idle_s or 0.0))
     shown = {r.rank for r in order[:_MOST_IDLE]}
+    step_s = max(r.batch_s for r in steps.ranks)
     rows = [c for c in steps.idle
-            if c.rank in shown and c.seconds >= _LEAST_SHARE * steps.median_s]  # fmt: skip
+            if c.rank in shown and c.seconds >= _LEAST_SHARE * step_s]  # fmt: skip
     if len(order) <= _MOST_IDLE:
         return rows, []
     least = f"{percent(_LEAST_SHARE)} of a step or more"

@@ -7,9 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Floats
+from perfmodel.base.arrays import Int64
 from perfmodel.base.units import si
-from perfmodel.timing.run import Run, batch_seconds
+from perfmodel.readers.trace import NULL
+from perfmodel.timing.run import Run, batch_windows
 from perfmodel.timing.samples import PathTable, PathTimes
 
 _AHEAD: Final = 1.02
@@ -28,15 +29,17 @@ class AsyncBatches:
 
     Attributes
     ----------
-    done : array, shape (ranks, batches)
-        Seconds by `perfmodel.timing.run.batch_seconds`.
+    host_ns, done_ns : int64, shape (ranks, batches)
+        Time of the host's range, and until host and GPU are done with the batch
+        (`perfmodel.timing.run.batch_windows`); `NULL` where it is unknown.
     queued_s, taken_s : float
-        Medians over the second half of the batches: of the host's time, and of `done`.
+        Medians over the second half of the batches: of the two times.
     ratio : float
         `taken_s` over `queued_s` of the rank where it is largest.
     """
 
-    done: Floats
+    host_ns: Int64
+    done_ns: Int64
     queued_s: float
     taken_s: float
     ratio: float
@@ -61,27 +64,38 @@ class AsyncBatches:
         )
 
 
-def time_async(run: Run, measured: PathTable) -> AsyncBatches:
-    """Time the batches of a run on both clocks; `measured` are its ranges of all batches."""
-    host, done = head_of(run, measured).seconds["host"], batch_seconds(run)
-    late = slice(host.shape[1] // 2, None)
+def time_async(run: Run) -> AsyncBatches:
+    """Time the batches of a run on both clocks."""
+    host_ns, (since, done) = _host_ns(run), batch_windows(run)
+    done_ns = np.where(since == NULL, NULL, np.maximum(done - since, 0))
+    late = slice(host_ns.shape[1] // 2, None)
+    host, done_s = (np.where(ns < 0, np.nan, ns * 1e-9) for ns in (host_ns, done_ns))
     both = [
-        (h, d) for h, d in zip(host[:, late], done[:, late], strict=True) if np.isfinite(h).any()
+        (h, d) for h, d in zip(host[:, late], done_s[:, late], strict=True) if np.isfinite(h).any()
     ]
     ratios = [float(np.nanmedian(d)) / max(float(np.nanmedian(h)), 1e-9) for h, d in both]
     queued, taken = (
-        float(np.nanmedian(t)) if both else 0.0 for t in (host[:, late], done[:, late])
+        float(np.nanmedian(t)) if both else 0.0 for t in (host[:, late], done_s[:, late])
     )
-    return AsyncBatches(done, queued, taken, max(ratios, default=1.0))
+    return AsyncBatches(host_ns, done_ns, queued, taken, max(ratios, default=1.0))
+
+
+def _host_ns(run: Run) -> Int64:
+    """The host's time of every batch, (ranks, batches); `NULL` where it never ended."""
+    times, label = run.range_times, run.batch_label
+    outermost = np.array([path.index(label) == len(path) - 1 if label in path else False
+                          for path in times.paths], np.bool_)  # fmt: skip
+    rows = np.flatnonzero(outermost[times.path] & (times.batch >= 0))
+    shape = len(run.ranks), int(times.batch.max(initial=-1)) + 1
+    cell = np.searchsorted(run.ranks, times.rank[rows]), times.batch[rows]
+    host_ns, there = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
+    np.add.at(host_ns, cell, np.maximum(times.host_ns[rows], 0))
+    there[cell] = True
+    unended = np.flatnonzero(times.host_ns[rows] == NULL)
+    there[tuple(axis[unended] for axis in cell)] = False
+    return np.where(there, host_ns, NULL)
 
 
 def head_of(run: Run, measured: PathTable) -> PathTimes:
     """Return the batch itself."""
     return next(m for m in measured if m.label == run.batch_label)
-
-
-def until_done(run: Run, measured: PathTable, timing: AsyncBatches) -> PathTable:
-    """Replace the host's time of the batch by that until all of its work is done."""
-    labels = (path[-1] for path in measured.paths)
-    head = next(at for at, label in enumerate(labels) if label == run.batch_label)
-    return measured.with_host({head: timing.done})

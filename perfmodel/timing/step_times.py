@@ -264,29 +264,6 @@ def _mpi(trace: Trace, steps: Steps, lanes: Int32, count: int) -> tuple[Int64, I
     return cell, trace.mpi.start_ns[at], trace.mpi.end_ns[at]
 
 
-def counted_steps(reports: Sequence[StepTimes], warmup: int | None = None) -> slice:
-    """Return the steps that count: without warm-up, and without the last, whose end nothing marks.
-
-    Of `FEW` steps all count.
-
-    Parameters
-    ----------
-    reports : sequence of StepTimes
-        One per report of the run.
-    warmup : int, optional
-        Leading steps to leave out; by default `count_warmup` of the lanes, and where steps end
-        with the first operation of the next at least one: its GPU began with an empty queue.
-    """
-    steps = max(times.step_ns.shape[1] for times in reports)
-    if warmup is None:
-        lanes = np.concatenate([widened(times.step_ns, steps, -1) for times in reports])
-        first = max(count_warmup(np.where(lanes < 0, np.nan, lanes)), 1) if steps > FEW else 0
-    else:
-        first = max(0, min(warmup, steps - 1))
-    ends = any((times.device >= 0).any() for times in reports) and steps > FEW
-    return slice(first, steps - 1 if ends and steps - first >= 2 else steps)
-
-
 def count_warmup(step_s: Floats) -> int:
     """Count the leading steps that hold what later ones do not: compiling, allocating, autotuning.
 
@@ -307,20 +284,3 @@ def count_warmup(step_s: Floats) -> int:
         return 0
     usual = slowest[:half] <= max(_SLOW * np.median(later), np.quantile(later, 0.75))
     return int(np.argmax(usual)) if usual.any() else half
-
-
-def median_step(reports: Sequence[StepTimes], warmup: int | None = None) -> int | None:
-    """Return the step that counts whose slowest lane took the median time; None if none has one.
-
-    Of an even number of steps, the shorter of the two in the middle; of equal ones the first.
-    """
-    slowest = np.full(max(times.step_ns.shape[1] for times in reports), -1, np.int64)
-    for times in reports:
-        width = times.step_ns.shape[1]
-        slowest[:width] = np.maximum(slowest[:width], times.step_ns.max(axis=0, initial=-1))
-    numbers = np.arange(len(slowest))[counted_steps(reports, warmup)]
-    numbers = numbers[slowest[numbers] >= 0]
-    if len(numbers) == 0:
-        return None
-    order = np.argsort(slowest[numbers], kind="stable")
-    return int(numbers[order[(len(order) - 1) // 2]])

@@ -33,11 +33,10 @@ from perfmodel.timing.nesting import nest
 from perfmodel.timing.nsys_stats.tables import API_VERSION
 from perfmodel.timing.projection import join_launches
 from perfmodel.timing.range_times import own_rows
-from perfmodel.timing.run import Run, batch_seconds, batch_windows
+from perfmodel.timing.run import Run, batch_windows
 from perfmodel.timing.run_exchanges import exchanges_of
 from perfmodel.timing.stack_times import nodes_at
 from perfmodel.timing.step_report import StepReport
-from perfmodel.timing.step_times import count_warmup, median_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,32 +71,6 @@ def clocks(run: Run) -> tuple[int, ...]:
 def clocks_differ(run: Run) -> bool:
     """Whether times of several reports cannot be put on one clock."""
     return len(run.parts) > 1 and any(t.utc_start_ns is None for t in run.traces)
-
-
-def median_batch(run: Run, warmup: int | None = None) -> int:
-    """Return the batch after the warm-up whose slowest rank took the median time.
-
-    Steps are those that `perfmodel.timing.step_times.median_step` chooses from, with their times;
-    marked batches are timed until the host and the GPU are done with them.
-    Of an even number of batches, the shorter of the two in the middle; of equal ones the first.
-    """
-    if run.steps and run.steps[0].steps.found_by != "mark":
-        step = median_step([report.times for report in run.steps], warmup)
-        if step is not None:
-            return step
-    seconds = batch_seconds(run)
-    slowest = np.max(np.where(np.isnan(seconds), -np.inf, seconds), axis=0)
-    first = count_warmup(seconds) if warmup is None else warmup
-    late = [b for b in range(first, len(slowest)) if np.isfinite(slowest[b])]
-    if len(late) > 1 and any((report.times.device >= 0).any() for report in run.steps):
-        late.pop()  # nothing marks the end of the last one
-    if not late:
-        raise SchemaError(
-            f"{run.label}: expected a step after the warm-up of {first}; got {len(slowest)} "
-            f"steps in all; name one with --batch"
-        )
-    order = sorted(late, key=lambda b: (float(slowest[b]), b))
-    return order[(len(order) - 1) // 2]
 
 
 def window_of(run: Run, batches: range) -> Window:

@@ -20,9 +20,10 @@ from benchmarks.common.folders import BASE, PROFILES, PROGRAMS, TESTS
 from perfmodel.analysis.changes import TITLES, GraphChanges, changes_of
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.analysis.runs import measure_report
-from perfmodel.analysis.steps import idle_causes
+from perfmodel.analysis.steps import idle_causes, window_of
 from perfmodel.analysis.verdict import Fix
 from perfmodel.analysis.whatif import graph_changes
+from perfmodel.programs import steps_of_run
 from perfmodel.programs.findings import rules
 from perfmodel.programs.program import Options
 from perfmodel.readers.trace import NULL
@@ -96,6 +97,7 @@ def test_parts_of_every_step_add_up(path: Path) -> None:
 def test_a_gap_is_inside_the_step_that_it_is_counted_from(name: str, whole: bool) -> None:
     """On its own GPU; those of ranks that run behind the first one began long after it."""
     run = run_of(report(name), whole=whole).measured
+    window = window_of(run.steps, steps_of_run(run))
     for measured in run.steps:
         gaps = measured.gaps
         step_ns = measured.times.step_ns[gaps.lane, gaps.step]
@@ -103,7 +105,7 @@ def test_a_gap_is_inside_the_step_that_it_is_counted_from(name: str, whole: bool
         assert kept.all() if whole else kept.any()
         assert gaps.into_ns[kept].min() >= 0
         assert (gaps.into_ns + gaps.idle_ns <= step_ns)[kept & (step_ns >= 0)].all()
-        shown = [gap for cause in idle_causes(run.steps) for gap in cause.gaps]
+        shown = [gap for cause in idle_causes(run.steps, window) for gap in cause.gaps]
         longest = measured.times.step_ns.max() * 1e-9
         assert all(0 <= gap.in_step_s < longest for gap in shown)
 

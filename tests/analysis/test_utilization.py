@@ -223,7 +223,7 @@ def test_idle_time_by_hand(tmp_path: Path) -> None:
         thread.kernel("gemm", (at + 41_000, at + 42_000), (at + 50_000, at + 80_000))
     found = idle(report.write(tmp_path / "i.sqlite"))
     (rank,) = found.ranks
-    assert (rank.batches, rank.batch_s) == (4, pytest.approx(110e-6))
+    assert (rank.batches, rank.batch_s) == (5, pytest.approx(110e-6))
     assert found.busy_share == pytest.approx(50 / 110)
     rows = {(row.range, row.cause): row.seconds for row in found.ranges}
     assert rows == {

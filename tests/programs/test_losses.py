@@ -130,8 +130,8 @@ def test_idle_causes_and_the_path_add_up(name: str) -> None:
         assert other <= max(0.03 * rank.batch_s, 0.5e-3)
     path = steps.facts.path
     assert sum(p.share for p in path) == pytest.approx(1.0)
-    assert sum(p.seconds for p in path) == pytest.approx(steps.median_s, rel=0.1)
-    assert steps.facts.step_s == pytest.approx(steps.median_s)
+    assert sum(p.seconds for p in path) == pytest.approx(run.run_steps.step_s, rel=0.1)
+    assert steps.facts.step_s == pytest.approx(run.run_steps.step_s)
     assert all(p.free_s <= steps.facts.step_s for p in path)
 
 
@@ -144,14 +144,15 @@ def test_data_loading_is_named_with_its_range() -> None:
 
 
 def test_the_late_rank_is_named_with_what_it_does() -> None:
-    steps = analyzed(PROGRAMS / "straggler_p2_b32.sqlite.xz").steps
+    run = analyzed(PROGRAMS / "straggler_p2_b32.sqlite.xz")
+    steps, count = run.steps, run.run_steps.count
     assert steps is not None
     late = max(steps.facts.stragglers, key=lambda s: s.share_last)
     assert (late.rank, late.share_last, late.persistent) == (1, 1.0, True)
     assert late.doing == "host_compute in forward"
-    assert len(steps.facts.arrivals) == 4 * steps.count
+    assert len(steps.facts.arrivals) == 4 * count
     assert {a.rank for a in steps.facts.arrivals} == {1}
-    by_step = sum(a.late_s for a in steps.facts.arrivals) / steps.count
+    by_step = sum(a.late_s for a in steps.facts.arrivals) / count
     assert by_step == pytest.approx(late.late_s)
 
 

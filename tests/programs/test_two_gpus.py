@@ -20,7 +20,7 @@ def test_steps_of_jax_are_found_behind_compiling_and_tuning() -> None:
     assert steps is not None
     assert (run.program.name, steps.label, steps.found_by) == ("jax", "jit_local", "declared")
     recorded = said["steps_profiled"] + said["warmup_steps"]
-    assert steps.warmup + steps.count + 1 == recorded
+    assert run.run_steps.counted.stop + 1 == recorded
     assert run.batch.mean_s == pytest.approx(said["step_s_profiled"], rel=0.01)
     assert [(r.rank, r.gpu) for r in run.ranks] == [(0, 0), (1, 1)]
     assert all(r.gpu_busy_s is not None and r.gpu_busy_s > 0.9 * r.batch_s for r in steps.ranks)

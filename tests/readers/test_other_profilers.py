@@ -119,7 +119,7 @@ def test_rocpd(tmp_path: Path) -> None:
     run = analyze_reports([tmp_path / "r.db"], Options()).fitted
     assert run.batch.label == "step *"
     assert run.steps is not None
-    assert run.steps.median_s == pytest.approx(1e-3)
+    assert run.run_steps.step_s == pytest.approx(1e-3)
 
 
 def test_copies_to_the_host_are_of_the_gpu_that_they_come_from(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from perfmodel.render.plot.style import CAUSE_COLORS
 from perfmodel.render.plot.timeline import COLORS
 from perfmodel.timing.host_timeline import CAUSE_NAMES, CAUSES
 from perfmodel.timing.step_facts import IdleCause
-from perfmodel.timing.timeline import HOST, median_batch, select, window_of
+from perfmodel.timing.timeline import HOST, select, window_of
 from perfmodel.workloads.spec import load
 from support.build_report import ReportBuilder
 from support.build_training import Training, analyzed, training_report
@@ -293,7 +293,7 @@ def test_the_timeline_has_every_bar_with_name_time_and_what_is_known(base: Page)
     held = timeline_of(base)
     fitted = analyzed(BASE).fitted
     run = fitted.measured
-    batch = median_batch(run, fitted.batch.warmup)
+    batch = fitted.run_steps.drawn
     window = window_of(run, range(batch, batch + 1))
     lanes = select(run, window, around=False)
     assert held["length"] == window.end_ns - window.start_ns

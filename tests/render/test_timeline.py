@@ -20,7 +20,9 @@ from benchmarks.common.folders import PROFILES, PROGRAMS
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.runs import time_runs
 from perfmodel.analysis.steps import idle_causes
+from perfmodel.analysis.steps import window_of as window_of_steps
 from perfmodel.base.errors import ModelError, SchemaError
+from perfmodel.programs import steps_of_run
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.trace import NULL
@@ -29,7 +31,6 @@ from perfmodel.render.plot.timeline import fitting, shares
 from perfmodel.render.plot.timeline import timeline as draw
 from perfmodel.timing.host_timeline import CAUSE_NAMES, CAUSES
 from perfmodel.timing.run import Run, batch_seconds, time_run
-from perfmodel.timing.step_times import count_warmup
 from perfmodel.timing.timeline import (
     GPU,
     IDLE,
@@ -39,7 +40,6 @@ from perfmodel.timing.timeline import (
     apart,
     clocks_differ,
     drawn_lanes,
-    median_batch,
     select,
     window_of,
 )
@@ -77,7 +77,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 def median(run: Run) -> Window:
-    batch = median_batch(run)
+    batch = steps_of_run(run).drawn
     return window_of(run, range(batch, batch + 1))
 
 
@@ -127,8 +127,9 @@ def test_bars_of_a_lane_do_not_overlap(run: Run) -> None:
 
 
 def test_the_median_batch_is_behind_the_warm_up_and_in_the_middle(run: Run) -> None:
-    slowest = batch_seconds(run).max(axis=0)
-    first, batch = count_warmup(batch_seconds(run)), median_batch(run)
+    slowest = batch_seconds(run)[steps_of_run(run).slowest]
+    steps = steps_of_run(run)
+    first, batch = steps.warmup, steps.drawn
     assert batch >= first
     late = slowest[first:]
     assert (late < slowest[batch]).sum() <= len(late) / 2
@@ -140,12 +141,11 @@ def test_the_median_batch_is_behind_the_warm_up_and_in_the_middle(run: Run) -> N
 @pytest.mark.parametrize("name", ["straggler_p2_b32", "cupy_cg", "graph_epochs"])
 def test_the_step_that_is_drawn_has_the_median_time_of_the_tables(name: str) -> None:
     path = PROGRAMS / f"{name}.sqlite.xz"
-    steps = analyze_reports([path], Options()).fitted.steps
-    assert steps is not None
-    slowest = steps.seconds.max(axis=0)
-    counted = np.sort(slowest[steps.warmup : steps.warmup + steps.count])
+    steps = analyze_reports([path], Options()).fitted.run_steps
+    counted = np.sort(steps.series())
     (run,) = time_runs([read(path)], Options())
-    assert slowest[median_batch(run)] == counted[(len(counted) - 1) // 2]
+    assert steps.drawn == steps_of_run(run).drawn
+    assert steps.seconds()[steps.slowest, steps.drawn] == counted[(len(counted) - 1) // 2]
 
 
 def test_own_bars_are_those_of_the_batch() -> None:
@@ -212,7 +212,8 @@ def test_idle_time_is_drawn_once_and_by_cause(program_run: Run) -> None:
 
 
 def test_the_longest_gaps_are_where_the_tables_say(program_run: Run) -> None:
-    for cause in idle_causes(program_run.steps):
+    steps = steps_of_run(program_run)
+    for cause in idle_causes(program_run.steps, window_of_steps(program_run.steps, steps)):
         for gap in cause.gaps:
             window = window_of(program_run, range(gap.step, gap.step + 1))
             start = round(gap.start_s * 1e9)
@@ -435,8 +436,8 @@ def test_batches_that_are_not_there(tmp_path: Path) -> None:
     run = run_of(training_report(tmp_path / "r.sqlite"))
     with pytest.raises(SchemaError, match="expected step 99; got steps 0 to 5"):
         window_of(run, range(99, 100))
-    with pytest.raises(SchemaError, match="after the warm-up of 50"):
-        median_batch(run, warmup=50)
+    with pytest.raises(SchemaError, match="50 excluded as warm-up"):
+        steps_of_run(run, warmup=50)
 
 
 # --- the picture

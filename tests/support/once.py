@@ -31,6 +31,7 @@ from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.program import PyTorchOperators
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
+from perfmodel.timing import run_steps
 
 KEPT: Final = 32
 """Results that are kept of each function: the recordings of a few test files."""
@@ -227,6 +228,7 @@ def share_recordings() -> None:
         (analyses, "analyze_run", _kept),
         (analyses, "analyze_measured", _told),
         (series, "launch_of", _kept),
+        (run_steps, "run_steps", _kept),
         (PyTorchOperators, "recorded_step", _kept),
         (PyTorchOperators, "roles", _kept),
         (PyTorchOperators, "call_at", _called),

@@ -8,7 +8,6 @@ from benchmarks.common.folders import PROFILES
 from perfmodel.readers import read
 from perfmodel.timing.async_batches import time_async
 from perfmodel.timing.run import time_run
-from perfmodel.timing.samples import tabulate
 
 LADDER = PROFILES / "ladder"
 WAITING = ("document", "resident", "pinned", "prefetch", "host-flat", "chunked", "model-host")
@@ -18,7 +17,7 @@ LAUNCHED = ("nccl", "model-nccl")
 
 def ratio(name: str, launch: int) -> float:
     run = time_run([read(LADDER / f"{name}_{launch}.sqlite.xz")], "batch iteration", label=name)
-    return time_async(run, tabulate(run.range_times, run.ranks, run.batch_label)).ratio
+    return time_async(run).ratio
 
 
 @pytest.mark.parametrize(

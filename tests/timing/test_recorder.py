@@ -13,6 +13,7 @@ from benchmarks.common.folders import PROGRAMS
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.runs import time_runs
 from perfmodel.analysis.steps import break_down
+from perfmodel.programs import steps_of_run
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.render.tables import idle_text
@@ -196,7 +197,7 @@ def test_a_mark_that_cannot_be_is_left_out(text: str) -> None:
 )
 def test_recordings_whose_time_without_a_profiler_is_known(name: str, within: float) -> None:
     run = time_runs([read(PROGRAMS / f"{name}.sqlite.xz")], Options())[0]
-    found = break_down(run.steps, exchanges_of(run)).facts.recorder
+    found = break_down(run.steps, exchanges_of(run), steps_of_run(run)).facts.recorder
     truth = json.loads((PROGRAMS / f"{name}.truth.json").read_text("utf-8"))["step_s_bare"]
     assert found is not None
     assert found.low_s is not None

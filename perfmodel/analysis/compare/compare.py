@@ -55,7 +55,6 @@ from perfmodel.timing.collectives import NCCL
 from perfmodel.timing.host_timeline import CAUSE_NAMES
 from perfmodel.timing.recorder import Recorder
 from perfmodel.timing.run import Run, TimedReport
-from perfmodel.timing.samples import tabulate
 from perfmodel.timing.spans import Level
 
 Verdict = Literal["faster", "slower", "within noise", "only before", "only after", "not tested"]
@@ -952,10 +951,7 @@ def _runs(
     distinct = list({content(one.trace): one for one in timed}.values())
     if not distinct:
         raise ReportError(f"expected at least one report {name}; got none; name one")
-    return [
-        (run, time_async(run, tabulate(run.range_times, run.ranks, run.batch_label)))
-        for run in runs_of(distinct, options, progress)
-    ]
+    return [(run, time_async(run)) for run in runs_of(distinct, options, progress)]
 
 
 def _side(
@@ -968,10 +964,10 @@ def _side(
 ) -> tuple[Side, list[str]]:
     """Take the series of one side's launches; `done` and `unrecorded` as of `launch_of`."""
     warnings, launches, given = [], [], []
-    for run, async_batches in runs:
+    for run, batches in runs:
         identity, said = program_of_run(run, Options()).identify(run, {})
         launches.append(
-            launch_of(run, warmup, async_batches=async_batches, done=done, unrecorded=unrecorded)
+            launch_of(run, warmup, async_batches=batches, done=done, unrecorded=unrecorded)
         )
         given.append(settings(identity, run.traces))
         warnings += said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -13,25 +13,23 @@ from perfmodel.analysis.steps import (
     break_down,
     idle_causes,
     idle_pieces,
-    on_step_clock,
+    window_of,
 )
 from perfmodel.base.arrays import Floats, Int64, distinct_rows
-from perfmodel.base.errors import SchemaError
 from perfmodel.base.kernels import kernel
 from perfmodel.programs import program_of_run
 from perfmodel.programs.program import Options
 from perfmodel.readers.trace import COPY_KINDS, GRAPH, KERNEL, MEMCPY, MEMORY_KINDS, NULL, Trace
-from perfmodel.timing.async_batches import AsyncBatches, head_of, time_async, until_done
+from perfmodel.timing.async_batches import AsyncBatches, head_of, time_async
 from perfmodel.timing.collectives import marked_by_nccl
-from perfmodel.timing.cuda_graphs import first_replay
 from perfmodel.timing.exchanges import COLLECTIVE, Exchanges
 from perfmodel.timing.kernels import COMMUNICATION
 from perfmodel.timing.range_times import Path
 from perfmodel.timing.recorder import Recorder, Timed
 from perfmodel.timing.run import Run
 from perfmodel.timing.run_exchanges import exchanges_of
+from perfmodel.timing.run_steps import run_steps
 from perfmodel.timing.samples import PathTimes, tabulate
-from perfmodel.timing.step_times import count_warmup
 
 Group = Literal["range", "link", "kernel", "idle"]
 GROUPS: Final[tuple[Group, ...]] = ("range", "link", "kernel")
@@ -221,47 +219,35 @@ def launch_of(
     Parameters
     ----------
     run : Run
-    warmup : int, optional
-        Leading batches to leave out; by default `perfmodel.timing.step_times.count_warmup`, and up
-        to the first that only replays a CUDA graph, if one does.
+    warmup, done
+        As of `perfmodel.timing.run_steps.run_steps`.
     async_batches : AsyncBatches, optional
         Of the run, if it is known already.
-    done : bool, optional
-        Whether batches are timed until the GPU is done with them, too; by default only where the
-        host queues them.
     unrecorded : bool
         Whether `Launch.recorder` is wanted, which replays the steps.
 
     Raises
     ------
     SchemaError
-        If no finished batch is left.
+        If no finished step is left.
     """
-    measured, exchanges = tabulate(run.range_times, run.ranks, run.batch_label), exchanges_of(run)
-    async_batches = async_batches or time_async(run, measured)
+    async_batches = async_batches or time_async(run)
     program = program_of_run(run, Options())
-    by_gpu = program.step_clock == "gpu" and bool(run.steps)
-    recorder, steps = None, None
-    if run.steps and (by_gpu or unrecorded or run.operators):
-        steps = break_down(run.steps, exchanges, warmup=warmup, timed=Timed.of(run.traces))
-        recorder = steps.facts.recorder
-    if by_gpu and steps:
-        measured, first = on_step_clock(measured, run, steps), steps.warmup
-    else:
-        if async_batches.queues if done is None else done:
-            measured = until_done(run, measured, async_batches)
-        if warmup is None:
-            replays = program.replay and first_replay(measured, program.replay, run.batch_label)
-            warmup = max(count_warmup(head_of(run, measured).seconds["host"]), replays or 0)
-        first = warmup
+    steps = run_steps(
+        run,
+        program.step_clock,
+        replay=program.replay,
+        warmup=warmup,
+        batches=async_batches,
+        done=done,
+    )
+    exchanges, first = exchanges_of(run), steps.warmup
+    parts = None
+    if run.steps and (steps.clock == "gpu" or unrecorded or run.operators):
+        parts = break_down(run.steps, exchanges, steps, timed=Timed.of(run.traces))
+    table = tabulate(run.range_times, run.ranks, run.batch_label)
+    measured = steps.with_own_clock(table, run)
     head = head_of(run, measured)
-    whole = head.seconds["host"]
-    left = int(np.isfinite(_slowest(whole[:, first:])).sum())
-    if left < 1:
-        raise SchemaError(
-            f"{run.label}: expected a finished step to compare; got {left} of "
-            f"{whole.shape[1]} after {first} of warm-up; profile more steps or lower --warmup"
-        )
     found: dict[Key, Series] = {}
     collective = _in_collectives(run)
     for m in measured:
@@ -270,16 +256,21 @@ def launch_of(
             noise = collective.get(path, "host")
             if m.path == head.path and async_batches.by_gpu:
                 noise = "kernel"
-            found[("range", path)] = Series(_slowest(m.seconds["host"][:, first:]), noise)
-    for key, table in _with_totals(links(run, head, exchanges)):
-        found[key] = Series(_slowest(table[:, first:]), _noise(key, async_batches))
+            seconds = _slowest(m.seconds["host"][:, first:])
+            found[("range", path)] = Series(seconds, noise)
+    whole = steps.seconds()[steps.slowest]
+    batch: Key = ("range", head.path[head.path.index(run.batch_label) :])
+    found[batch] = replace(found[batch], seconds=whole[first:])
+    for key, seconds in _with_totals(links(run, head, exchanges)):
+        found[key] = Series(_slowest(seconds[:, first:]), _noise(key, async_batches))
     kept = {k: s for k, s in found.items() if np.isfinite(s.seconds).any()}
     gpus = frozenset(g.uuid for t in run.traces for g in t.gpus if g.uuid)
     recorded = frozenset(_recorded(run))
-    queues = async_batches.queues and not by_gpu
-    causes = idle_causes(run.steps, warmup=first) if run.steps else ()
+    queues = async_batches.queues and steps.clock != "gpu"
+    window = window_of(run.steps, steps) if run.steps else slice(0)
+    causes = idle_causes(run.steps, window) if run.steps else ()
     idle = {(one.rank, one.cause): one.seconds for one in causes}
-    pieces, share = idle_pieces(run.steps, warmup=first) if run.steps else ({}, 0.0)
+    pieces, share = idle_pieces(run.steps, window) if run.steps else ({}, 0.0)
     counted = {
         "GPU operations": head.gpu_ops, "bytes copied": head.copy_bytes,
         "bytes handed to MPI": head.mpi_bytes,
@@ -289,14 +280,16 @@ def launch_of(
         for name, table in counted.items()
         if np.isfinite(table[:, first:]).any()
     }
-    if steps and run.operators:
-        work |= _of_operators(run, steps)
+    if parts and run.operators:
+        work |= _of_operators(run, parts)
     threads: dict[str, float] = {}
+    launch_ns = max((ns for report in run.steps for ns in report.launch_ns), default=0.0)
+    recorder = parts.facts.recorder if parts else None
     for report in run.steps:
         threads |= report.kernels.launch_threads
     return Launch(
         run.label, first, len(run.ranks), gpus, recorded, kept, queues, idle, pieces, share, work,
-        threads, recorder, 1e-9 * max((n for r in run.steps for n in r.launch_ns), default=0.0),
+        threads, recorder, 1e-9 * launch_ns,
     )  # fmt: skip
 
 

@@ -34,7 +34,8 @@ from perfmodel.programs.mlp.settings import (
 )
 from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.collectives import CollectiveGroup
-from perfmodel.timing.run import Run, batch_seconds
+from perfmodel.timing.run import Run
+from perfmodel.timing.run_steps import run_steps
 from perfmodel.timing.samples import tabulate
 
 GRAPH: Final = "kernels of the graph"
@@ -261,7 +262,7 @@ def _tables(run: Run, batches: int) -> dict[str, Floats]:
     inner = [np.nan_to_num(found[name]) for name in _INNER if name in found]
     if "backward" in found and inner:
         found["backward"] = found["backward"] - sum(inner, np.zeros(1))
-    found["batch"] = batch_seconds(run)[:, -batches:]
+    found["batch"] = run_steps(run, "host", done=True).seconds()[:, -batches:]
     found["GPU"] = head.seconds["gpu_busy"][:, -batches:]
     found[BETWEEN] = found["batch"]
     return {name: table for name, table in found.items() if not np.isnan(table).all()}

@@ -32,8 +32,8 @@ from perfmodel.readers.trace import KERNEL, MEMCPY, NULL, TO_HOST
 from perfmodel.timing.async_batches import head_of
 from perfmodel.timing.cuda_graphs import kernel_seconds, only_replays, traced_as_a_whole
 from perfmodel.timing.run import Run, batch_seconds
+from perfmodel.timing.run_steps import run_steps
 from perfmodel.timing.samples import tabulate
-from perfmodel.timing.step_times import count_warmup
 
 _SUMS: Final = "nccl"
 _STEPS: Final = ("output_layer", "backward_hidden")
@@ -132,7 +132,7 @@ class _Clocks:
         everything = tabulate(run.range_times, run.ranks, run.batch_label)
         head = head_of(run, everything)
         done = batch_seconds(run)
-        warmup = count_warmup(head.seconds["host"])
+        warmup = run_steps(run, "host", done=True).warmup
         chosen = np.ones(done.shape[1], np.bool_)
         if replayed and any(m.label == GRAPH for m in everything):
             chosen = only_replays(everything, GRAPH, run.batch_label)

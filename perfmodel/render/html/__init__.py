@@ -470,7 +470,7 @@ def timeline(run: RunAnalysis) -> str:
         .get_template("timeline.html.j2")
         .render(
             title=run.label,
-            blocks=[*pictures.timeline(run.measured, run.batch.warmup)],
+            blocks=[*pictures.timeline(run.measured, run.run_steps)],
             version=perfmodel.__version__,
             style=style,
             script=script,
@@ -502,7 +502,7 @@ def _sections(analysis: Analysis, asked: Asked, fixes: tuple[Step, ...]) -> Iter
     if run.serving:
         yield section("serving", "Serving", _SERVING, sections.serving(run))
     yield section(
-        "timeline", "Timeline of one step", "", pictures.timeline(measured, run.batch.warmup)
+        "timeline", "Timeline of one step", "", pictures.timeline(measured, run.run_steps)
     )
     many = [one for one in analysis.runs if len(one.ranks) >= sections.MANY_RANKS]
     if many:

@@ -21,12 +21,12 @@ from perfmodel.render.html.live import pack
 from perfmodel.timing.host_timeline import CAUSE_NAMES
 from perfmodel.timing.range_times import ranks_of
 from perfmodel.timing.run import Run
+from perfmodel.timing.run_steps import RunSteps
 from perfmodel.timing.timeline import (
     Lane,
     Window,
     clocks_differ,
     drawn_lanes,
-    median_batch,
     select,
     window_of,
 )
@@ -40,10 +40,10 @@ _MOST_RANKS: Final = 8
 _TRACE: Final = "perfmodel timeline -o FILE.json writes all of it as a trace"
 
 
-def timeline(run: Run, warmup: int) -> Iterator[Block]:
-    """Draw the batch of median time, with as many ranks as a page has room for."""
+def timeline(run: Run, steps: RunSteps) -> Iterator[Block]:
+    """Draw the step of median time, with as many ranks as a page has room for."""
+    batch = steps.drawn
     try:
-        batch = median_batch(run, warmup)
         window = window_of(run, range(batch, batch + 1))
     except PerfmodelError as error:
         yield Notice("No step can be drawn.", str(error))

@@ -77,7 +77,7 @@ def breakdown(run: RunAnalysis) -> Iterator[Block]:
             yield grid(operators.modules_text(run.work))
     yield _ranges(run)
     if run.steps is not None and run.steps.kernels:
-        every = kernels_of_steps(run.measured.steps, run.batch.warmup) or run.steps.kernels
+        every = kernels_of_steps(run.measured.steps, run.steps.window) or run.steps.kernels
         listed = tables.kernels(run, every)
         yield grid(listed, closed=True, finds=[Find(k.name) for k in every])
     elif all(row.gpu_busy_s is None for row in run.ranges):
