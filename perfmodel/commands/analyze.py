@@ -24,9 +24,9 @@ _COMMITS = ("PERFMODEL_COMMIT", "GITHUB_SHA", "CI_COMMIT_SHA", "GIT_COMMIT")
 
 def _print_schema(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked and not context.resilient_parsing:
-        from perfmodel.render.analysis_json import analysis_schema
+        from perfmodel.render.documents import json_schema_text
 
-        echo(analysis_schema(), nl=False)
+        echo(json_schema_text(), nl=False)
         context.exit()
 
 

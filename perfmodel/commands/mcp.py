@@ -52,7 +52,7 @@ def server_of(folders: tuple[Path, ...]) -> Any:
     from perfmodel.base.document import to_json
     from perfmodel.commands._operators import Asked
     from perfmodel.commands._served import Served, columns
-    from perfmodel.render.analysis_json import analysis_schema
+    from perfmodel.render.documents import json_schema_text
 
     served = Served(folders)
     server = MCPServer("perfmodel", instructions=_INSTRUCTIONS, version=perfmodel.__version__)
@@ -143,7 +143,7 @@ def server_of(folders: tuple[Path, ...]) -> Any:
 
     def schema() -> str:
         """Return the JSON Schema of analysis.json."""
-        return analysis_schema()
+        return json_schema_text()
 
     def glossary() -> str:
         """Return the terms of all answers, and what they mean."""

@@ -1,13 +1,12 @@
 """The JSON document of an analysis: `analysis.json`, versioned, base units, None as null.
 
-The types here are the document: `python docs/json_schema.py` makes its JSON Schema of them.
+The types here are the document: its JSON Schema is made of them (`documents.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -430,12 +429,6 @@ def analysis_document(analysis: Analysis) -> dict[str, Any]:
         )
     found: dict[str, Any] = plain(document)
     return found
-
-
-def analysis_schema() -> str:
-    """Return the JSON Schema of `analysis.json`, and of an error in its place."""
-    path = files("perfmodel.render").joinpath("analysis.schema.json")
-    return path.read_text(encoding="utf-8")
 
 
 def _run(run: RunAnalysis) -> RunDocument:

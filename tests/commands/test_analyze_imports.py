@@ -18,7 +18,8 @@ HEAVY = {"fontTools", "jinja2", "matplotlib", "pandas", "rich", "scipy", "sqlite
 """Packages that only pictures, pages, tables of notebooks and formulas need."""
 
 OF_OTHERS = {
-    "perfmodel.analysis.operators", "perfmodel.machines.measure", "perfmodel.models.terms",
+    "perfmodel.analysis.operators", "perfmodel.base.schema", "perfmodel.machines.measure",
+    "perfmodel.models.terms", "perfmodel.render.documents",
     "perfmodel.programs.jax", "perfmodel.programs.own", "perfmodel.programs.pytorch.program",
     "perfmodel.render.html", "perfmodel.render.plot", "perfmodel.workloads.formulas",
 }  # fmt: skip

@@ -17,12 +17,13 @@ from unittest import mock
 
 import pytest
 
-from benchmarks.common.folders import PROFILES, ROOT
+from benchmarks.common.folders import PROFILES
 from perfmodel.base.errors import ModelError, PerfmodelError, ReportError, WorkloadError
 from perfmodel.commands import _served
 from perfmodel.commands._operators import Asked
 from perfmodel.commands._served import MOST_LETTERS, MOST_ROWS, Served, bounded
 from perfmodel.models import one_report
+from perfmodel.render.documents import json_schema
 from support.build_training import training_report
 from support.cli import fails, succeeds
 from support.once import anew
@@ -299,5 +300,4 @@ def test_the_client_of_the_sdk_gets_answers() -> None:
     assert all(
         f"`{name}`" in found["skill"]["text"] for name in found["tools"] - {"skill", "reports"}
     )
-    committed = ROOT / "perfmodel" / "render" / "analysis.schema.json"
-    assert found["schema"] == json.loads(committed.read_text(encoding="utf-8"))
+    assert found["schema"] == json_schema()

@@ -22,6 +22,7 @@ from perfmodel.programs.findings import rules
 from perfmodel.programs.program import Options
 from perfmodel.render import evidence as rendered
 from perfmodel.render.analysis_json import analysis_document
+from perfmodel.render.documents import json_schema
 from perfmodel.render.evidence import evidence, find, finding_keys, result, rule_of
 from support import build_kineto
 from support.build_operators import operators_report
@@ -69,7 +70,7 @@ def test_every_kind_of_finding_has_a_rule_and_no_other() -> None:
 
 
 def test_rules_name_tables_columns_and_keys_that_exist(late: tuple[Any, dict[str, Any]]) -> None:
-    schema = json.loads((ROOT / "perfmodel" / "render" / "analysis.schema.json").read_text())
+    schema = json_schema()
 
     def exists(path: str) -> bool:
         node = schema["$defs"]["AnalysisDocument"]
@@ -121,7 +122,7 @@ def numbers(node: dict[str, Any], defs: dict[str, Any], path: str = "") -> Itera
 
 
 def test_every_number_of_the_document_has_a_formula() -> None:
-    schema = json.loads((ROOT / "perfmodel" / "render" / "analysis.schema.json").read_text())
+    schema = json_schema()
     paths = {*numbers(schema["$defs"]["AnalysisDocument"], schema["$defs"])}
     assert len(paths) > 300
     assert {path for path in paths if not rule_of(path).get("formula")} == set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ import pytest
 
 from benchmarks.common.folders import BASE, PROFILES, ROOT
 from perfmodel.analysis.analyze import analyze_reports
-from perfmodel.base.document import LEFT_OUT, plain
+from perfmodel.base.document import plain
 from perfmodel.programs.program import Options
+from perfmodel.render import documents
 from perfmodel.render.analysis_json import analysis_document, brief_document
 from perfmodel.render.evidence import evidence
 from support import build_kineto
@@ -41,14 +41,12 @@ REPORTS = {
 
 @pytest.fixture(scope="module")
 def validator() -> Any:
-    document = json.loads(json_schema.SCHEMA.read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator.check_schema(document)
-    return jsonschema.Draft202012Validator(document)
+    jsonschema.Draft202012Validator.check_schema(documents.json_schema())
+    return jsonschema.Draft202012Validator(documents.json_schema())
 
 
-def test_the_schema_and_its_page_are_what_the_types_say() -> None:
+def test_the_page_of_the_schema_is_what_the_types_say() -> None:
     again = "run: python docs/json_schema.py"
-    assert json_schema.SCHEMA.read_text(encoding="utf-8") == json_schema.schema_text(), again
     assert json_schema.PAGE.read_text(encoding="utf-8") == json_schema.page(), again
     assert json_schema.GLOSSARY.read_text(encoding="utf-8") == json_schema.glossary(), again
 
@@ -188,7 +186,7 @@ def test_predictions_over_a_symbol_are_a_list(validator: Any) -> None:
 
 
 def test_the_command_prints_the_schema() -> None:
-    assert succeeds("analyze", "--json-schema") == json_schema.SCHEMA.read_text(encoding="utf-8")
+    assert json.loads(succeeds("analyze", "--json-schema")) == documents.json_schema()
 
 
 @pytest.mark.parametrize(
@@ -218,42 +216,3 @@ def test_errors_are_text_where_it_is_not() -> None:
     result = invoke("analyze", "nosuch.sqlite")
     assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr.startswith("perfmodel: error: ")
-
-
-@dataclass(frozen=True)
-class _Inner:
-    """One of them.
-
-    Attributes
-    ----------
-    shown, seconds : float
-        Two numbers.
-    """
-
-    JSON_KEYS = {"hidden": "shown", "twice": "twice"}  # noqa: RUF012
-
-    hidden: float
-    seconds: float | None
-    file: Path | None = field(default=None, metadata=LEFT_OUT)
-
-    @property
-    def twice(self) -> int:
-        return 2
-
-
-def test_keys_of_a_type(tmp_path: Path) -> None:
-    made = json_schema.Schemas()
-    assert made.of(tuple[_Inner, ...]) == {"type": "array", "items": {"$ref": "#/$defs/_Inner"}}
-    found = made.defs["_Inner"]
-    assert found["description"] == "One of them."
-    assert found["required"] == ["shown", "seconds", "twice"]
-    assert found["properties"]["seconds"]["type"] == ["number", "null"]
-    assert found["properties"]["seconds"]["description"] == "Two numbers."
-    assert found["properties"]["twice"] == {"type": "integer"}
-    assert plain(_Inner(1.0, float("nan"))) == {"shown": 1.0, "seconds": None, "twice": 2}
-    assert plain(_Inner(1.0, 2.0, tmp_path))["file"] == str(tmp_path)
-
-
-def test_a_type_that_json_lacks_is_refused() -> None:
-    with pytest.raises(TypeError, match="got <class 'complex'>"):
-        json_schema.Schemas().of(complex)

@@ -13,19 +13,19 @@ import jsonschema
 from click.testing import CliRunner, Result
 
 from perfmodel.cli import COMMANDS, main
-from perfmodel.render.analysis_json import analysis_schema
+from perfmodel.render.documents import json_schema
 from support.build_report import ReportBuilder
 
 EVIL: Final = "\x1b[31m[bold]evil[/bold]\r\nname \u202e$x_1$"
 
 
 DESCRIBED: Final = ("analyze", "compare", "predict", "scaling", "whatif")
-"""Commands whose JSON the schema of the package describes."""
+"""Commands whose JSON the schema describes."""
 
 
 @cache
 def _schema() -> Any:
-    return jsonschema.Draft202012Validator(json.loads(analysis_schema()))
+    return jsonschema.Draft202012Validator(json_schema())
 
 
 @cache
