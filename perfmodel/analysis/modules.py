@@ -31,6 +31,7 @@ class ModuleRow:
     flops, bytes : float
         By formula.
     flops_per_s : float or None
+        `flops` over `gpu_s`.
     of_ceiling : float or None
         Least time by peaks and bandwidth over the time of operators with a formula.
     """

@@ -26,7 +26,16 @@ _ON_GPU: Final = {"flops": "GEMMs", "peer_bytes": "NCCL"}
 class Rate:
     """An effective throughput: work over the sum of its ranges' median times.
 
-    The 95 % intervals are those of `perfmodel.timing.samples.Estimate`.
+    Attributes
+    ----------
+    low, high : float
+        95 % interval in this run.
+    instances : int
+        Measurements of the ranges behind the medians.
+    launch_low, launch_high : float or None
+        95 % interval of a rerun (docs/statistics.md).
+    launches : int
+        Runs behind the interval of a rerun.
     """
 
     value: float

@@ -70,12 +70,33 @@ class Outlier:
 
 @dataclass(frozen=True, slots=True)
 class RangeRow:
-    """One range of a median batch; seconds are medians over ranks and batches.
+    """One range of a median step.
 
-    `flops` and bytes (`peer_bytes`: from GPU to GPU) are the workload's counts for the range and
-    all ranges inside it; the measured bytes are MEMCPY.bytes and MPI sizes. `ceiling` names the
-    machine's limit that `rate` is compared with. `batches` is the number of batches, on any rank,
-    in which the range occurs, of `of_batches` that were measured: the medians are over these.
+    Attributes
+    ----------
+    count : int
+        Ranges of this path in all steps that count.
+    per_batch : float
+        Ranges of this path per step.
+    host_s : float or None
+        Median over steps and ranks of the host's time in the range, per step.
+    gpu_projection_s, gpu_busy_s, gpu_ops : float or None
+        Median per step of the operations that the range launched: from the first to the last one,
+        their union, their number.
+    share : float or None
+        `host_s` over that of the step.
+    flops : float or None
+        By formula, for the range and all ranges inside it.
+    pci_bytes, mpi_bytes, peer_bytes : float or None
+        By formula, for the range and all ranges inside it: over PCIe, by MPI, from GPU to GPU.
+    measured_copy_bytes, measured_mpi_bytes : float or None
+        As the report has them: bytes of copies, sizes of calls of MPI.
+    rate : float or None
+        FLOPs or bytes over the time of the range, by the clock of `rates`.
+    of_ceiling : float or None
+        `rate` over the machine's limit that `ceiling` names.
+    batches, of_batches : int or None
+        Steps in which the range occurs on any rank, of those measured: medians are over these.
     """
 
     JSON_KEYS: ClassVar[Mapping[str, str]] = {"joined": "path"}
@@ -161,7 +182,13 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """The assignment's three-parameter model against the measurement: F/P_flops + sum n_k/P_k."""
+    """The assignment's three-parameter model against the measurement: F/P_flops + sum n_k/P_k.
+
+    Attributes
+    ----------
+    predicted_s, measured_s : float
+        Time of the range's work by the model, and the median time.
+    """
 
     JSON_KEYS: ClassVar[Mapping[str, str]] = {"relative_error": "relative_error"}
 

@@ -39,7 +39,9 @@ _PLAIN: Final[dict[Any, dict[str, Any]]] = {
     Path: {"type": "string"},
     np.ndarray: {"type": "array"},
 }
-_ENTRY: Final = re.compile(r"^(?P<names>\w+(?:, \w+)*)(?: : .*)?$")
+_ENTRY: Final = re.compile(  # name, other : type, and the indented lines below
+    r"^(?P<names>\w+(?:, \w+)*)(?: : .*)?\n(?P<text>(?: .*(?:\n|$)|\n)+)", re.MULTILINE
+)
 
 
 def schema_of(title: str, version: int, roots: Sequence[Any]) -> dict[str, Any]:
@@ -131,18 +133,16 @@ def _any_of(each: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def described(kind: type[Any]) -> tuple[str, dict[str, str]]:
-    """Return the text of a class's docstring, and its attributes' texts by their names."""
+    """Return the text of a class's docstring, and those of its fields and properties by name."""
     text, _, listed = inspect.cleandoc(kind.__doc__ or "").partition("\n\nAttributes\n----------\n")
-    said: dict[str, str] = {}
-    names: list[str] = []
-    for line in listed.splitlines():
-        if line and not line.startswith(" "):
-            if (entry := _ENTRY.match(line)) is None:
-                break
-            names = entry["names"].split(", ")
-        elif line.strip():
-            said |= {name: f"{said.get(name, '')} {line.strip()}".strip() for name in names}
-    return " ".join(text.split()), said
+    said = {
+        name: " ".join(entry["text"].split())
+        for entry in _ENTRY.finditer(listed)
+        for name in entry["names"].split(", ")
+    }
+    properties = {n: m.__doc__ for n, m in vars(kind).items() if isinstance(m, property)}
+    own = {name: doc.partition("\n")[0] for name, doc in properties.items() if doc}
+    return " ".join(text.split()), own | said
 
 
 def _hints(kind: type[Any]) -> dict[str, Any]:

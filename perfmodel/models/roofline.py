@@ -93,8 +93,14 @@ class Roofline:
 class Point:
     """One measured point: `flops / seconds` at `flops / bytes`.
 
-    `group` names what the point belongs to (a report's label), `kind` what was timed
-    ('batch iteration', 'forward + backward + step'); `low` and `high` bound `flops_per_s`.
+    Attributes
+    ----------
+    group : str
+        What the point belongs to: a report's label.
+    kind : str
+        What was timed: 'batch iteration', 'forward + backward + step'.
+    low_flops_per_s, high_flops_per_s : float or None
+        95 % interval of `flops_per_s`.
     """
 
     label: str

@@ -69,7 +69,13 @@ class SourceReport:
 
 @dataclass(frozen=True)
 class MachineDocument:
-    """The ceilings that were taken; figures by section and key, with their sources."""
+    """The ceilings that were taken (`perfmodel machine show` prints them with their sources).
+
+    Attributes
+    ----------
+    figures : mapping
+        By section and key, such as `peak_flops_per_s.float32`.
+    """
 
     name: str
     source: str
@@ -88,7 +94,17 @@ class MachineDocument:
 
 @dataclass(frozen=True)
 class WorkloadDocument:
-    """The formulas that counted, the values of their symbols, and the work of a rank and step."""
+    """The formulas that counted, the values of their symbols, and the work of a rank and step.
+
+    Attributes
+    ----------
+    symbols : mapping
+        Values of the symbols; `symbols_from` says whether the report has them or a flag.
+    config : mapping
+        The configuration mark of the report, as it stands there.
+    totals : Counts
+        Sums over all ranges.
+    """
 
     name: str
     counting: str
@@ -106,16 +122,31 @@ class BatchDocument:
     ----------
     rank : int
         The slowest one, whose median step is the longest.
-    count, warmup : int
-        Steps that count, and leading ones left out, which took `warmup_s`.
+    count : int
+        Steps that count, without warm-up, on the rank with most of them.
+    warmup : int
+        Leading steps of more than 1.25 medians, and of more than the upper quartile of later ones.
+    warmup_s : float
+        Sum of the warm-up steps of the slowest rank.
+    mean_s : float
+        Over the steps of the slowest rank that count; of the trainer, on the host.
     queued_s : float or None
-        The host's own time where it only queues steps.
+        Median of the host's own time where it only queues steps.
     range : str
         Name of the ranges that are one step each.
+    median_s : float
+        Over the steps of the slowest rank that count.
+    low_s, high_s : float
+        Interval that holds the median with 95 %, by order statistics (docs/statistics.md).
     instances : int
-        Steps of this rank behind the median; those of a rerun's interval are `launches`.
+        Measured steps of the slowest rank that count.
+    launch_low_s, launch_high_s : float or None
+        95 % interval of a rerun's median: from the medians of several runs, or from one run and the
+        usual noise between runs (docs/statistics.md).
+    launches : int
+        Runs behind the interval of a rerun.
     found_by, confidence
-        Source of the steps, and the share of the GPU's work inside them; left out where no GPU
+        Source of the steps, and the GPU time inside them over all GPU time; left out where no GPU
         operations time the steps.
     """
 
@@ -139,7 +170,13 @@ class BatchDocument:
 
 @dataclass(frozen=True)
 class KernelsDocument:
-    """GPU time of a step by category, the largest kernels, and the share that no step holds."""
+    """GPU time of a step by category, and the largest kernels.
+
+    Attributes
+    ----------
+    unattributed_share : float
+        GPU time of operations that no step launched, over all GPU time.
+    """
 
     categories: tuple[CategoryTime, ...]
     largest: tuple[KernelTime, ...]
@@ -157,9 +194,13 @@ class GemmDocument:
 
 @dataclass(frozen=True, slots=True)
 class PlacedPoint(Point):
-    """A measured point, and the height of the roof above it for its run's own mix of bytes.
+    """A measured point: FLOPs over bytes, and FLOPs over time, of a range per step.
 
-    `roof_flops_per_s` is None if the run's links or math are not those of the roof.
+    Attributes
+    ----------
+    roof_flops_per_s : float or None
+        Height of the roof above it for its run's own mix of bytes; None if the run's links or math
+        are not those of the roof.
     """
 
     roof_flops_per_s: float | None = None
@@ -167,7 +208,21 @@ class PlacedPoint(Point):
 
 @dataclass(frozen=True)
 class RooflineDocument:
-    """The fitted roofline, left out but for `rates` where there is none, and measured points."""
+    """The fitted smooth roofline AI / (AI / P_flops + sum of shares / P), and measured points.
+
+    Without a fit, only `rates` and `points` are there.
+
+    Attributes
+    ----------
+    rates : mapping or None
+        The throughputs P_flops, P_pci, P_mpi, P_peer of the fit.
+    shares : mapping
+        Shares of the bytes by link.
+    bandwidth_bytes_per_s : float
+        Of this mix of bytes: one over the sum of the shares over their P.
+    ridge_flops_per_byte : float
+        P_flops over this bandwidth.
+    """
 
     rates: Mapping[str, float] | None
     points: list[PlacedPoint]
@@ -179,7 +234,16 @@ class RooflineDocument:
 
 @dataclass(frozen=True, slots=True)
 class KeyedFinding(Finding):
-    """A finding with the key that `analyze --evidence` takes: its kind, `-2` behind the second."""
+    """A loss of a step.
+
+    Attributes
+    ----------
+    key : str
+        What `analyze --evidence` takes: the kind, with `-2` behind the second one of a kind.
+    share : float or None
+        `saving_without_recorder_s` over the step without the profiler; `saving_s` over the recorded
+        step where that is unknown.
+    """
 
     key: str = ""
 
@@ -196,7 +260,13 @@ class RankWaiting:
 
 @dataclass(frozen=True)
 class MessagesDocument:
-    """Messages by pair of ranks, and the ranks that others wait for."""
+    """Messages by pair of ranks, and the ranks that others wait for.
+
+    Attributes
+    ----------
+    unmatched : int
+        Messages of which the report has one end only.
+    """
 
     pairs: tuple[Pair, ...]
     ranks: list[RankWaiting]
@@ -207,7 +277,13 @@ class MessagesDocument:
 
 @dataclass(frozen=True)
 class Head:
-    """Versions of the document and of perfmodel, and the run that the roofline is fitted on."""
+    """Versions of the document and of perfmodel, and the run that the roofline is fitted on.
+
+    Attributes
+    ----------
+    schema_version : int
+        Grows by one when a key changes its meaning or goes away; new keys do not change it.
+    """
 
     schema_version: int
     perfmodel_version: str

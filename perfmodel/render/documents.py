@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from typing import Any, Final
 
@@ -28,6 +29,33 @@ DOCUMENTS: Final = (
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of every document; an error takes the place of one."""
     return schema_of("analysis.json of perfmodel", SCHEMA_VERSION, DOCUMENTS)
+
+
+def definition(path: str) -> str:
+    """Return what the docstrings of the types say of a path of analysis.json.
+
+    >>> definition("ranges[3].flops")
+    'One range of a median step. `flops`: By formula, for the range and all ranges inside it.'
+    """
+    node: dict[str, Any] = {"$ref": "#/$defs/AnalysisDocument"}
+    said = ""
+    for name in re.sub(r"\[[^\]]*\]", "", path).split("."):
+        node = _members(node)
+        if name in node.get("properties", ()):  # else a key of a mapping, or a part of one
+            about, *more = re.split(r"(?<=\.) (?=[A-Z`])", node["description"])
+            node = node["properties"][name]
+            own = node.get("description")
+            more = [f"`{name}`: {own}"] if own else [one for one in more if f"`{name}`" in one]
+            said = " ".join([about, *more])
+    return said
+
+
+def _members(node: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema that has the keys of a value or of what it holds, else its own."""
+    if "$ref" in node:
+        return _members(json_schema()["$defs"][node["$ref"].rpartition("/")[2]])
+    inner = [node.get("items"), node.get("additionalProperties"), *node.get("anyOf", ())]
+    return next((_members(one) for one in inner if one), node)
 
 
 def json_schema_text() -> str:

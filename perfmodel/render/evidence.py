@@ -2,11 +2,12 @@
 
 A finding's key is its kind, with `-2` behind the second one of a kind. A number's key is its path
 in the document, such as `ranks[rank=0].idle_s` or `collectives[2].seconds`. What is behind which is
-data: `evidence.toml`.
+data: `evidence.toml`. A number without a formula there is defined by the docstring of its field.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +59,7 @@ class Evidence:
     value : float or None
         The number; of a finding its saving in seconds.
     formula : str
-        In words, docs/findings.md and docs/analysis.md have it in full; '' where no rule says.
+        In words, or the definition of the number; docs/findings.md and docs/analysis.md say more.
     inputs : tuple of Input
     table : str
         Table of events that the rows are of; '' without any.
@@ -152,11 +153,14 @@ def evidence(
         for path, given, _ in find(document, _filled(wanted, at, item))
         if given is None or isinstance(given, (int, float, str))
     ]
+    if not (formula := rule.get("formula", "")):
+        from perfmodel.render.documents import definition  # makes the schema of all documents
+
+        formula = definition(said)
     again = rule.get("again", "")
     where = {name: _value(document, item, v) for name, v in rule.get("where", {}).items()}
     if "table" not in rule or analysis is None:
-        made = _computed(again, inputs) if again.startswith("$") else None
-        formula = rule.get("formula", "")
+        made = _quotient(inputs) if again == "quotient" else None
         return Evidence(key, said, value, formula, tuple(inputs), "", {}, 0, made, True, ())
     table = events(analysis, rule["table"])
     found = table.where(where)
@@ -168,13 +172,13 @@ def evidence(
         key=key,
         said=said,
         value=value,
-        formula=rule["formula"],
+        formula=formula,
         inputs=tuple(inputs),
         table=table.name,
         where=where,
         count=len(found),
-        again=_computed(again, inputs)
-        if again.startswith("$")
+        again=_quotient(inputs)
+        if again == "quotient"
         else _again(again, found, analysis, where)
         if table.complete
         else None,
@@ -282,7 +286,7 @@ def _again(
 ) -> float | None:
     """Make a number of rows again.
 
-    `median`, `mean` and `total COLUMN` are of all rows, `rows` is their number; `sum COLUMN` and
+    `median` and `mean COLUMN` are of all rows, `rows` is their number; `sum COLUMN` and
     `count` are per rank and step that counts; `step COLUMN` is the median over ranks and steps of
     the sum in each; `steps COLUMN` the median of a column of the steps.
     """
@@ -304,28 +308,17 @@ def _again(
         steps = events(analysis, "steps").where({"counted": True})
         steps = steps.where({"rank": where["rank"]}) if "rank" in where else steps
         return float(np.nansum(values)) / max(len(steps), 1)
-    if kind in ("total", "rows"):
+    if kind == "rows":
         return float(np.nansum(values))
     return float(np.nanmean(values) if kind == "mean" else np.nanmedian(values))
 
 
-_TOKEN: Final = re.compile(r"\s*(\$\d+|[-+*/])")
-
-
-def _computed(how: str, inputs: Sequence[Input]) -> float | None:
-    """Make a number of its inputs again: `$0 / $1`, from left to right."""
-    words = _TOKEN.findall(how)
-    given = [inputs[int(w[1:])].value if int(w[1:]) < len(inputs) else None for w in words[::2]]
-    numbers = [float(one) for one in given if isinstance(one, (int, float))]
-    if len(numbers) < len(given):
+def _quotient(inputs: Sequence[Input]) -> float | None:
+    """Return the first input over all others; None where one is unknown, or a divisor 0."""
+    numbers = [float(one.value) for one in inputs if isinstance(one.value, (int, float))]
+    if not 0 < len(numbers) == len(inputs) or 0 in numbers[1:]:
         return None
-    found = numbers[0]
-    for sign, number in zip(words[1::2], numbers[1:], strict=True):
-        if sign == "/" and number == 0:
-            return None
-        found = {"+": found + number, "-": found - number, "*": found * number,
-                 "/": found / (number or 1)}[sign]  # fmt: skip
-    return found
+    return numbers[0] / math.prod(numbers[1:])
 
 
 def result(found: Evidence) -> Result:
@@ -336,8 +329,7 @@ def result(found: Evidence) -> Result:
 def _blocks(found: Evidence) -> Iterator[str | Table | list[str]]:
     value = "" if found.value is None else f" = {_shown(found.key, found.value)}"
     yield [f"{found.key}{value}", found.said]
-    if found.formula:
-        yield f"Formula: {found.formula}"
+    yield f"Definition: {found.formula}"
     inputs, rows = inputs_table(found), events_table(found)
     if inputs.rows:
         yield inputs

@@ -266,9 +266,16 @@ def _flops(work: StepWork) -> int | None:
 
 @dataclass(frozen=True)
 class StepWorkDocument:
-    """Work of a step of a rank, by formula; `flops_per_step` is None where too little is known.
+    """Work of a step of a rank: sums over operators with a formula.
 
-    `from` is what counted it, and `modelled_share` the share of the computing time with a formula.
+    Attributes
+    ----------
+    flops_per_step : float or None
+        None where too little is known.
+    source : str
+        What counted it.
+    modelled_share : float
+        Time of operators with a formula over that of operations that do not communicate.
     """
 
     JSON_KEYS: ClassVar[Mapping[str, str]] = {"source": "from"}

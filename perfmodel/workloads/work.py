@@ -27,7 +27,25 @@ _ZERO: Final = Expression()
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Work in numbers, per rank and batch; the fields are those of `Work`."""
+    """Work by the workload's formulas, in numbers, per rank and step.
+
+    Attributes
+    ----------
+    flops : number
+        Floating-point operations; a multiply-add is two.
+    pci_bytes, mpi_bytes : number
+        Bytes the counting says cross PCIe and the network: they make the arithmetic intensity.
+    dram_bytes : number
+        Compulsory memory traffic: every operand read once, every result written once.
+    mpi_message_bytes : number
+        Bytes handed to MPI in the rank's calls: what a report's MPI sizes record.
+    pci_message_bytes : number
+        Bytes handed to host-device copies: what a report's copies record, whatever the counting
+        makes of them.
+    peer_bytes, peer_message_bytes : number
+        Bytes that cross between GPUs without the host (NVLink where there is one), and bytes
+        handed to such a call, NCCL's or a kernel's own.
+    """
 
     flops: Number = 0
     pci_bytes: Number = 0
@@ -54,25 +72,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work of one range (or several added up) per rank and batch, as formulas.
-
-    Attributes
-    ----------
-    flops : Expression
-        Floating-point operations; a multiply-add is two.
-    pci_bytes, mpi_bytes : Expression
-        Bytes the counting says cross PCIe and the network: they make the arithmetic intensity.
-    dram_bytes : Expression
-        Compulsory memory traffic: every operand read once, every result written once.
-    mpi_message_bytes : Expression
-        Bytes handed to MPI in the rank's calls: what a report's MPI sizes record.
-    pci_message_bytes : Expression
-        Bytes handed to host-device copies: what a report's copies record, whatever the counting
-        makes of them.
-    peer_bytes, peer_message_bytes : Expression
-        Bytes that cross between GPUs without the host (NVLink where there is one), and bytes
-        handed to such a call, NCCL's or a kernel's own.
-    """
+    """Work of one range (or several added up) per rank and step, as formulas; see `Counts`."""
 
     flops: Expression = _ZERO
     pci_bytes: Expression = _ZERO
