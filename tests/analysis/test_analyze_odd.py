@@ -114,7 +114,7 @@ def test_processes_without_mpi_are_ranks_by_process_id(tmp_path: Path) -> None:
 @pytest.mark.parametrize("warmup", [6, 10**30])
 def test_no_batch_after_the_warm_up(tmp_path: Path, warmup: int) -> None:
     path = training_report(tmp_path / "r.sqlite")
-    with pytest.raises(SchemaError, match=r"found 6 'batch iteration' ranges.*lower --warmup"):
+    with pytest.raises(SchemaError, match=r"found 6 steps.*lower --warmup"):
         analyzed(path, warmup=warmup)
 
 

@@ -24,6 +24,7 @@ from benchmarks.common.folders import BASE, PROFILES, PROGRAMS, ROOT
 from perfmodel import api
 from perfmodel.analysis.steps import kernels_of_steps
 from perfmodel.base.table import Column, Table
+from perfmodel.base.units import si
 from perfmodel.models.model import load as load_model
 from perfmodel.render.first_screen import LETTERS
 from perfmodel.render.html import parts, pictures
@@ -356,7 +357,7 @@ def test_the_summary_is_the_first_screen(late: Page) -> None:
         sum(100 * bar.waiting_s / longest for bar in said.bars), abs=0.01
     )
     assert "rank 1 in 'forward'" in top
-    assert "step then 9.72 ms (estimate)" in top
+    assert f"step then {si(said.fixes[0].step_s or 0.0, 's')} (estimate)" in top
     boxes = [e for e in late.all("div") if e.attributes.get("class") in ("first", "next")]
     assert len(boxes) == len(said.fixes)
     assert "Nsight Systems" not in top
@@ -365,7 +366,7 @@ def test_the_summary_is_the_first_screen(late: Page) -> None:
 def test_tables_are_complete(base: Page) -> None:
     run = analyzed(BASE).fitted
     assert run.steps is not None
-    every = {k.name for k in kernels_of_steps(run.measured.steps, run.batch.warmup)}
+    every = {k.name for k in kernels_of_steps(run.measured.steps, run.steps.window)}
     assert len(every) > len(run.steps.kernels)
     assert len(cells(base, "Largest kernels")) == 1 + len(every)
     assert not re.search(r"more with --out|more rows are left out", base.words)
