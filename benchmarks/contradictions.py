@@ -137,9 +137,7 @@ class Measured:
     @property
     def keys(self) -> list[str]:
         """Keys of the findings, as `analyze --evidence` takes them."""
-        kinds = [finding.kind for finding in self.run.findings]
-        counts = [kinds[: i + 1].count(kind) for i, kind in enumerate(kinds)]
-        return [_key(f"{k}_{n}" if n > 1 else k) for k, n in zip(kinds, counts, strict=True)]
+        return [_key(finding.key) for finding in self.run.findings]
 
 
 def readings_of(path: Path) -> Readings:
@@ -221,9 +219,7 @@ def _of_analysis(measured: Measured) -> Iterator[Reading]:
     if summary["mfu"] is not None:
         yield from _exact("MFU", "analyze: mfu.of_step", document["mfu"]["of_step"])
     for key, finding in zip(measured.keys, document["findings"], strict=True):
-        without = finding["saving_without_recorder_s"]
-        saving = finding["saving_s"] if without is None else without
-        yield from _exact(_alone(key), "analyze: findings", saving)
+        yield from _exact(_alone(key), "analyze: findings", finding["saving_s"])
     for key, fix in zip(measured.keys, summary["fixes"], strict=False):
         yield from _exact(_alone(key), "analyze: summary.fixes", fix["saving_s"])
     for number, fix in _ordered(summary["fixes"]):

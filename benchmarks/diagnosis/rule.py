@@ -46,9 +46,9 @@ def score(case: Mapping[str, Any], document: Mapping[str, Any]) -> Score:
     right = next((one for one in findings if one["kind"] in kinds), None)
     claimed = None
     if right is not None:
-        without = right["saving_without_recorder_s"]
-        recorded = without is None or case.get("made") == "edited"
-        claimed = right["saving_s"] if recorded else without
+        claimed = right["saving_s"]
+        if case.get("made") == "edited" and claimed is not None:  # its truth is of recorded steps
+            claimed *= document["summary"]["recorded_s"] / document["summary"]["step_s"]
     true_s = case["step_s"] - case["without_s"] if "step_s" in case else None
     late = document["stragglers"]
     alarms = [one for one in findings if one["kind"] in FAULTS and (one["share"] or 0) >= ALARM]

@@ -33,7 +33,6 @@ def answer(summary: Mapping[str, Any], evidence: Mapping[str, Any]) -> dict[str,
             "kind": kind, "title": one["title"], "evidence": grounds.get("said", ""),
             "share": one["share"], "range": None if number else places.get(kind),
             "saving_s": grounds.get("value", one["saving_s"]),
-            "saving_without_recorder_s": one["saving_s"],
         })  # fmt: skip
     return {"findings": findings, "stragglers": late}
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfmodel.analysis.changes import one_after_another
 from perfmodel.analysis.estimates import estimate, with_launches
 from perfmodel.analysis.outliers import find_outliers, hosts_of
 from perfmodel.analysis.rates import counted, fit_rates, fit_roofline, product_rates
@@ -69,6 +68,7 @@ from perfmodel.timing.copies import (
 from perfmodel.timing.cuda_graphs import notes as graph_notes
 from perfmodel.timing.exchanges import COLLECTIVE, Exchanges
 from perfmodel.timing.late_ranks import LateRank, late_ranks, late_start
+from perfmodel.timing.ledger import Ledger
 from perfmodel.timing.point_to_point import PointToPoint, point_to_point, ranges_by_rank
 from perfmodel.timing.recorder import Timed
 from perfmodel.timing.run import Run, TimedReport
@@ -388,6 +388,7 @@ def _join(
         skew=collected.skew,
         late=collected.late,
         run_steps=clocked,
+        ledger=steps.facts.ledger if steps else Ledger(clocked.step_s, clocked.step_s),
         steps=steps,
         messages=collected.messages,
         ranges_by_rank=ranges_by_rank(measured, run.ranks),
@@ -404,7 +405,7 @@ def _concluded(analysis: RunAnalysis, facts: Facts) -> RunAnalysis:
     found = find(program.facts(facts), program.actions(analysis.identity))
     return replace(
         analysis,
-        findings=one_after_another(analysis, found),
+        findings=found,
         outliers=find_outliers(analysis.ranks, analysis.hosts),
     )
 
@@ -672,14 +673,13 @@ def _facts(
     calls, seconds, blocking = synchronizations(
         run.traces, run.range_times, run.batch_label, analysis.batch.warmup
     )
-    recorder = analysis.steps.facts.recorder if analysis.steps else None
     operators: tuple[OperatorRow, ...] = ()
     if analysis.work is not None:
         from perfmodel.analysis.operators import operator_facts  # most reports name none
 
         operators = operator_facts(analysis.work)
     return Facts(
-        batch=analysis.batch.median,
+        batch=replace(analysis.batch.median, value=analysis.ledger.step_s),
         busy_s=head.gpu_busy_s,
         gpu_ops=head.gpu_ops or 0.0,
         synchronizations=calls,
@@ -702,8 +702,7 @@ def _facts(
         late=analysis.late,
         numbers=tuple(run.ranks),
         host_ranks=_host_ranks(analysis),
-        mean_s=analysis.batch.mean_s,
-        without_s=recorder.without_s if recorder else None,
+        mean_s=analysis.ledger.without_recorder_s(analysis.batch.mean_s),
         steps=analysis.steps.facts if by_gpu and analysis.steps else None,
         lacking=lacking(analysis.unattributed),
         operators=operators,

@@ -1,26 +1,21 @@
-"""Changes of the graph of a program's steps: what each saves, in order, and several at once.
+"""Changes of the graph of a program's steps: what each saves, and several at once.
 
-A change removes, shortens, overlaps, moves or joins work. Its saving is the difference of two
-replays of the recorded steps.
+A change removes, shortens, overlaps, moves or joins work. What it saves says `timing.ledger`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from perfmodel.base.errors import ModelError
 from perfmodel.programs.findings import Finding
-from perfmodel.timing.critical_path import Change, Replay
-from perfmodel.timing.run_exchanges import exchanges_of, kernels_of, lane_ranks
-from perfmodel.timing.run_graph import replay_of
-from perfmodel.timing.step_facts import StepFacts
+from perfmodel.timing.critical_path import Change
+from perfmodel.timing.ledger import Item, Ledger
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import RunAnalysis
-    from perfmodel.analysis.steps import StepBreakdown
     from perfmodel.programs.facts import OperatorRow
 
 TITLES: Final[Mapping[str, str]] = {
@@ -51,32 +46,25 @@ TITLES: Final[Mapping[str, str]] = {
     "twice_the_network": "communication that computing does not hide takes half its time",
 }
 """Differences in the graph, by the kind of a finding, a kind of work, or a question."""
-_KEYS: Final = {"straggler": "straggler", "waiting_mpi": "straggler", "offloading": "copy"}
-"""Keys of `StepFacts.changes` that are not called as the kind of the finding."""
-_NUMBER: Final = re.compile(r"_\d+$")
-_LATE: Final = ("straggler", "waiting_mpi")
 _OF_KERNELS: Final = (
     "kernel_below_ceiling", "memory_bound", "low_precision_unused", "unfused_attention",
     "page_migration", "single_block",
 )  # fmt: skip
 """Findings that say how much shorter kernels would be."""
-_NAMED: Final = (*_LATE, *_OF_KERNELS, "many_small_kernels")
+_NAMED: Final = ("straggler", "waiting_mpi", *_OF_KERNELS, "many_small_kernels")
 """Kinds of which a run may have several: the title says which one a change is for."""
 _WORTH: Final = 0.01
 """Changes that would save less than this share of a step are not listed, as findings."""
-_FIRST: Final = 3
-"""Findings that are replayed one after another: those of the first screen."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphChange:
-    """One change of the graph of a program's steps, or several, and what it saves by a replay.
+    """One change of the graph of a program's steps, or several, and what it saves.
 
     Attributes
     ----------
     name : str
-        The kind of a finding, with a number where there are several of one kind; or another key of
-        `TITLES`.
+        The key of a finding, or another key of `TITLES`.
     change : str
         The difference in words; of kernels and late ranks with the title of the finding.
     saving_s, step_s : float
@@ -112,121 +100,85 @@ class GraphChanges:
 def changes_of(analysis: RunAnalysis, together: Sequence[str] = ()) -> GraphChanges:
     """Replay the steps of a run with changes: those of its findings, and others that are asked for.
 
-    Of the steps without the profiler, where that makes them longer. A change that a finding is
-    about has the saving that the finding says.
-
     Parameters
     ----------
     analysis : RunAnalysis
     together : sequence of str
-        Names of changes that are replayed at once.
+        Names of changes that are made at once.
 
     Raises
     ------
     ModelError
-        If there are no steps, or no change of such a name.
+        If there are no steps, no change of such a name, or several with one that cannot be
+        replayed.
     """
-    run = analysis.measured
+    run, ledger = analysis.measured, analysis.ledger
     if analysis.steps is None or not analysis.steps.facts.step_s:
         raise ModelError(f"{run.label}: expected steps to replay; got none; see perfmodel analyze")
-    facts = _facts(analysis.steps)
-    step_s, replay = facts.step_s, _replay(analysis)
-    known = dict(_of_findings(analysis, analysis.findings))
-    done = {one.change for one in analysis.findings} | {_KEYS.get(name, name) for name in known}
-    for name, change, less_s, later_s in _others(analysis):
-        saved_s = step_s - replay.step_s(facts.base | change) if less_s is None else less_s
-        if name not in done and max(saved_s, later_s) >= _WORTH * step_s:
-            known[name] = _row(name, TITLES[_NUMBER.sub("", name)], saved_s, step_s), change
+    known: dict[str, tuple[str, Item]] = {}
+    for finding in analysis.findings:
+        if finding.saving_s is not None and not finding.of_mean:
+            known[finding.key] = _words(finding), item_of(analysis, finding)
+    done = {one.change or one.kind for one in analysis.findings} | known.keys()
+    for item in _others(analysis):
+        if item.key not in done and max(item.alone_s, item.most_s) >= _WORTH * ledger.step_s:
+            known[item.key] = TITLES[item.key.partition("-")[0]], item
     unknown = [name for name in together if name not in known]
     if unknown:
         raise ModelError(
             f"expected changes of this run ({', '.join(known)}); got {', '.join(unknown)}"
         )
-    rows = sorted((row for row, _ in known.values()), key=lambda row: -row.saving_s)
-    at_once = _together(known, together, replay, facts) if together else None
-    without = facts.recorder.name if facts.base.shorter_ns and facts.recorder else ""
-    return GraphChanges(run.label, step_s, tuple(rows), at_once, analysis.warnings, without)
+    rows = sorted(
+        (_row(name, words, ledger.saved_s(item), ledger) for name, (words, item) in known.items()),
+        key=lambda row: -row.saving_s,
+    )
+    recorder = analysis.steps.facts.recorder
+    without = recorder.name if recorder and recorder.matters else ""
+    at_once = _at_once([known[name][1] for name in together], ledger) if together else None
+    return GraphChanges(run.label, ledger.step_s, tuple(rows), at_once, analysis.warnings, without)
 
 
-def one_after_another(analysis: RunAnalysis, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Say of the first findings what each saves where all before it are fixed: no more than alone.
+def item_of(run: RunAnalysis, finding: Finding) -> Item:
+    """Return the change that a finding is about, with what it saves.
 
-    Steps that are long for a reason of their own are others than the median one, which is replayed.
+    Steps that are long for a reason of their own are others than the median one, which is replayed:
+    such a finding is a bound.
     """
-    if not findings or analysis.steps is None or not analysis.steps.facts.step_s:
-        return tuple(findings)
-    facts = _facts(analysis.steps)
-    known = dict(_of_findings(analysis, findings))
-    named = dict(zip(_names(findings), findings, strict=True))
-    more = dict([*named.items()][:_FIRST])
-    replay = _replay(analysis) if len(known.keys() & more.keys()) > 1 else None
-    change, step_s, said = facts.base, facts.step_s, dict[str, float]()
-    for name, finding in more.items():
-        alone_s = finding.true_saving_s
-        if alone_s is None:
-            continue
-        if finding.of_mean or (name in known and replay is None):
-            said[name] = alone_s
-        elif name in known and replay is not None:
-            change |= known[name][1]
-            left_s = replay.step_s(change)
-            most_s = max(alone_s, finding.gpu_s or 0.0)
-            said[name] = min(max(step_s - left_s, 0.0), most_s) if said else alone_s
-            step_s = left_s
-    return tuple(
-        replace(finding, after_previous_s=said.get(name)) for name, finding in named.items()
-    )
-
-
-def _replay(analysis: RunAnalysis) -> Replay:
-    assert analysis.steps is not None
-    run = analysis.measured
-    return replay_of(
-        run.steps,
-        lane_ranks(run.steps),
-        kernels_of(run.steps),
-        exchanges_of(run),
-        analysis.run_steps.step_s,
-    )
-
-
-def _facts(steps: StepBreakdown) -> StepFacts:
-    """Of the step that findings are ranked by."""
-    return steps.facts.unrecorded or steps.facts
-
-
-def _row(name: str, change: str, saving_s: float, step_s: float) -> GraphChange:
-    return GraphChange(name, change, saving_s, step_s - saving_s, saving_s / step_s)
-
-
-Known = Mapping[str, tuple[GraphChange, Change]]
-
-
-def _names(findings: Sequence[Finding]) -> list[str]:
-    """Names of findings: their kinds, with a number behind the second one of a kind."""
-    kinds = [one.kind for one in findings]
-    before = [kinds[:i].count(kind) for i, kind in enumerate(kinds)]
-    return [f"{kind}_{n + 1}" if n else kind for kind, n in zip(kinds, before, strict=True)]
-
-
-def _of_findings(
-    run: RunAnalysis, findings: Sequence[Finding]
-) -> Iterator[tuple[str, tuple[GraphChange, Change]]]:
-    """Findings that a change of the graph is known for, by name, with their savings."""
-    assert run.steps is not None
-    facts = _facts(run.steps)
-    replayed = [one for one in findings if not one.of_mean and one.kind in TITLES]
-    for name, finding in zip(_names(replayed), replayed, strict=True):
-        key = finding.change or _KEYS.get(finding.kind, finding.kind)
-        change = facts.changes.get(name, facts.changes.get(key))
-        saving_s = finding.true_saving_s or 0.0
-        said = TITLES[key if finding.change else finding.kind]
-        if finding.kind in _NAMED:
-            said = f"{said}: {finding.title}"
+    alone_s = finding.saving_s or 0.0
+    most_s = max(alone_s, finding.gpu_s or 0.0)
+    change = None
+    if run.steps is not None and not finding.of_mean:
         if finding.kind in _OF_KERNELS:
-            change = _shorter_kernels(run, max(saving_s, finding.gpu_s or 0.0))
-        if change is not None:
-            yield name, (_row(name, said, saving_s, facts.step_s), change)
+            change = _shorter_kernels(run, most_s)
+        else:
+            change = run.steps.facts.changes.get(finding.change or finding.kind)
+    return Item(finding.key, change, alone_s, most_s)
+
+
+def _words(finding: Finding) -> str:
+    """What a finding's change is: of kernels and late ranks with the title of the finding."""
+    words = TITLES.get(finding.change or finding.kind, TITLES.get(finding.kind))
+    if words is None:
+        return finding.title
+    return f"{words}: {finding.title}" if finding.kind in _NAMED else words
+
+
+def _row(name: str, words: str, saving_s: float | None, ledger: Ledger) -> GraphChange:
+    saved_s = saving_s or 0.0
+    return GraphChange(name, words, saved_s, ledger.step_s - saved_s, saved_s / ledger.step_s)
+
+
+def _at_once(items: Sequence[Item], ledger: Ledger) -> GraphChange:
+    """Make several changes at once."""
+    after_s = ledger.step_after(items)
+    if after_s is None:
+        bounds = [item.key for item in items if item.change is None]
+        raise ModelError(
+            f"expected changes that can be replayed together; {', '.join(bounds)} is known as a "
+            f"bound only; leave it out"
+        )
+    names = " + ".join(dict.fromkeys(item.key for item in items))
+    return _row(names, "together", ledger.step_s - after_s, ledger)
 
 
 def _shorter_kernels(run: RunAnalysis, saving_s: float) -> Change | None:
@@ -239,24 +191,26 @@ def _shorter_kernels(run: RunAnalysis, saving_s: float) -> Change | None:
     return Change(scale={(lane, "kernel"): left for lane in range(len(run.steps.ranks))})
 
 
-def _others(run: RunAnalysis) -> Iterator[tuple[str, Change, float | None, float]]:
-    """Changes that no finding is needed for: kinds of work, ceilings, types and bandwidths.
-
-    With what each saves, None where its replay says that, and what it saves once launches cost
-    nothing.
-    """
+def _others(run: RunAnalysis) -> Iterator[Item]:
+    """Changes that no finding is needed for: kinds of work, ceilings, types and bandwidths."""
     assert run.steps is not None
-    facts = _facts(run.steps)
+    facts, ledger = run.steps.facts, run.ledger
+
+    def saved_s(change: Change) -> float:
+        return max(ledger.step_s - ledger.replayed_s(change), 0.0)
+
     for name, change in facts.changes.items():
-        yield name, change, facts.saved_s(name) if name in facts.free_s else None, 0.0
+        alone_s = facts.saved_s(name) if name in facts.free_s else saved_s(change)
+        yield Item(name, change, alone_s, alone_s)
     for name, less_s in _by_operators(run):
         if (change_of_all := _shorter_kernels(run, less_s)) is not None:
             now_s, next_s = facts.saved_s("kernel"), facts.kernels_next_s
-            yield name, change_of_all, min(less_s, now_s), min(less_s, next_s)
+            alone_s = min(less_s, now_s)
+            yield Item(name, change_of_all, alone_s, max(alone_s, min(less_s, next_s)))
     if facts.exposed_s:
         lanes = range(len(run.steps.ranks))
-        half = {(lane, "exposed_communication"): 0.5 for lane in lanes}
-        yield "twice_the_network", Change(scale=half), None, 0.0
+        half = Change(scale={(lane, "exposed_communication"): 0.5 for lane in lanes})
+        yield Item("twice_the_network", half, saved_s(half), saved_s(half))
 
 
 def _by_operators(run: RunAnalysis) -> Iterator[tuple[str, float]]:
@@ -287,20 +241,3 @@ def _by_operators(run: RunAnalysis) -> Iterator[tuple[str, float]]:
 def _in_half(row: OperatorRow, peak_flops_per_s: float, hbm_bytes_per_s: float) -> float:
     """Least time of an operator on half as many bytes, at the peak of 16-bit types."""
     return max((row.flops or 0.0) / peak_flops_per_s, (row.bytes or 0.0) / 2 / hbm_bytes_per_s)
-
-
-def _together(known: Known, names: Sequence[str], replay: Replay, facts: StepFacts) -> GraphChange:
-    """Replay several changes at once: they save at least what the largest does.
-
-    One alone saves what it says. Where a finding says less than its replay, since a GPU idles no
-    longer by that cause, several save no more than all alone; else they may.
-    """
-    chosen = [known[name] for name in dict.fromkeys(names)]
-    alone = [row.saving_s for row, _ in chosen]
-    change, step_s = facts.base, facts.step_s
-    for _, one in chosen:
-        change |= one
-    less = any(step_s - replay.step_s(facts.base | one) > row.saving_s for row, one in chosen)
-    at_once = step_s - replay.step_s(change)
-    saving_s = max(min(at_once, sum(alone)) if less else at_once, *alone)
-    return _row(" + ".join(row.name for row, _ in chosen), "together", saving_s, step_s)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from perfmodel.timing.collectives import CollectiveGroup
     from perfmodel.timing.copies import CopyGroup
     from perfmodel.timing.late_ranks import LateRank
+    from perfmodel.timing.ledger import Ledger
     from perfmodel.timing.point_to_point import PointToPoint, RangeOfRank
     from perfmodel.timing.range_times import Path
     from perfmodel.timing.run import Run
@@ -217,6 +218,7 @@ class RunAnalysis:
     gpus: tuple[Gpu, ...]
     ranks: tuple[RankRow, ...]
     run_steps: RunSteps
+    ledger: Ledger
     batch: BatchSummary
     ranges: tuple[RangeRow, ...]
     rates: Mapping[str, Rate | None]

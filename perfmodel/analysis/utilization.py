@@ -136,9 +136,9 @@ def answer(
     metrics = tuple(metric for path in reports for metric in read_metrics(path))
     steps: tuple[str, ...] = ()
     if idle.busy_share < LOW:
-        worth = [f for f in run.findings if f.true_saving_s]
+        worth = [f for f in run.findings if f.saving_s]
         steps = tuple(
-            f"{f.title}, up to {si(f.true_saving_s, 's')} a step: {f.action}"
+            f"{f.title}, up to {si(f.saving_s, 's')} a step: {f.action}"
             for f in worth[:_MOST_ADVICE]
         )
     return Answer(cut, window_s, idle, metrics, steps, tuple(warnings))

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
+from perfmodel.analysis.changes import item_of
 from perfmodel.base.units import percent, si
+from perfmodel.programs.findings import WORTH
 from perfmodel.readers.trace import GRAPH, KERNEL, NO_CALLS, TORCH_PROFILER
+from perfmodel.timing.ledger import Item
 from perfmodel.timing.trim import LAUNCHES
 
 if TYPE_CHECKING:
@@ -168,13 +171,14 @@ class Fix:
 
     Attributes
     ----------
-    kind, title, action : str
+    key, kind, title, action : str
+        As of the finding.
     saving_s : float or None
         Of this one alone.
     after_previous_s : float or None
-        Saving where those before it are fixed.
+        Saving where those before it are fixed; None where no order is known.
     step_s : float or None
-        Step with all fixes up to this one; where no order is known, with this one alone.
+        Step with all fixes up to this one; None where no order is known.
     share : float or None
     certainty : {'replayed', 'bound', 'estimate', 'few steps', ''}
         Where the saving is from: a replay of the steps; a formula, as an upper bound; the step
@@ -184,6 +188,7 @@ class Fix:
         Place with most of the loss, as far as that is known.
     """
 
+    key: str
     kind: str
     title: str
     action: str
@@ -246,8 +251,7 @@ def summarize(run: RunAnalysis) -> Summary:
     """Sum up a run: its verdict, its parts, the first findings and what to know of them."""
     recorder = run.steps.facts.recorder if run.steps else None
     longer = recorder if recorder is not None and recorder.matters else None
-    recorded_s = run.batch.median.value
-    step_s = longer.without_s if longer and longer.without_s is not None else recorded_s
+    recorded_s, step_s = run.ledger.recorded_s, run.ledger.step_s
     added = 1.0 - step_s / recorded_s if recorded_s > 0 else 0.0
     bars = tuple(bar for row in run.ranks if (bar := bar_of(row, added)) is not None)
     uses_gpu = any(row.gpu is not None for row in run.ranks)
@@ -266,7 +270,7 @@ def summarize(run: RunAnalysis) -> Summary:
         uses_gpu=uses_gpu,
         uses_mpi=any(len(trace.mpi) for trace in run.traces),
         bars=bars,
-        fixes=() if unseen else tuple(_fixes(run, step_s)),
+        fixes=() if unseen else tuple(_fixes(run)),
         findings=len(run.findings),
         bound_s=None if unseen else bound_s,
         mfu=_mfu(run, recorded_s / step_s if step_s > 0 else 1.0),
@@ -332,56 +336,54 @@ def bar_of(row: RankRow, added: float = 0.0) -> RankBar | None:
     return RankBar(row.rank, scale * sum(parts), *(scale * seconds for seconds in parts))
 
 
-def _fixes(run: RunAnalysis, step_s: float) -> Iterator[Fix]:
-    """The first findings, in order where replays know that; else each alone."""
-    recorder = run.steps.facts.recorder if run.steps else None
-    guessed = recorder is not None and recorder.matters and recorder.source == "estimated"
-    first = run.findings[:FIXES]
-    in_order = any(one.after_previous_s is not None for one in first[1:])
-    left_s: float | None = None
-    for i, one in enumerate(first):
-        saving_s, after_s = one.true_saving_s, one.after_previous_s
-        if i == 0 or not in_order:
-            left_s, after_s = _whole_s(run, one, step_s), saving_s
-        before_s = left_s
-        left_s = max(left_s - after_s, 0.0) if left_s is not None and after_s is not None else None
-        share = one.share
-        if not one.saving and saving_s is not None:  # the host hides it until others are fixed
-            saving_s = after_s
-            share = after_s / before_s if after_s is not None and before_s else None
+def _fixes(run: RunAnalysis) -> Iterator[Fix]:
+    """The first findings; each with what it saves alone, and behind those before it.
+
+    One that saves nothing, neither alone nor behind the others, is left out.
+    """
+    step_s = run.ledger.step_s
+    items: list[Item] = []
+    for one in run.findings[:FIXES]:
+        item = item_of(run, one)
+        after_s = run.ledger.saved_s(item, items) if one.saving_s is not None else None
+        if one.saving_s is not None and max(one.saving_s, after_s or 0.0) < WORTH * step_s:
+            continue
+        items.append(item)
+        left_s = run.ledger.step_after(items) if after_s is not None else None
+        if one.of_mean and len(items) == 1:
+            left_s = max(_whole_s(run, one) - item.alone_s, 0.0)
         yield Fix(
+            key=one.key,
             kind=one.kind,
             title=one.title,
             action=one.action,
-            saving_s=saving_s,
-            after_previous_s=one.after_previous_s,
+            saving_s=one.saving_s,
+            after_previous_s=after_s,
             step_s=left_s,
-            share=share,
-            certainty=_certainty(run, one, guessed=guessed),
+            share=one.share,
+            certainty=_certainty(run, one, item),
             line=one.line,
             range=_range(run, one),
         )
 
 
-def _whole_s(run: RunAnalysis, one: Finding, step_s: float) -> float:
+def _whole_s(run: RunAnalysis, one: Finding) -> float:
     """The step that a finding is about: the mean one, where only some steps have it."""
-    recorded_s = run.batch.median.value
-    own_s = recorded_s if one.saving_without_recorder_s is None else step_s
-    if not one.of_mean:
-        return own_s
-    return max(run.batch.mean_s - (recorded_s - own_s), own_s)
+    ledger = run.ledger
+    return ledger.without_recorder_s(run.batch.mean_s) if one.of_mean else ledger.step_s
 
 
-def _certainty(run: RunAnalysis, one: Finding, *, guessed: bool) -> Certainty:
-    """Say where a saving is from; `guessed` is whether the step without the profiler is."""
-    without_s = one.saving_without_recorder_s
-    if one.true_saving_s is None:
+def _certainty(run: RunAnalysis, one: Finding, item: Item) -> Certainty:
+    """Say where a saving is from."""
+    if one.saving_s is None:
         return ""
     if run.batch.count < _FEW:
         return "few steps"
-    if guessed and without_s is not None and without_s != one.saving_s:
+    recorder = run.steps.facts.recorder if run.steps else None
+    guessed = recorder is not None and recorder.matters and recorder.source == "estimated"
+    if guessed and (item.change is not None or _PART_OF.get(one.kind) == "idle"):
         return "estimate"
-    return "bound" if one.after_previous_s is None else "replayed"
+    return "bound" if item.change is None else "replayed"
 
 
 def _range(run: RunAnalysis, one: Finding) -> str | None:
@@ -411,16 +413,16 @@ def _verdict(
 ) -> Verdict:
     """Say what limits a step, the first thing to do, and what a step then takes."""
     engine = f"{_of_engine(run, step_s)}. " if run.serving else ""
-    first = next((one for one in run.findings if one.true_saving_s is not None), None)
+    first = next((one for one in run.findings if one.saving_s is not None), None)
     if first is None or (first.share or 0.0) < _LEADS:
         part, limit = _limit(run, bars, step_s, uses_gpu=uses_gpu)
         hidden = bool(run.serving) and run.serving[0].hidden > _COUNTED
         what = "Nothing that the recording shows" if hidden else "No change that perfmodel knows"
         nothing = f"{what} would save 1 % of it"
         small = "No finding would save 5 % of it" if first else nothing
-        return Verdict(f"{engine}{limit}. {small}.", part, first.true_saving_s if first else None)
-    saved_s = first.true_saving_s or 0.0
-    whole_s = _whole_s(run, first, step_s)
+        return Verdict(f"{engine}{limit}. {small}.", part, first.saving_s if first else None)
+    saved_s = first.saving_s or 0.0
+    whole_s = _whole_s(run, first)
     # an engine replays graphs, or its advice is by its own options
     do = "Without that" if run.serving else _DO.get(first.kind, "Without that")
     if first.kind == "host_compute" and _SLEEPS in first.title:  # it may be paced from outside
@@ -428,14 +430,15 @@ def _verdict(
     if first.rank is not None and first.kind in _OF_RANKS:
         do = f"With rank {first.rank} like the others"
     then_s = max(whole_s - saved_s, 0.0)
-    fixed = (
-        f"{do} a {'mean ' if first.of_mean else ''}step takes at best {si(then_s, 's')} in place "
-        f"of {si(whole_s, 's')} ({percent(first.share or 0.0)} less)."
-    )
+    step, place = "a step", f" in place of {si(whole_s, 's')}"
+    if first.of_mean:
+        step, place = f"the mean step of {si(whole_s, 's')}", ""
+    least = si(then_s, "s")
+    fixed = f"{do} {step} takes at best {least}{place} ({percent(first.share or 0.0)} less)."
     return Verdict(
         f"{engine}{_cause(run, first, bars, step_s, uses_gpu=uses_gpu)}. {fixed}",
         first.kind,
-        first.true_saving_s,
+        first.saving_s,
         first.rank if first.kind in _OF_RANKS else None,
     )
 
@@ -518,8 +521,7 @@ def _mostly(run: RunAnalysis, part: Part) -> str:
         words = ", mostly {}"
     elif part == "idle":
         busy = {}
-        facts = run.steps.facts.unrecorded or run.steps.facts
-        for one in facts.idle:
+        for one in run.steps.facts.idle:
             busy[one.cause] = busy.get(one.cause, 0.0) + one.seconds
         busy = {IDLE_CAUSES.get(cause, cause): seconds for cause, seconds in busy.items()}
         words = ", mostly {}"

@@ -189,9 +189,7 @@ class Facts:
     Attributes
     ----------
     batch : Estimate
-        The median step as recorded; `mean_s` is the mean one.
-    without_s : float or None
-        The median step without the profiler, where that is known.
+        The step, without the profiler where that makes it longer; `mean_s` is the mean one.
     busy_s : float or None
         Time in which the GPU works; a lower bound if operations are `lacking`.
     gpu_ops, synchronizations, synchronize_s : float
@@ -272,7 +270,6 @@ class Facts:
     numbers: tuple[int, ...] = ()
     host_ranks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     mean_s: float = 0.0
-    without_s: float | None = None
     serving: tuple[ServingFact, ...] = ()
     lines: Mapping[tuple[str, str], str] = field(default_factory=dict)
     host_reduction: HostReduction | None = None

@@ -18,7 +18,6 @@ from perfmodel.analysis.verdict import Summary, Verdict
 from perfmodel.base.document import LEFT_OUT, pick, plain
 from perfmodel.models.roofline import Point
 from perfmodel.programs.findings import Finding
-from perfmodel.render.evidence import finding_keys
 from perfmodel.render.operators import WorkDocument, work_document
 from perfmodel.render.serving import ServingDocument, serving_document
 from perfmodel.timing.range_times import ranks_of
@@ -232,22 +231,6 @@ class RooflineDocument:
     fitted_on: str | None = field(default=None, metadata=LEFT_OUT)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyedFinding(Finding):
-    """A loss of a step.
-
-    Attributes
-    ----------
-    key : str
-        What `analyze --evidence` takes: the kind, with `-2` behind the second one of a kind.
-    share : float or None
-        `saving_without_recorder_s` over the step without the profiler; `saving_s` over the recorded
-        step where that is unknown.
-    """
-
-    key: str = ""
-
-
 @dataclass(frozen=True)
 class RankWaiting:
     """Per step: how long a rank waits, how long others wait for it, and the one that waits most."""
@@ -362,7 +345,7 @@ class RunDocument(WorkDocument):
     collectives: tuple[CollectiveGroup, ...]
     skew: Skew | None
     unattributed: Mapping[str, int]
-    findings: list[KeyedFinding]
+    findings: tuple[Finding, ...]
     warnings: tuple[str, ...]
 
 
@@ -479,8 +462,8 @@ def _brief(run: RunAnalysis) -> BriefRun:
         summary=replace(run.summary, bars=tuple(sorted(slowest, key=lambda bar: bar.rank))),
         late=run.late[0] if run.late else None,
         findings=[
-            BriefFinding(one.key, one.title, one.true_saving_s, one.share)
-            for one in _keyed(run.findings)[:_FIRST]
+            BriefFinding(one.key, one.title, one.saving_s, one.share)
+            for one in run.findings[:_FIRST]
         ],
         warnings=[warning[:_LONGEST] for warning in run.warnings[:_FIRST]],
     )
@@ -553,16 +536,8 @@ def _run(run: RunAnalysis) -> RunDocument:
             "ranges model ranges_by_rank outliers hosts gpus precision rates rates_by_clock ranks "
             "copies collectives skew unattributed warnings",
         ),
-        findings=_keyed(run.findings),
+        findings=run.findings,
     )
-
-
-def _keyed(findings: Sequence[Finding]) -> list[KeyedFinding]:
-    keys = finding_keys([one.kind for one in findings])
-    return [
-        KeyedFinding(**{f.name: getattr(one, f.name) for f in fields(one)}, key=key)
-        for one, key in zip(findings, keys, strict=True)
-    ]
 
 
 def _batch(run: RunAnalysis) -> BatchDocument:

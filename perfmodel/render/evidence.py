@@ -108,16 +108,6 @@ def rule_of(what: str) -> Mapping[str, Any]:
     return next((rule for pattern, rule in _rules() if pattern.fullmatch(what)), {})
 
 
-def finding_keys(kinds: Sequence[str]) -> list[str]:
-    """Return the keys of findings of these kinds.
-
-    >>> finding_keys(["straggler", "launch_bound", "straggler"])
-    ['straggler', 'launch_bound', 'straggler-2']
-    """
-    before = [kinds[:i].count(kind) for i, kind in enumerate(kinds)]
-    return [f"{kind}-{n + 1}" if n else kind for kind, n in zip(kinds, before, strict=True)]
-
-
 def evidence(
     analysis: RunAnalysis | None, document: Mapping[str, Any], key: str, most: int = SHOWN
 ) -> Evidence:

@@ -326,8 +326,9 @@ def _lines(
     if said.fixes:
         yield "", ""
         yield "head", _head("FIX")
+        by_key = {one.key: one for one in run.findings}
         for i, fix in enumerate(said.fixes[: room.fixes]):
-            yield from _fix(said, i, fix, run.findings[i], room)
+            yield from _fix(said, i, fix, by_key[fix.key], room)
     reached_s = min((fix.step_s for fix in said.fixes if fix.step_s), default=said.step_s)
     if said.bound_s is not None and reached_s > _FASTER * said.bound_s:
         limit = f"without idle time and waiting a step takes {si(said.bound_s, 's')}"
@@ -439,15 +440,14 @@ def _head(first: str) -> str:
 def _fix(said: Summary, at: int, fix: Fix, one: Finding, room: _Room) -> Iterator[_Line]:
     saves = si(fix.saving_s, "s") if fix.saving_s is not None else "unknown"
     share = percent(fix.share) if fix.share is not None and fix.saving_s is not None else ""
-    ordered = at == 0 or fix.after_previous_s is not None
-    then = si(fix.step_s, "s") if fix.step_s is not None and ordered else ""
+    then = si(fix.step_s, "s") if fix.step_s is not None else ""
     if at and fix.after_previous_s is not None and fix.after_previous_s <= _NO_MORE * said.step_s:
         then = "no less"
     title = f"{at + 1} {fix.title}"
     first, *others = _titled(title)
     yield "fix", f" {first:<{_TITLE}} {saves:>8} {share:>6} {then:>10}  {fix.certainty}".rstrip()
     yield from (("fix", f" {line}") for line in others[:1])
-    at_line = place(fix, one, WIDTH - 4)
+    at_line = " · ".join(filter(None, (behind(at, fix), place(fix, one, WIDTH - 4))))
     known = f"{at_line} · {one.evidence}" if at_line else one.evidence
     most = room.evidence[at] if at < len(room.evidence) else 0
     evidence = _clauses(known, WIDTH - 4, most) if most else []
@@ -461,6 +461,14 @@ def _fix(said: Summary, at: int, fix: Fix, one: Finding, room: _Room) -> Iterato
         advice = []
     for i, line in enumerate(advice):
         yield "action", f"   {'->' if i == 0 else '  '} {line}"
+
+
+def behind(at: int, fix: Fix) -> str:
+    """What a fix saves behind those before it, where that is more than it saves alone."""
+    after_s, before = fix.after_previous_s, "1" if at == 1 else f"1 to {at}"
+    if not at or not after_s or after_s <= (fix.saving_s or 0.0):
+        return ""
+    return f"after {before}: {si(after_s, 's')}"
 
 
 def _titled(title: str) -> list[str]:
@@ -502,9 +510,11 @@ def _more(run: RunAnalysis, room: _Room, sections: Sequence[str]) -> Iterator[_L
     """The sections, the titles of further findings, and how many warnings there are."""
     offered = [name for name in SECTIONS if name in (*sections, "all") and name != "warnings"]
     yield "more", f"More: --section {'|'.join(offered)}"
+    shown = {fix.key for fix in run.summary.fixes[: room.fixes]}
     others = [
-        f"{one.title}{f' ({percent(one.share)})' if one.share and one.saving else ''}"
-        for one in run.findings[room.fixes :]
+        f"{one.title}{f' ({percent(one.share)})' if one.share and round(100 * one.share) else ''}"
+        for one in run.findings
+        if one.key not in shown
     ]
     also = textwrap.wrap(
         f"Also: {'; '.join(others)}", WIDTH, max_lines=1 + room.gaps, placeholder=_MORE,

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from perfmodel.analysis.result import Analysis, BatchSummary, RunAnalysis
     from perfmodel.analysis.steps import StepBreakdown
     from perfmodel.base.table import Table
-    from perfmodel.programs.findings import Finding
     from perfmodel.timing.run_steps import RunSteps
 
 _LOST: Final = 0.01
@@ -325,9 +324,8 @@ def _all_on_gpus(trace: Trace) -> bool:
     return hosts <= set(np.unique(trace.ops.process).tolist())
 
 
-def _after(number: int, one: Finding) -> str:
+def _after(number: int, after_s: float | None, alone_s: float | None) -> str:
     """Say what a finding saves after those before it, where that is not what it saves alone."""
-    after_s, alone_s = one.after_previous_s, one.true_saving_s
     if number == 1 or after_s is None or alone_s is None:
         return ""
     if _SAME * alone_s < after_s <= alone_s:
@@ -345,11 +343,12 @@ def _findings(run: RunAnalysis) -> Iterator[str]:
         )
         return
     recorder = run.steps.facts.recorder if run.steps else None
-    known = any(f.saving_without_recorder_s is not None for f in run.findings)
-    without = f" without {recorder.name}" if recorder and recorder.matters and known else ""
+    without = f" without {recorder.name}" if recorder and recorder.matters else ""
+    after = {fix.key: fix.after_previous_s for fix in run.summary.fixes}
     yield f"Findings, ranked by potential saving per step{without} (savings overlap):"
     for i, f in enumerate(run.findings, 1):
-        yield f" {i}. {f.title}{f.saving and f' — up to {f.saving}'}{_after(i, f)}"
+        behind = _after(i, after.get(f.key), f.saving_s)
+        yield f" {i}. {f.title}{f.saving and f' — up to {f.saving}'}{behind}"
         yield f"    {f.evidence}"
         if f.line:
             yield f"    at {f.line}{f', in {f.range!r}' if f.range else ''}"

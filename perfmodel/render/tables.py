@@ -583,7 +583,6 @@ def findings(run: RunAnalysis) -> Table:
     """Findings, largest saving first."""
     columns: tuple[Column, ...] = (
         Column("saving_s", "Saves up to", "si", "s"),
-        Column("saving_without_recorder_s", "Unrecorded", "si", "s"),
         Column("share", "of step", "percent", digits=0),
         Column("title", "Finding"),
         Column("evidence", "Evidence"),

@@ -23,6 +23,7 @@ from perfmodel.timing.late_ranks import (
     late_rank,
     late_ranks,
 )
+from perfmodel.timing.ledger import Ledger
 from perfmodel.timing.nccl import PASSES, NcclKernels
 from perfmodel.timing.recorder import (
     Recorder,
@@ -128,7 +129,8 @@ class PathPart:
 class SmallRange:
     """A range that launches many kernels that take less than `under_s` in a step.
 
-    `saving_s` is what a step takes less where they are fused.
+    `saving_s` is what a step takes less where they are fused, by the change of this key of
+    `StepFacts.changes`.
     """
 
     range: str
@@ -137,6 +139,7 @@ class SmallRange:
     host_s: float
     saving_s: float
     under_s: float
+    change: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +214,9 @@ class StepFacts:
 
     Attributes
     ----------
-    step_s : float
+    ledger : Ledger
+        The step, and what it takes after changes. All of these facts are of that step: without the
+        profiler where it makes steps longer.
     path : tuple of PathPart
         Largest first; empty where the steps cannot be replayed.
     free_s : mapping of str to float
@@ -248,9 +253,7 @@ class StepFacts:
         Migrations of unified memory.
     changes : mapping of str to Change
         What is replayed, by the kind of the finding that says what it saves; those of further
-        ranges with small kernels are called `many_small_kernels_2` and so on.
-    base : Change
-        What the replay of this step changes of the recorded one, and `changes` are beside.
+        ranges with small kernels are called `many_small_kernels-2` and so on.
     kernels_next_s : float
         What a step takes less without kernels, once its launches cost nothing: of a step that the
         host limits more than kernels save now.
@@ -258,12 +261,9 @@ class StepFacts:
         Rate of pinned copies, see `timing.copies.pinned_rate`.
     recorder : Recorder or None
         The step without the profiler; None where no step can be replayed.
-    unrecorded : StepFacts or None
-        The same of the step without the profiler: what it takes, what changes save of it, and idle
-        time. None where that is unknown or no shorter.
     """
 
-    step_s: float
+    ledger: Ledger
     path: tuple[PathPart, ...]
     free_s: Mapping[str, float]
     small: tuple[SmallRange, ...]
@@ -282,11 +282,14 @@ class StepFacts:
     long: LongSteps | None = None
     unified: UnifiedFacts | None = None
     changes: Mapping[str, Change] = field(default_factory=dict)
-    base: Change = field(default_factory=Change)
     kernels_next_s: float = 0.0
     pinned_bytes_per_s: float | None = None
     recorder: Recorder | None = None
-    unrecorded: StepFacts | None = None
+
+    @property
+    def step_s(self) -> float:
+        """The step; 0 where it cannot be replayed."""
+        return self.ledger.step_s if self.ledger.scale else 0.0
 
     def idle_s(self, *causes: str) -> float:
         """Idle time by one of some causes, of the rank with most of it."""
@@ -366,26 +369,26 @@ def step_facts(
     stragglers, chains = late_ranks(found, window.start, window.stop)
     count = _collectives(reports, window)
     recorder = without_recorder(replay, graphs, median_s, gpu_s, timed) if graphs else None
-    longer = recorder is not None and recorder.matters
-    base = fitted(replay, graphs, recorder) if longer and recorder else Change()
+    ledger = _ledger(replay, graphs, recorder, median_s)
     worst, late = late_rank(stragglers), None
     if worst is not None and worst.rank in lanes:
         late = lanes.index(worst.rank)
-        excess = _excess(reports, late, base, idle, worst)
+        excess = _excess(reports, late, ledger.base, idle, worst)
         doing = "" if excess is None else str(excess)
         stragglers = (replace(worst, doing=doing, excess=excess), *stragglers[1:])
     asked = _Asked(reports, window, spent, count, late, pinned_bytes_per_s)
-    saved = _saved(replay, Change(), asked)
-    step = saved.step_s
-    path = replay.critical_path(Change()) if step else {}
-    total = sum(path.values())
-    facts = StepFacts(
-        step_s=step,
+    saved = _saved(ledger, asked)
+    step, path = ledger.step_s, ledger.critical_path()
+    free_s = dict(saved.free_s)
+    if recorder is not None and ledger.base.shorter_ns:
+        free_s["kernel"] = step - _kernels_at_most(ledger, graphs, recorder, saved)
+    return StepFacts(
+        ledger=ledger,
         path=tuple(
-            PathPart(kind, step * seconds / total, seconds / total, saved.free_s.get(kind, step))
+            PathPart(kind, seconds, seconds / step, free_s.get(kind, step))
             for kind, seconds in sorted(path.items(), key=lambda item: -item[1])
         ),
-        free_s=saved.free_s,
+        free_s=free_s,
         small=saved.small,
         stragglers=stragglers,
         chains=chains,
@@ -397,7 +400,7 @@ def step_facts(
         exposed_s=spent["exposed_communication"],
         exposed_in=_exposed_in(sent, window),
         messages=_messages(sent, window),
-        idle=idle,
+        idle=shorter_idle(idle, ledger.recorded_s - step),
         kernels=kernels,
         long=long,
         unified=unified_facts([r.migrations for r in reports], window, len(lanes)),
@@ -406,26 +409,15 @@ def step_facts(
         pinned_bytes_per_s=pinned_bytes_per_s,
         recorder=recorder,
     )
-    if recorder is None or not longer or not step:
-        return facts
-    less = _saved(replay, base, asked)
-    kernels_s = _kernels_at_most(replay, graphs, recorder, less)
-    return replace(
-        facts,
-        unrecorded=replace(
-            facts,
-            step_s=less.step_s,
-            path=(),
-            free_s={**less.free_s, "kernel": less.step_s - kernels_s},
-            small=less.small,
-            straggler_saving_s=less.straggler_s,
-            bucket_saving_s=less.bucket_s,
-            idle=_shorter(idle, step - less.step_s),
-            changes=less.changes,
-            kernels_next_s=less.kernels_next_s,
-            base=base,
-        ),
-    )
+
+
+def _ledger(
+    replay: Replay, graphs: Sequence[StepGraph], recorder: Recorder | None, recorded_s: float
+) -> Ledger:
+    """The step without its recorder where that makes it longer, and what takes its cost off."""
+    if recorder is None or recorder.without_s is None or not recorder.matters:
+        return Ledger(recorded_s, recorded_s, Change(), replay)
+    return Ledger(recorder.without_s, recorded_s, fitted(replay, graphs, recorder), replay)
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,9 +434,8 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """A step, and what it takes less without some of its work, as in `StepFacts`."""
+    """What a step takes without some of its work, as in `StepFacts`."""
 
-    step_s: float
     free_s: Mapping[str, float]
     small: tuple[SmallRange, ...]
     straggler_s: float
@@ -453,12 +444,12 @@ class _Saved:
     kernels_next_s: float
 
 
-def _saved(replay: Replay, base: Change, asked: _Asked) -> _Saved:
-    """Replay the step after a change, and after others beside it."""
-    step = replay.step_s(base)
+def _saved(ledger: Ledger, asked: _Asked) -> _Saved:
+    """Replay the step with each change."""
+    step, base = ledger.step_s if ledger.scale else 0.0, ledger.base
 
     def saved_s(change: Change) -> float:
-        return max(step - replay.step_s(base | change), 0.0) if step else 0.0
+        return max(step - ledger.replayed_s(change), 0.0) if step else 0.0
 
     changes = {
         kind: Change(free=frozenset([kind]))
@@ -482,32 +473,29 @@ def _saved(replay: Replay, base: Change, asked: _Asked) -> _Saved:
         late, most_s = _like_others(asked.reports, asked.late, base)
         changes["straggler"] = late
     small = _small(asked.reports, asked.window, saved_s)
-    for k, (_, fused) in enumerate(small):
-        changes[f"many_small_kernels_{k + 1}" if k else "many_small_kernels"] = fused
+    for one, fused in small:
+        changes[one.change] = fused
     return _Saved(
-        step,
         free,
         tuple(one for one, _ in small),
         min(saved_s(late), most_s) if late else 0.0,
         saved_s(hidden) if asked.collectives else 0.0,
         changes,
-        _kernels_next(replay, base, changes, step - min(free.values(), default=step)),
+        _kernels_next(ledger, changes, step - min(free.values(), default=step)),
     )
 
 
-def _kernels_next(
-    replay: Replay, base: Change, changes: Mapping[str, Change], most_s: float
-) -> float:
+def _kernels_next(ledger: Ledger, changes: Mapping[str, Change], most_s: float) -> float:
     """What a step takes less without kernels, once launches cost nothing; 0 where they do not."""
     launching = changes.get(DISPATCH, changes.get(CAUSES[LAUNCH]))
     if launching is None or not most_s or "kernel" not in changes:
         return 0.0
-    less = base | launching
-    return max(replay.step_s(less) - replay.step_s(less | changes["kernel"]), 0.0)
+    without_s = ledger.replayed_s(launching | changes["kernel"])
+    return max(ledger.replayed_s(launching) - without_s, 0.0)
 
 
 def _kernels_at_most(
-    replay: Replay, graphs: Sequence[StepGraph], recorder: Recorder, less: _Saved
+    ledger: Ledger, graphs: Sequence[StepGraph], recorder: Recorder, saved: _Saved
 ) -> float:
     """What a step without the profiler takes less without kernels, at most.
 
@@ -515,14 +503,15 @@ def _kernels_at_most(
     as it may be: what kernels lose is then not hidden by what only the recording costs.
     """
     free = Change(free=frozenset(["kernel"]))
-    saved_s = less.step_s - less.free_s.get("kernel", less.step_s)
+    saved_s = ledger.step_s - saved.free_s.get("kernel", ledger.step_s)
     if recorder.source != "estimated" or "sized_range" not in recorder.by_kind:
         return saved_s
-    fastest = unrecorded(graphs, costs_of(graphs[0].recorder).high)
-    return max(saved_s, replay.step_s(fastest) - replay.step_s(fastest | free))
+    fastest, replay = unrecorded(graphs, costs_of(graphs[0].recorder).high), ledger.replay
+    assert replay is not None
+    return max(saved_s, ledger.scale * (replay.step_s(fastest) - replay.step_s(fastest | free)))
 
 
-def _shorter(idle: tuple[IdleCause, ...], less_s: float) -> tuple[IdleCause, ...]:
+def shorter_idle(idle: tuple[IdleCause, ...], less_s: float) -> tuple[IdleCause, ...]:
     """Idle time of a step that is so much shorter: the GPUs work as long as before.
 
     It is less by launches first: what recording costs lies in calls that launch and in the usual
@@ -642,7 +631,11 @@ def _small(
                 float(small.under_ns[rows[0]]) * 1e-9,
             )
             found[label] = one, fused
-    return sorted(found.values(), key=lambda pair: -pair[0].saving_s)
+    by_saving = sorted(found.values(), key=lambda pair: -pair[0].saving_s)
+    return [
+        (replace(one, change=f"many_small_kernels-{k}" if k > 1 else "many_small_kernels"), fused)
+        for k, (one, fused) in enumerate(by_saving, 1)
+    ]
 
 
 def _interrupted(reports: Sequence[StepReport], ranks: Sequence[int]) -> Iterator[Interrupted]:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks.common.folders import BASE, PROFILES, ROOT
+from perfmodel.programs.findings import Finding, keyed
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.events import EventTable, documented, events
 from perfmodel.analysis.result import RunAnalysis
@@ -23,7 +24,7 @@ from perfmodel.programs.program import Options
 from perfmodel.render import evidence as rendered
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.documents import definition, json_schema
-from perfmodel.render.evidence import evidence, find, finding_keys, result, rule_of
+from perfmodel.render.evidence import evidence, find, result, rule_of
 from support import build_kineto
 from support.build_operators import operators_report
 from support.cli import fails, succeeds
@@ -267,4 +268,6 @@ def test_the_command(late: tuple[RunAnalysis, dict[str, Any]]) -> None:
 
 
 def test_keys_of_findings() -> None:
-    assert finding_keys(["a", "b", "a", "a"]) == ["a", "b", "a-2", "a-3"]
+    one = Finding("a", "title", None, "", "")
+    found = keyed([one, replace(one, kind="b"), one, one])
+    assert [finding.key for finding in found] == ["a", "b", "a-2", "a-3"]

@@ -141,14 +141,14 @@ def _alone(run: RunAnalysis | None, other: RunAnalysis | None) -> tuple[ChangedF
     """Findings that lead, and that the other side has not at all."""
     if run is None or other is None:
         return ()
-    known = {(one.kind, one.rank) for one in other.findings}
+    known = {(one.kind, one.rank, one.subject) for one in other.findings}
     step_s = run.summary.step_s
     found = [
-        ChangedFinding(one.kind, one.title, one.rank, one.true_saving_s)
+        ChangedFinding(one.kind, one.title, one.rank, one.saving_s)
         for one in run.findings
-        if one.true_saving_s is not None
-        and one.true_saving_s >= _LEADS * step_s
-        and (one.kind, one.rank) not in known
+        if one.saving_s is not None
+        and one.saving_s >= _LEADS * step_s
+        and (one.kind, one.rank, one.subject) not in known
     ]
     return tuple(sorted(found, key=lambda one: -one.saving_s))
 

@@ -7,8 +7,7 @@ every program that has the facts it needs; no other code knows its name.
 from __future__ import annotations
 
 import pkgutil
-import re
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import import_module
@@ -35,27 +34,27 @@ class Finding:
         A key that its function is registered with.
     title : str
     saving_s : float or None
-        Upper bound per step, None where it is unknown. Savings overlap: they do not add up.
+        Upper bound per step, without the profiler that recorded it where that makes steps longer;
+        None where it is unknown. Savings overlap: they do not add up.
     evidence, action : str
     of_mean : bool
         Whether it is lost in some steps only, and the saving is the mean over all of them.
     share : float or None
-        Of the step that `true_saving_s` is of, as `find` computes it: of one step for all findings
-        of a run.
+        Of the step that `saving_s` is of: of one step for all findings of a run.
     line, range : str or None
         Source line and range of the loss; None if the report has none (`places`).
-    saving_without_recorder_s : float or None
-        The saving of the step without the profiler that recorded it, None where that is unknown.
     rank : int or None
         The rank that causes it; None where no single one does.
+    subject : str
+        What it is about where a run may have several of its kind: a range, kernel, operator,
+        direction or GPU. A finding is the same as another one of its kind, rank and subject.
     change : str
         Key of `StepFacts.changes`: the change of the graph whose replay says the saving; '' is the
         key that is called as the kind.
-    after_previous_s : float or None
-        What it saves where all findings before it are fixed (`analysis.changes`); None where no
-        change of the graph is known.
     gpu_s : float or None
         GPU time that it saves, however much of that the host hides; None of other findings.
+    key : str
+        Its name: the kind, with '-2' behind it of the second one of a kind.
     """
 
     kind: str
@@ -67,24 +66,18 @@ class Finding:
     share: float | None = None
     line: str | None = None
     range: str | None = None
-    saving_without_recorder_s: float | None = None
     rank: int | None = None
+    subject: str = ""
     change: str = ""
-    after_previous_s: float | None = None
     gpu_s: float | None = None
-
-    @property
-    def true_saving_s(self) -> float | None:
-        """The saving without the profiler, the recorded one where that is unknown."""
-        without = self.saving_without_recorder_s
-        return self.saving_s if without is None else without
+    key: str = ""
 
     @property
     def saving(self) -> str:
-        """The saving in words, such as '3.2 ms (12 %)'; '' where unknown, or hidden by the host."""
-        if self.true_saving_s is None or (self.share or 0.0) < WORTH:
+        """The saving in words, such as '3.2 ms (12 %)'; '' where unknown."""
+        if self.saving_s is None:
             return ""
-        return f"{si(self.true_saving_s, 's')} ({percent(self.share or 0.0)})"
+        return f"{si(self.saving_s, 's')} ({percent(self.share or 0.0)})"
 
 
 Find = Callable[..., Iterator[Finding]]
@@ -173,43 +166,20 @@ def rules() -> tuple[Rule, ...]:
 def find(facts: Facts, actions: Actions) -> tuple[Finding, ...]:
     """Return the findings worth at least one percent of a step, largest saving first, with places.
 
-    Of the step without the profiler, where that is known, each with its recorded saving, too: what
-    only the profiler makes slow is no finding then, and work of the GPU that a slow host hides may
-    be one.
+    All facts are of the step without the profiler, where that makes it longer: what only the
+    profiler makes slow is no finding then, and work of the GPU that a slow host hides may be one.
     """
-    found, steps, without_s = _ranked(facts, actions), facts.steps, facts.without_s
-    if without_s is None or facts.batch.value <= 0:
-        return located(found, steps)
-    if steps is not None and steps.unrecorded is None:
-        same = [replace(one, saving_without_recorder_s=one.saving_s) for one in found]
-        return located(same, steps)
-    part = without_s / (steps.step_s if steps else facts.batch.value)
-    batch = replace(facts.batch, value=facts.batch.value * part)
-    mean_s = facts.mean_s - (facts.batch.value - batch.value)  # recording costs all steps as much
-    shorter = replace(
-        facts,
-        steps=steps.unrecorded if steps else None,
-        batch=batch,
-        mean_s=max(mean_s, batch.value),
+    return keyed(located(_ranked(facts, actions), facts.steps))
+
+
+def keyed(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Name findings by their kinds, with a number behind the second one of a kind."""
+    kinds = [one.kind for one in findings]
+    before = [kinds[:i].count(kind) for i, kind in enumerate(kinds)]
+    return tuple(
+        replace(one, key=f"{one.kind}-{n + 1}" if n else one.kind)
+        for one, n in zip(findings, before, strict=True)
     )
-    recorded = {_subject(one): one.saving_s for one in found}
-    true = [
-        replace(
-            one,
-            saving_s=recorded.get(_subject(one), 0.0),
-            saving_without_recorder_s=one.saving_s,
-        )
-        for one in _ranked(shorter, actions)
-    ]
-    return located(true, steps)
-
-
-_AMOUNT: Final = re.compile(r"\d[\d.,]*")
-
-
-def _subject(one: Finding) -> tuple[str, int | None, str]:
-    """Return what a finding is about: its kind, its rank, and its title without amounts."""
-    return one.kind, one.rank, _AMOUNT.sub("", one.title)
 
 
 def _ranked(facts: Facts, actions: Actions) -> tuple[Finding, ...]:

@@ -60,4 +60,5 @@ def single_blocks(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[
             f"{kernel.count:.1f} launches per step take {si(seconds, 's')}, "
             f"{percent(seconds / step_s)} of the step, on one{of or ' multiprocessor'}",
             actions.advise("more_blocks"),
+            subject=kernel.name,
         )

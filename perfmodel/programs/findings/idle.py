@@ -100,6 +100,7 @@ def pageable_copies(
             f"{si(group.bytes_per_s, 'B/s')} on the copy engine, "
             f"{share_of_step(facts, spent)} on the host; {source}",
             actions.pin(group.direction),
+            subject=group.direction,
         )
 
 
@@ -155,6 +156,7 @@ def offloading(facts: Facts, actions: Actions, copies: Sequence[CopyGroup]) -> I
         f"{beside}; {what}",
         actions.advise("offload_less"),
         of_mean=bool(steps and steps.long),
+        change="copy",
     )
 
 
@@ -179,6 +181,7 @@ def long_steps(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Fin
         f"step of all the GPU idles {si(long.saving_s, 's')} more {_WHILE[long.cause]}{gap}",
         _against(long.cause, where, long.gap.call if long.gap else "", steps, actions),
         of_mean=True,
+        subject="long steps",
     )
 
 
@@ -214,6 +217,8 @@ def small_kernels(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[
             f"kernels under {si(small.under_s, 's', 2)}, {si(small.gpu_s, 's')} of GPU time per "
             f"step, which the host takes {si(small.host_s, 's')} to launch{_slowed(facts)}",
             actions.advise("fuse_small", where=where),
+            subject=small.range,
+            change=small.change,
         )
 
 
@@ -251,9 +256,9 @@ def is_dispatch(steps: StepFacts) -> bool:
     longest = steps.longest("host_compute")
     if DISPATCH not in steps.changes or longest is None:
         return False
-    recorded_s = steps.recorder.step_s if steps.recorder else steps.step_s  # as the gap is
     where = advice_by_words(steps.mostly_in("host_compute"))
-    return longest.seconds < _ONE_PIECE * recorded_s and where not in BESIDE
+    whole_s = steps.ledger.recorded_s  # as the gap is
+    return longest.seconds < _ONE_PIECE * whole_s and where not in BESIDE
 
 
 @finding("blocking_sync", "host_compute", "allocation", "pageable_copy", needs=("steps",))
@@ -303,7 +308,7 @@ def host(facts: Facts, actions: Actions, steps: StepFacts) -> Iterator[Finding]:
 
 def _recurs(facts: Facts) -> bool:
     """Whether so many steps were recorded that what they do is what every step does."""
-    return facts.batch.instances >= _OFTEN * facts.ranks
+    return facts.batch.instances >= _OFTEN
 
 
 def _host_title(steps: StepFacts) -> str:
@@ -418,6 +423,7 @@ def alike(
             actions.advise(what, where=f" in '{rows[0].range}'"),
             of_mean=some,
             range=rows[0].range,
+            subject=path,
         )
 
 

@@ -169,6 +169,7 @@ def gemms(
             f"which large GEMMs reach {percent(_reachable(o))}{limited}",
             actions.advise("raise_rate"),
             gpu_s=_recoverable_s(o),
+            subject=f"{o.name} ({o.phase})",
             line=facts.lines.get((o.name, o.phase)),
         )
 
@@ -187,6 +188,7 @@ def slow_products(facts: Facts, actions: Actions, gemms: Sequence[GemmTime]) -> 
             f"{si(gemm.flops / gemm.seconds, 'FLOP/s')}; the machine's ceilings allow "
             f"{si(gemm.bound_s, 's')}",
             actions.multiply(),
+            subject=gemm.label,
         )
 
 

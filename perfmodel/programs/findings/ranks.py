@@ -65,6 +65,7 @@ def shared_gpus(
             f"the operations of ranks {who} ran on one device, so their GPU times include each "
             f"other",
             "give every rank a GPU of its own (CUDA_VISIBLE_DEVICES by local rank)",
+            subject=f"GPU {gpu}",
         )
 
 
@@ -243,6 +244,7 @@ def waiting_in_mpi(facts: Facts, actions: Actions, waiting: Waiting) -> Iterator
         actions.balance(),
         range=more.range if more else None,
         rank=last,
+        change="straggler",
     )
 
 
@@ -298,6 +300,7 @@ def _waiting_in_some_steps(facts: Facts, waiting: Waiting, actions: Actions) -> 
         of_mean=True,
         range=more.range if more else None,
         rank=last,
+        change="straggler",
     )
 
 
@@ -441,6 +444,7 @@ def late_messages(facts: Facts, actions: Actions, messages: PointToPoint) -> Ite
             f"up to {si(waits[-1], 's')} of a rank per step; they are late in turn: no rank is "
             f"late more often than chance makes it",
             actions.balance(),
+            change="straggler",
         )
         return
     most = _longer(facts, late.rank)
@@ -473,6 +477,7 @@ def late_messages(facts: Facts, actions: Actions, messages: PointToPoint) -> Ite
         of_mean=bool(most and most.of_mean),
         range=most.range if most else None,
         rank=late.rank,
+        change="straggler",
     )
 
 
@@ -518,4 +523,5 @@ def _unseen_waiting(facts: Facts, actions: Actions) -> Iterator[Finding]:
         actions.advise("help_rank", rank=slow.rank, where=f" in {slow.range!r}"),
         range=slow.range,
         rank=slow.rank,
+        change="straggler",
     )

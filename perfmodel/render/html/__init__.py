@@ -347,16 +347,17 @@ def _fixes(run: RunAnalysis, said: Summary, asked: WhatIf | None) -> Iterator[St
             f"predicted by the calibrated model; {step.name} removes {step.removes}",
             f"profile the trainer with {_flags(asked, step.case)}",
         )
-    for at, (fix, finding) in enumerate(zip(said.fixes, run.findings, strict=False)):
-        then = ""
-        if fix.step_s is not None and (at == 0 or fix.after_previous_s is not None):
-            then = f"step then {si(fix.step_s, 's')}"
+    by_key = {finding.key: finding for finding in run.findings}
+    for at, fix in enumerate(said.fixes):
+        finding = by_key[fix.key]
+        then = f"step then {si(fix.step_s, 's')}" if fix.step_s is not None else ""
+        then = " ".join(filter(None, (then, fix.certainty and f"({fix.certainty})")))
         yield Step(
             fix.title,
             f"saves at most {finding.saving} of a step" if finding.saving else "saving unknown",
             finding.evidence,
             fix.action,
-            " ".join(filter(None, (then, fix.certainty and f"({fix.certainty})"))),
+            "; ".join(filter(None, (then, first_screen.behind(at, fix)))),
             first_screen.place(fix, finding),
             sections.place_of(run, finding),
         )
@@ -515,7 +516,9 @@ def _sections(analysis: Analysis, asked: Asked, fixes: tuple[Step, ...]) -> Iter
     yield section("model", "Model", _MODEL, sections.model(run, asked.prediction))
     yield section("whatif", "What if", _WHAT_IF, sections.what_if(run, asked.what_if))
     document = analysis_document(analysis)
-    found = sections.findings(run, document, fixes[0].title if fixes else "")
+    first = next(iter(run.summary.fixes), None)
+    summed = first.key if first and fixes and fixes[0].title == first.title else ""
+    found = sections.findings(run, document, summed)
     yield section("findings", "Findings and warnings", _FINDINGS, found)
     yield section("machine", "Configuration and machine", "", sections.machine(run))
     yield section("provenance", "Provenance", "", sections.provenance(analysis.runs))

@@ -25,7 +25,6 @@ from perfmodel.readers.trace import Trace, distinct_calls
 from perfmodel.render import evidence, messages, operators, summary, tables, whatif
 from perfmodel.render import predict as predictions
 from perfmodel.render import serving as served
-from perfmodel.render.evidence import finding_keys
 from perfmodel.render.html.blocks import (
     MOST_ROWS,
     Advice,
@@ -352,19 +351,16 @@ def what_if(run: RunAnalysis, said: WhatIf | str) -> Iterator[Block]:
 def findings(run: RunAnalysis, document: Mapping[str, Any], summed: str) -> Iterator[Block]:
     """Yield findings, largest saving first, each with its evidence, and warnings.
 
-    `document` is analysis.json of the run; `summed` is the finding in the summary.
+    `document` is analysis.json of the run; `summed` is the key of the finding in the summary.
     """
-    keys = finding_keys([f.kind for f in run.findings])
-    for f, key in sorted(
-        zip(run.findings, keys, strict=True), key=lambda one: one[0].title != summed
-    ):
-        if f.title == summed:
-            yield Words("", (f"{summed[0].upper()}{summed[1:]}: in the summary.",))
+    for f in sorted(run.findings, key=lambda one: one.key != summed):
+        if f.key == summed:
+            yield Words("", (f"{f.title[0].upper()}{f.title[1:]}: in the summary.",))
         else:
             place = place_of(run, f)
             saving = f.saving and f"up to {f.saving}"
             yield Advice(f.title, saving, f.share, f.evidence, f.action, place)
-        yield from _grounds(evidence.evidence(None, document, key))
+        yield from _grounds(evidence.evidence(None, document, f.key))
     if not run.findings:
         yield Words("", ("Nothing was found that is worth one percent of a step.",))
     said = warnings(run)
