@@ -220,8 +220,8 @@ def _of_analysis(measured: Measured) -> Iterator[Reading]:
         yield from _exact("MFU", "analyze: mfu.of_step", document["mfu"]["of_step"])
     for key, finding in zip(measured.keys, document["findings"], strict=True):
         yield from _exact(_alone(key), "analyze: findings", finding["saving_s"])
-    for key, fix in zip(measured.keys, summary["fixes"], strict=False):
-        yield from _exact(_alone(key), "analyze: summary.fixes", fix["saving_s"])
+    for fix in summary["fixes"]:
+        yield from _exact(_alone(_key(fix["key"])), "analyze: summary.fixes", fix["saving_s"])
     for number, fix in _ordered(summary["fixes"]):
         yield from _exact(_after(number), "analyze: summary.fixes", fix["step_s"])
     yield from _of_ranks(document)
@@ -230,25 +230,25 @@ def _of_analysis(measured: Measured) -> Iterator[Reading]:
 def _ordered(fixes: Iterable[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Fixes whose step is that of all up to them, numbered from 1."""
     for number, fix in enumerate(fixes, 1):
-        if number == 1 or fix["after_previous_s"] is not None:
+        if fix["step_s"] is not None:
             yield number, fix
 
 
 def _of_ranks(document: dict[str, Any]) -> Iterator[Reading]:
     """The parts of every rank's step: as a row, added up, and by cause."""
-    on_gpu_clock = document["batch"]["found_by"] != "mark"
     for rank in document["ranks"]:
         whose = f"of rank {rank['rank']}"
         yield from _exact(f"GPU busy {whose}", "analyze: ranks", rank["gpu_busy_s"])
-        yield from _exact(f"step {whose}", "analyze: ranks", rank["batch_s"])
-        if rank["idle_s"] is not None and rank["batch_s"] and on_gpu_clock:
+        yield from _exact(f"step {whose}", "analyze: ranks", rank["step_s"])
+        recorded = rank["recorded_step_s"]
+        yield from _exact(f"recorded step {whose}", "analyze: ranks", recorded)
+        if rank["idle_s"] is not None and rank["step_s"]:
             parts = ("compute_s", "copy_s", "exposed_communication_s", "idle_s")
             whole = sum(rank[part] or 0.0 for part in parts)
             yield from _exact(f"step {whose}", "analyze: ranks, parts", whole, _SUMMED)
-            idle = rank["batch_s"] - rank["gpu_busy_s"]
+            idle = max(rank["step_s"] - rank["gpu_busy_s"], 0.0)
             yield from _exact(f"GPU idle {whose}", "analyze: ranks", idle, _SUMMED)
-    if on_gpu_clock:
-        yield from _causes("analyze", document["idle"])
+    yield from _causes("analyze", document["idle"])
     busy = [rank["gpu_busy_s"] for rank in document["ranks"] if rank["gpu_busy_s"] is not None]
     categories = (document["kernels"] or {}).get("categories", ())
     if busy and categories:
@@ -292,7 +292,8 @@ def _of_screen(measured: Measured) -> Iterator[Reading]:
     fixes = [*_fix_lines(measured.screen)] if summary.fixes else []
     if summary.fixes and not fixes:
         raise UnreadableError(f"{place}: expected fixes; got {measured.screen}")
-    for number, (key, (saves, then)) in enumerate(zip(measured.keys, fixes, strict=False), 1):
+    keys = [_key(fix.key) for fix in summary.fixes]
+    for number, (key, (saves, then)) in enumerate(zip(keys, fixes, strict=False), 1):
         if saves == "unknown":
             yield Reading(_alone(key), place, None, 0.0)
         else:
@@ -336,14 +337,16 @@ def _of_whatif(measured: Measured) -> Iterator[Reading]:
     asked = Asked.of(measured.run, None)
     if isinstance(asked.what_if, WhatIf):  # the trainer's changes are no findings
         document = whatif_document(asked.what_if)
-        yield from _exact(measured.step, "whatif", document["batch_s"])
+        yield from _exact("batch of the trainer's model", "whatif", document["batch_s"])
     else:
         yield from _of_replay(measured)
     tables = [one for one in what_if_section(measured.run, asked.what_if) if isinstance(one, Grid)]
     if not tables:
         return
     title = tables[0].caption.rpartition("a step of")[2]
-    yield _printed(measured.step, "page: What if", title, digits=4)
+    of_model = isinstance(asked.what_if, WhatIf)
+    step = "batch of the trainer's model" if of_model else measured.step
+    yield _printed(step, "page: What if", title, digits=4)
     heads = [head.text for head in tables[0].heads]
     for row in tables[0].rows:
         if (key := _key(row[0].text)) in measured.keys:
@@ -364,9 +367,11 @@ def _of_replay(measured: Measured) -> Iterator[Reading]:
     first = measured.keys[0] if measured.keys else ""
     if first in names:
         yield from _exact(_after(1), "whatif", names[first].step_s)
+    fixes = measured.run.summary.fixes
     for many in _IN_ORDER:
-        chosen = measured.keys[:many]
-        if len(chosen) == many and all(key in names for key in chosen):
+        chosen = [_key(fix.key) for fix in fixes[:many]]
+        ordered = len(chosen) == many and fixes[many - 1].step_s is not None
+        if ordered and all(key in names for key in chosen):
             together = changes_of(measured.run, [names[key].name for key in chosen]).together
             if together is None:
                 raise UnreadableError(f"whatif --apply: expected a saving of {chosen}; got none")
@@ -379,7 +384,7 @@ def _of_page(measured: Measured) -> Iterator[Reading]:
     shown = lead(run, None)
     yield from _step_line(measured, "page: first line", shown.ran.rpartition("· ")[2])
     yield from _verdict(measured, "page: verdict", shown.sentence)
-    for key, card in zip(measured.keys, shown.fixes, strict=False):
+    for key, card in zip([_key(fix.key) for fix in summary.fixes], shown.fixes, strict=False):
         if "unknown" in card.saving:
             yield Reading(_alone(key), "page: card", None, 0.0)
         else:
@@ -410,7 +415,7 @@ def _of_compare(measured: Measured) -> Iterator[Reading]:
         yield from _exact(_after(1), "compare: NEXT", summary["fix"]["step_s"])
     for row in document["idle"]:
         rank, cause = row["path"]
-        yield from _exact(f"idle of {rank}: {cause}", "compare: idle", row["before_s"])
+        yield from _exact(f"recorded idle of {rank}: {cause}", "compare: idle", row["before_s"])
 
 
 def _of_timeline(measured: Measured) -> Iterator[Reading]:
@@ -441,7 +446,7 @@ def _of_utilization(measured: Measured) -> Iterator[Reading]:
     """What `utilization --report` says of the GPUs."""
     idle = idle_of(measured.run)
     for rank in idle.ranks:
-        yield from _exact(f"step of rank {rank.rank}", "utilization", rank.batch_s)
+        yield from _exact(f"recorded step of rank {rank.rank}", "utilization", rank.recorded_step_s)
         yield from _exact(f"GPU busy of rank {rank.rank}", "utilization", rank.gpu_busy_s)
     causes = [{"rank": c.rank, "cause": c.cause, "seconds": c.seconds} for c in idle.causes]
     yield from _causes("utilization", causes)

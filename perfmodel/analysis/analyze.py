@@ -24,7 +24,6 @@ from perfmodel.analysis.runs import (
     time_one,
 )
 from perfmodel.analysis.steps import (
-    RankStep,
     StepBreakdown,
     break_down,
     unequal_steps,
@@ -74,7 +73,7 @@ from perfmodel.timing.recorder import Timed
 from perfmodel.timing.run import Run, TimedReport
 from perfmodel.timing.run_exchanges import exchanges_of, kernels_of
 from perfmodel.timing.run_steps import RunSteps, run_steps
-from perfmodel.timing.samples import PathTable, PathTimes, median, tabulate
+from perfmodel.timing.samples import PathTable, PathTimes, tabulate
 from perfmodel.timing.skew import Skew, skew_of
 from perfmodel.timing.step_graph import MOST_OPS
 from perfmodel.timing.step_report import shortened
@@ -359,7 +358,11 @@ def _join(
         *(f"{run.label}: {w}" for w in said),
         *(f"{run.label}: {w}" for w in unequal_steps(steps if by_gpu else None)),
     )
-    ranks = _rank_rows(run, head, collected, steps, by_gpu)
+    recorded_ranks = _rank_rows(run, clocked, collected, steps)
+    ledger = steps.facts.ledger if steps else Ledger(clocked.step_s, clocked.step_s)
+    added_s = ledger.recorded_s - ledger.step_s
+    ranks = tuple(row.without_recorder(added_s) for row in recorded_ranks)
+    hosts = hosts_of(run, named=options.host_names)
     rows = range_rows(measured, counts, head, machine, peaks[""], peaks, workload.replay)
     analysis = RunAnalysis(
         label=run.label,
@@ -372,7 +375,7 @@ def _join(
         precision=peaks[""],
         gpus=tuple({(g.id, g.name): g for t in run.traces for g in t.gpus}.values()),
         ranks=ranks,
-        batch=_batch_summary(run, clocked, host, ranks),
+        batch=_batch_summary(run, clocked, host, recorded_ranks),
         ranges=tuple(kernel_rows(run, rows, workload.replay, excluded)),
         rates=rates,
         rates_by_clock=by_clock,
@@ -388,12 +391,13 @@ def _join(
         skew=collected.skew,
         late=collected.late,
         run_steps=clocked,
-        ledger=steps.facts.ledger if steps else Ledger(clocked.step_s, clocked.step_s),
+        ledger=ledger,
         steps=steps,
         messages=collected.messages,
         ranges_by_rank=ranges_by_rank(measured, run.ranks),
         work=work,
-        hosts=hosts_of(run, named=options.host_names),
+        hosts=hosts,
+        outliers=find_outliers(recorded_ranks, hosts),
         serving=_serving(run, steps, machine),
     )
     return _concluded(analysis, _facts(analysis, counts, collected, peaks, options, by_gpu=by_gpu))
@@ -406,7 +410,6 @@ def _concluded(analysis: RunAnalysis, facts: Facts) -> RunAnalysis:
     return replace(
         analysis,
         findings=found,
-        outliers=find_outliers(analysis.ranks, analysis.hosts),
     )
 
 
@@ -561,10 +564,10 @@ def _batch_summary(
 
 def _computing(rank: RankRow) -> float:
     """Share of a rank's batch in which its GPU computes or communicates, without waiting."""
-    if not rank.batch_s or rank.compute_s is None:
+    if not rank.step_s or rank.compute_s is None:
         return 0.0
     busy = rank.compute_s + (rank.exposed_communication_s or 0.0) - (rank.waiting_s or 0.0)
-    return busy / rank.batch_s
+    return busy / rank.step_s
 
 
 def _ceilings(run: Run, given: Machine | None) -> Machine | None:
@@ -615,47 +618,43 @@ def _seen_tf32(run: Run) -> bool:
 
 
 def _rank_rows(
-    run: Run, head: PathTimes, collected: _Collected, steps: StepBreakdown | None, by_gpu: bool
+    run: Run, clocked: RunSteps, collected: _Collected, steps: StepBreakdown | None
 ) -> tuple[RankRow, ...]:
+    """The steps of all ranks as recorded."""
     waiting = collected.waiting or collected.gpu_waiting
+    by_gpu = clocked.clock == "gpu"
     gpus = gpu_of_rank(run)
-    if by_gpu and steps:
-        unseen = len(run.ranks) > 1 and untraced(run.traces)
-        return tuple(
+    unseen = by_gpu and len(run.ranks) > 1 and untraced(run.traces)
+    parts = {r.rank: r for r in reversed(steps.ranks)} if steps else {}
+    rows = []
+    for i, rank in enumerate(parts if by_gpu else run.ranks):
+        step, own_s = parts.get(rank), clocked.median_s(rank)
+        if step is None or unseen:
+            row = RankRow(rank, gpus.get(rank), clocked.count, own_s, own_s, None, None, None)
+            rows.append(replace(row, gpu=None) if unseen else row)
+            continue
+        collectives_s, waiting_s = step.communication_s if waiting else None, step.waiting_s
+        if not by_gpu:
+            collectives_s = waiting.seconds[i] if waiting else None
+            waiting_s = waiting.waiting_s[i] if waiting and waiting.waiting_s else None
+        rows.append(
             RankRow(
-                rank=r.rank,
-                gpu=gpus.get(r.rank, r.gpu),
-                batches=r.batches,
-                batch_s=r.batch_s,
-                gpu_busy_s=r.gpu_busy_s,
-                collectives_s=r.communication_s if waiting else None,
-                waiting_s=r.waiting_s,
-                **_parts(r),
+                rank=rank,
+                gpu=gpus.get(rank, step.gpu if by_gpu else None),
+                batches=step.batches,
+                step_s=own_s,
+                recorded_step_s=own_s,
+                gpu_busy_s=step.gpu_busy_s,
+                collectives_s=collectives_s,
+                waiting_s=waiting_s,
+                compute_s=step.compute_s,
+                communication_s=step.communication_s,
+                exposed_communication_s=step.exposed_communication_s,
+                copy_s=step.copy_s,
+                idle_s=step.idle_s,
             )
-            if not unseen
-            else RankRow(r.rank, None, r.batches, r.batch_s, None, None, None)
-            for r in steps.ranks
         )
-    parts = {r.rank: _parts(r) for r in reversed(steps.ranks)} if steps else {}
-    return tuple(
-        RankRow(
-            rank=rank,
-            gpu=gpus.get(rank),
-            batches=int(np.isfinite(host).sum()),
-            batch_s=median(host),
-            gpu_busy_s=median(head.seconds["gpu_busy"][i]),
-            collectives_s=waiting.seconds[i] if waiting else None,
-            waiting_s=waiting.waiting_s[i] if waiting and waiting.waiting_s else None,
-            **parts.get(rank, {}),
-        )
-        for i, (rank, host) in enumerate(zip(run.ranks, head.seconds["host"], strict=True))
-    )
-
-
-def _parts(step: RankStep) -> dict[str, float | None]:
-    """Return the parts of a rank's step, by the names of `RankRow`."""
-    names = ("compute_s", "communication_s", "exposed_communication_s", "copy_s", "idle_s")
-    return {name: getattr(step, name) for name in names}
+    return tuple(sorted(rows, key=lambda row: row.rank))
 
 
 def _facts(

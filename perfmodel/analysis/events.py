@@ -36,6 +36,7 @@ from perfmodel.timing.launched import launched
 from perfmodel.timing.nesting import innermost, nest
 from perfmodel.timing.run import Run
 from perfmodel.timing.run_exchanges import exchanges_of, kernels_of, lane_ranks
+from perfmodel.timing.run_steps import RunSteps
 from perfmodel.timing.spans import LEVELS, SOURCES
 from perfmodel.timing.step_report import StepReport
 
@@ -198,7 +199,7 @@ def events(analysis: RunAnalysis, name: str) -> EventTable:
 def _steps(analysis: RunAnalysis) -> dict[str, Column]:
     run, window = analysis.measured, _window(analysis)
     parts = [
-        _lane_steps(report, number, lane, rank, window)
+        _lane_steps(report, number, lane, rank, window, analysis.run_steps)
         for number, (report, ranks) in enumerate(_numbered(run))
         for lane, rank in enumerate(ranks)
     ]
@@ -216,12 +217,14 @@ def _steps(analysis: RunAnalysis) -> dict[str, Column]:
         "start_ns": times.start_ns[rows],
         "end_ns": np.where(timed, times.start_ns[rows] + times.host_ns[rows], NULL),
         "step_s": _seconds(times.host_ns[rows]), "busy_s": _seconds(times.busy_ns[rows]),
-        **dict.fromkeys(("compute_s", "communication_s", "exposed_s", "copy_s", "idle_s"), missing),
+        **dict.fromkeys(
+            ("period_s", "compute_s", "communication_s", "exposed_s", "copy_s", "idle_s"), missing
+        ),
     }  # fmt: skip
 
 
 def _lane_steps(
-    report: StepReport, number: int, lane: int, rank: int, window: slice
+    report: StepReport, number: int, lane: int, rank: int, window: slice, own: RunSteps
 ) -> dict[str, Column]:
     """Columns of the steps of one GPU of one process."""
     times, steps = report.times, report.steps
@@ -232,12 +235,16 @@ def _lane_steps(
     def taken(ns: Int64) -> Column:
         return np.where(ns[lane, step] < 0, np.nan, ns[lane, step] * 1e-9)
 
-    gpu = int(times.device[lane])
+    gpu, step_s = int(times.device[lane]), taken(times.step_ns)
+    if own.clock != "gpu":
+        row = int(np.flatnonzero(own.ranks == rank)[0])
+        known = step < own.own_ns.shape[1]
+        step_s = np.where(known, own.seconds()[row, np.where(known, step, 0)], np.nan)
     return {
         "report": _filled(mine, number), "rank": _filled(mine, rank),
         "gpu": _filled(mine, gpu if gpu >= 0 else NULL), "step": step,
         "counted": _inside(step, window), "start_ns": steps.start_ns[mine],
-        "end_ns": steps.end_ns[mine], "step_s": taken(times.step_ns),
+        "end_ns": steps.end_ns[mine], "step_s": step_s, "period_s": taken(times.step_ns),
         "busy_s": taken(times.busy_ns), "compute_s": taken(times.compute_ns),
         "communication_s": taken(times.communication_ns), "exposed_s": taken(times.exposed_ns),
         "copy_s": taken(times.copy_ns), "idle_s": taken(times.idle_ns),

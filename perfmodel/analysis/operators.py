@@ -62,7 +62,7 @@ class Utilization:
     Attributes
     ----------
     of_step : float
-        Over the whole step.
+        Over the whole step, without the profiler where it makes steps longer.
     without_exposed_communication : float
         Over the step of the rank that is longest without the communication that nothing hides: what
         ranks wait for inside of it is another rank's time, not communication.
@@ -627,9 +627,10 @@ def _utilization(
     if published is None or unit is None or not flops:
         return None
     ran, peak = _unit(ran, published), peaks[unit]
-    step = max(r.batch_s for r in steps.ranks)
+    ledger = steps.facts.ledger
+    step, added_s = ledger.step_s, ledger.recorded_s - ledger.step_s
     busy = max(r.compute_s for r in steps.ranks)
-    alone = max(r.batch_s - r.exposed_communication_s for r in steps.ranks)
+    alone = max(r.batch_s - r.exposed_communication_s for r in steps.ranks) - added_s
     return Utilization(
         of_step=flops / step / peak if step else 0.0,
         without_exposed_communication=flops / alone / peak if alone > 0 else 0.0,

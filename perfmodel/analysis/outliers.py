@@ -35,9 +35,9 @@ def hosts_of(run: Run, *, named: bool = False) -> dict[int, str]:
 
 def own_seconds(rank: RankRow) -> float | None:
     """Time of a rank's step without its waiting for others; None where that is unknown."""
-    if rank.batch_s is None or rank.waiting_s is None:
+    if rank.step_s is None or rank.waiting_s is None:
         return None
-    return rank.batch_s - rank.waiting_s
+    return rank.step_s - rank.waiting_s
 
 
 def find_outliers(ranks: Sequence[RankRow], hosts: Mapping[int, str]) -> tuple[Outlier, ...]:

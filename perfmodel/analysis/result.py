@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from perfmodel.base.errors import PerfmodelError
@@ -161,16 +161,20 @@ class BatchSummary:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank: its GPU, its median batch and what that consists of, its time in collectives.
+    """One rank: its GPU, its median step and what that consists of, its time in collectives.
 
-    `compute_s`, `communication_s`, its exposed part, `copy_s` and `idle_s` are those of
+    Without the profiler where it makes steps longer: what it adds is taken off the idle time of the
+    GPU, and off the waiting of a rank for one that it slows; computing, copies and exchanges take
+    as long without it. `recorded_step_s` and `gpu_busy_s` are as recorded. `compute_s`, `copy_s`,
+    `exposed_communication_s` and `idle_s` add up to `step_s`, see
     `perfmodel.timing.step_times.StepTimes`; `idle_s` is None without a GPU.
     """
 
     rank: int
     gpu: int | None
     batches: int
-    batch_s: float | None
+    step_s: float | None
+    recorded_step_s: float | None
     gpu_busy_s: float | None
     collectives_s: float | None
     waiting_s: float | None
@@ -179,6 +183,25 @@ class RankRow:
     exposed_communication_s: float | None = None
     copy_s: float | None = None
     idle_s: float | None = None
+
+    def without_recorder(self, less_s: float) -> RankRow:
+        """Return a rank whose step is so much shorter, as far as it idles and waits so long."""
+        if self.step_s is None or less_s <= 0:
+            return self
+        if self.compute_s is None:
+            return replace(self, step_s=max(self.step_s - less_s, 0.0))
+        idling_s = min(self.idle_s or 0.0, less_s)
+        waiting_s = min(
+            self.waiting_s or 0.0, self.exposed_communication_s or 0.0, less_s - idling_s
+        )
+        return replace(
+            self,
+            step_s=self.step_s - idling_s - waiting_s,
+            idle_s=None if self.idle_s is None else self.idle_s - idling_s,
+            waiting_s=None if self.waiting_s is None else self.waiting_s - waiting_s,
+            exposed_communication_s=(self.exposed_communication_s or 0.0) - waiting_s,
+            communication_s=(self.communication_s or 0.0) - waiting_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)

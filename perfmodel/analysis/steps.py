@@ -56,12 +56,13 @@ _BUSY: Final = {
 class RankStep:
     """The median step of one rank's GPU, and its parts; None where the report cannot say.
 
-    `batch_s` runs from the first GPU operation of a step to the first of the next (the host's time
-    of the step where there is no GPU). Times in it are those of `timing.step_times.StepTimes`:
-    `compute_s`, `copy_s`, `exposed_communication_s` and `idle_s` add up to it; `gpu_busy_s` and
-    `communication_s` overlap them. `waiting_s` is the part of `communication_s` before the ranks
-    came that it needed. Each is a median over the steps, but that the parts, whose medians need not
-    add up, are scaled to the median of the time in which any of them goes on.
+    All are recorded, on the clock of the steps (`RunSteps.clock`): on the GPU's `batch_s` runs
+    from the first GPU operation of a step to the first of the next (the host's time of the step
+    where there is no GPU). Times in it are those of `timing.step_times.StepTimes`: `compute_s`,
+    `copy_s`, `exposed_communication_s` and `idle_s` add up to it; `gpu_busy_s` and
+    `communication_s` overlap them. `waiting_s` is the part of `communication_s` before the
+    ranks came that it needed. Each is a median over the steps, but that the parts, whose
+    medians need not add up, are scaled to the median of the time in which any of them goes on.
     """
 
     rank: int
@@ -110,7 +111,7 @@ class StepBreakdown:
     unattributed : float
         Share of the GPU time between the first and the last step that no step holds.
     idle : tuple of IdleCause
-        By rank, the largest cause first.
+        By rank, the largest cause first; without the profiler where it makes steps longer.
     pieces : mapping of str to float
         Seconds of idle time by range, see `idle_pieces`.
     facts : StepFacts
@@ -138,23 +139,6 @@ class StepBreakdown:
     layers: tuple[LayerTime, ...]
     candidates: tuple[Candidate, ...]
 
-    @property
-    def idle_without_recorder_s(self) -> tuple[float, float] | None:
-        """Idle time of the slowest rank's GPU as recorded, and without the profiler.
-
-        The profiler costs the host time; the GPU's work stays. None where that cost is unknown, or
-        does not matter.
-        """
-        recorder = self.facts.recorder
-        if recorder is None or not recorder.matters or recorder.without_s is None:
-            return None
-        slowest = max(self.ranks, key=lambda rank: rank.batch_s)
-        if slowest.gpu_busy_s is None:
-            return None
-        recorded, without = slowest.batch_s, recorder.without_s
-        busy_s = slowest.gpu_busy_s
-        return max(recorded - busy_s, 0.0), max(without - busy_s, 0.0)
-
 
 def break_down(
     reports: Sequence[StepReport],
@@ -181,15 +165,28 @@ def break_down(
     window = window_of(reports, steps)
     waiting = _waiting_by_step(found, window)
     rows: list[RankStep] = []
-    numbered = lane_ranks(reports)
-    for report, numbers in zip(reports, numbered, strict=True):
+    numbered, factors = lane_ranks(reports), clock_factors(reports, steps)
+    for report, numbers, factor in zip(reports, numbered, factors, strict=True):
         for lane, rank in enumerate(numbers):
             waited = None if waiting is None else waiting[found.ranks.index(rank)]
-            rows.append(_rank(report.times, lane, rank, window, waited))
+            rows.append(_rank(report.times, lane, rank, window, waited, float(factor[lane])))
     order = sorted(range(len(rows)), key=lambda i: (rows[i].rank, rows[i].gpu or 0))
     launched = sum(r.launched_ns for r in reports)
-    idle = _idle(reports, window, numbered)
     kernels = kernels_of_steps(reports, window)
+    facts = step_facts(
+        reports,
+        kernels_of(reports),
+        found,
+        window,
+        numbered,
+        idle_causes(reports, steps),
+        kernels,
+        steps.step_s,
+        max((row.gpu_busy_s or 0.0) - (row.waiting_s or 0.0) for row in rows),
+        _long_steps(reports, window, numbered),
+        timed,
+        pinned_bytes_per_s,
+    )
     return StepBreakdown(
         label=reports[0].steps.label,
         found_by=reports[0].steps.found_by,
@@ -199,25 +196,12 @@ def break_down(
         categories=_categories(reports, rows, window),
         kernels=kernels[:_TOP_KERNELS],
         unattributed=sum(r.lost_ns for r in reports) / launched if launched else 0.0,
-        idle=idle,
-        pieces=idle_pieces(reports, window)[0],
+        idle=facts.idle,
+        pieces=idle_pieces(reports, steps)[0],
         levels=level_rows([r.spans for r in reports], sum(r.work_ns for r in reports)),
         layers=layer_times([r.spans for r in reports]),
         candidates=reports[0].steps.candidates,
-        facts=step_facts(
-            reports,
-            kernels_of(reports),
-            found,
-            window,
-            numbered,
-            idle,
-            kernels,
-            steps.step_s,
-            max((row.gpu_busy_s or 0.0) - (row.waiting_s or 0.0) for row in rows),
-            _long_steps(reports, window, numbered),
-            timed,
-            pinned_bytes_per_s,
-        ),
+        facts=facts,
     )
 
 
@@ -235,19 +219,35 @@ def _median_s(values: Int64) -> float | None:
     return float(np.median(known)) * 1e-9 if len(known) else None
 
 
-def _rank(times: StepTimes, lane: int, rank: int, window: slice, waited: Floats | None) -> RankStep:
+def clock_factors(reports: Sequence[StepReport], steps: RunSteps) -> list[Floats]:
+    """Return what brings the parts of every lane's period to its step on the clock of the steps."""
+    found, window = [], window_of(reports, steps)
+    for report, numbers in zip(reports, lane_ranks(reports), strict=True):
+        factors = np.ones(len(numbers))
+        for lane, rank in enumerate(numbers if steps.clock != "gpu" else ()):
+            own_s, period_s = steps.median_s(rank), _median_s(report.times.step_ns[lane, window])
+            if own_s and period_s:
+                factors[lane] = own_s / period_s
+        found.append(factors)
+    return found
+
+
+def _rank(
+    times: StepTimes, lane: int, rank: int, window: slice, waited: Floats | None, factor: float
+) -> RankStep:
+    """Median step of a lane; `factor` brings its parts to the clock of the steps."""
     on_gpu = bool(times.device[lane] >= 0)
     present = times.busy_ns[lane, window] >= 0
 
     def median(column: Int64) -> float:
-        return _median_s(column[lane, window]) or 0.0
+        return factor * (_median_s(column[lane, window]) or 0.0)
 
     waiting = None if median(times.communication_ns) else 0.0
     if waited is not None and present.any():
         spent = times.communication_ns[lane, window][present] * 1e-9
-        waiting = float(np.median(np.minimum(waited[: len(present)][present], spent)))
+        waiting = factor * float(np.median(np.minimum(waited[: len(present)][present], spent)))
     parts = np.array([times.compute_ns, times.copy_ns, times.exposed_ns])[:, lane, window]
-    active_s = _median_s(np.where(present, parts.sum(axis=0), -1)) or 0.0
+    active_s = factor * (_median_s(np.where(present, parts.sum(axis=0), -1)) or 0.0)
     usual = np.median(parts[:, present], axis=1) if present.any() else np.zeros(3)
     usual = usual if usual.any() or not present.any() else parts[:, present].mean(axis=1)
     compute_s, copy_s, exposed_s = (active_s * usual / max(float(usual.sum()), 1.0)).tolist()
@@ -319,32 +319,28 @@ def window_of(reports: Sequence[StepReport], steps: RunSteps) -> slice:
     return slice(first, first + last + 1 if last >= 0 else stop)
 
 
-def idle_causes(reports: Sequence[StepReport], window: slice) -> tuple[IdleCause, ...]:
-    """Sum up why the GPUs of a run idle, and nothing else of `break_down`."""
-    return _idle(reports, window, lane_ranks(reports))
-
-
-def idle_ranges(reports: Sequence[StepReport], window: slice) -> tuple[IdleRange, ...]:
-    """Sum up in which ranges, and why, the GPUs of a run idle; the largest first."""
+def idle_ranges(reports: Sequence[StepReport], steps: RunSteps) -> tuple[IdleRange, ...]:
+    """Sum up in which ranges, and why, the GPUs of a run idle as recorded; the largest first."""
+    window = window_of(reports, steps)
     found: dict[tuple[str, str], float] = {}
     step_s, lanes = 0.0, 0
-    for report in reports:
+    for report, factors in zip(reports, clock_factors(reports, steps), strict=True):
         gaps, names = report.gaps, (*report.gaps.names, "")
         for lane in np.flatnonzero(report.times.device >= 0).tolist():
             mine = gaps.rows_of(lane, window)
             key = (gaps.range[mine] + 1).astype(np.int64) * len(CAUSES) + gaps.cause[mine]
             distinct, share = _shares(report, mine, window, key)
-            idle_s = _gpu_idle_s(report.times, lane, window)
+            idle_s = float(factors[lane]) * _gpu_idle_s(report.times, lane, window)
             for code, part in zip(distinct.tolist(), share.tolist(), strict=True):
                 where = names[code // len(CAUSES) - 1], CAUSES[code % len(CAUSES)]
                 found[where] = found.get(where, 0.0) + part * idle_s
-            step_s += _median_s(report.times.step_ns[lane, window]) or 0.0
+            step_s += float(factors[lane]) * (_median_s(report.times.step_ns[lane, window]) or 0.0)
             lanes += 1
     rows = [IdleRange(*key, s / lanes, s / step_s) for key, s in found.items() if s and step_s]
     return tuple(sorted(rows, key=lambda row: -row.seconds))
 
 
-def idle_pieces(reports: Sequence[StepReport], window: slice) -> tuple[dict[str, float], float]:
+def idle_pieces(reports: Sequence[StepReport], steps: RunSteps) -> tuple[dict[str, float], float]:
     """Cut the idle time of a median step into pieces by the range that the host was in.
 
     Of the GPUs that idle longest: where hosts queue their work, the others wait for them inside
@@ -357,6 +353,7 @@ def idle_pieces(reports: Sequence[StepReport], window: slice) -> tuple[dict[str,
     float
         Share of their steps; 0 without any.
     """
+    window = window_of(reports, steps)
     lanes = [
         (_gpu_idle_s(report.times, lane, window), report, lane)
         for report in reports
@@ -377,18 +374,19 @@ def idle_pieces(reports: Sequence[StepReport], window: slice) -> tuple[dict[str,
     return pieces, min(sum(pieces.values()) / step_s, 1.0) if step_s else 0.0
 
 
-def _idle(
-    reports: Sequence[StepReport], window: slice, numbered: Sequence[Sequence[int]]
-) -> tuple[IdleCause, ...]:
-    """Split the idle time of every rank's median step by the medians of its causes."""
+def idle_causes(reports: Sequence[StepReport], steps: RunSteps) -> tuple[IdleCause, ...]:
+    """Split the recorded idle time of every rank's step by the medians of its causes."""
     found: list[IdleCause] = []
-    for report, numbers in zip(reports, numbered, strict=True):
+    window, numbered = window_of(reports, steps), lane_ranks(reports)
+    for report, numbers, factors in zip(
+        reports, numbered, clock_factors(reports, steps), strict=True
+    ):
         single = report.gaps.longest()  # which trimmed reports have, too
         for lane, rank in enumerate(numbers):
             rows = report.gaps.rows_of(lane, window)
             cause = report.gaps.cause[rows].astype(np.int64)
             codes, shares = _shares(report, rows, window, cause)
-            idle_s = _gpu_idle_s(report.times, lane, window)
+            idle_s = float(factors[lane]) * _gpu_idle_s(report.times, lane, window)
             names = (*report.gaps.names, "")  # the last one is that of no range
             for i in np.argsort(-shares, kind="stable").tolist():
                 code, share = int(codes[i]), float(shares[i])

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from perfmodel.analysis.analyze import analyze
-from perfmodel.analysis.result import RunAnalysis
-from perfmodel.analysis.steps import RankStep, StepBreakdown, idle_ranges
+from perfmodel.analysis.result import RankRow, RunAnalysis
+from perfmodel.analysis.steps import idle_ranges
 from perfmodel.base.errors import SchemaError
 from perfmodel.base.units import si
 from perfmodel.machines.gpu_samples import Series
@@ -30,28 +30,23 @@ class Idle:
 
     Attributes
     ----------
-    steps : StepBreakdown
+    ranks : tuple of RankRow
+        Those with a GPU.
+    causes : tuple of IdleCause
+        By rank and cause.
     ranges : tuple of IdleRange
-        By range and cause.
+        By range and cause, as recorded.
     """
 
-    steps: StepBreakdown
+    ranks: tuple[RankRow, ...]
+    causes: tuple[IdleCause, ...]
     ranges: tuple[IdleRange, ...]
 
     @property
-    def ranks(self) -> tuple[RankStep, ...]:
-        """Those with a GPU."""
-        return tuple(r for r in self.steps.ranks if r.gpu is not None and r.batch_s)
-
-    @property
-    def causes(self) -> tuple[IdleCause, ...]:
-        """By rank and cause."""
-        return self.steps.idle
-
-    @property
     def busy_share(self) -> float:
-        """GPU busy / step, medians, over all ranks."""
-        return sum(r.gpu_busy_s or 0.0 for r in self.ranks) / sum(r.batch_s for r in self.ranks)
+        """GPU busy / recorded step, medians, over all ranks."""
+        busy_s = sum(r.gpu_busy_s or 0.0 for r in self.ranks)
+        return busy_s / sum(r.recorded_step_s or 0.0 for r in self.ranks)
 
     @property
     def shares(self) -> dict[str, float]:
@@ -70,13 +65,13 @@ def idle_of(run: RunAnalysis) -> Idle:
     SchemaError
         If the report holds no GPU work in steps.
     """
-    found = run.steps and Idle(run.steps, idle_ranges(run.measured.steps, run.steps.window))
-    if not found or not found.ranks:
+    ranks = tuple(r for r in run.ranks if r.gpu_busy_s is not None and r.recorded_step_s)
+    if run.steps is None or not ranks:
         raise SchemaError(
             f"{run.label}: expected GPU work of steps after the warm-up; got none; for "
             f"the GPU's work in more steps, {run.traces[0].how_to_record}"
         )
-    return found
+    return Idle(ranks, run.steps.idle, idle_ranges(run.measured.steps, run.run_steps))
 
 
 @dataclass(frozen=True, slots=True)

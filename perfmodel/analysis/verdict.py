@@ -145,11 +145,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class RankBar:
-    """A median step of a rank in parts that add up to it; without the profiler where it matters.
-
-    What the profiler adds is taken off the GPU's idle time, and off the waiting of ranks for one
-    that it slows; computing, copies and exchanges take as long without it.
-    """
+    """A median step of a rank in parts that add up to it; without the profiler where it matters."""
 
     rank: int
     step_s: float
@@ -252,8 +248,7 @@ def summarize(run: RunAnalysis) -> Summary:
     recorder = run.steps.facts.recorder if run.steps else None
     longer = recorder if recorder is not None and recorder.matters else None
     recorded_s, step_s = run.ledger.recorded_s, run.ledger.step_s
-    added = 1.0 - step_s / recorded_s if recorded_s > 0 else 0.0
-    bars = tuple(bar for row in run.ranks if (bar := bar_of(row, added)) is not None)
+    bars = tuple(bar for row in run.ranks if (bar := bar_of(row)) is not None)
     uses_gpu = any(row.gpu is not None for row in run.ranks)
     work = [bar.step_s - bar.idle_s - bar.waiting_s for bar in bars]
     bound_s = min(max(work), step_s) if work and max(work) > 0 else None
@@ -273,20 +268,17 @@ def summarize(run: RunAnalysis) -> Summary:
         fixes=() if unseen else tuple(_fixes(run)),
         findings=len(run.findings),
         bound_s=None if unseen else bound_s,
-        mfu=_mfu(run, recorded_s / step_s if step_s > 0 else 1.0),
+        mfu=_mfu(run),
         caveats=tuple(_caveats(run, uses_gpu=uses_gpu))[:CAVEATS],
     )
 
 
-def _mfu(run: RunAnalysis, longer: float) -> float | None:
-    """MFU of a step whose FLOPs are counted; a decode is bound by the memory.
-
-    `longer` is the recorded step over the one without the profiler.
-    """
+def _mfu(run: RunAnalysis) -> float | None:
+    """MFU of a step whose FLOPs are counted; a decode is bound by the memory."""
     work = run.work
     if work is None or work.mfu is None or work.modelled < _COUNTED:
         return None
-    return None if run.serving and run.serving[0].phase == "decode" else longer * work.mfu.of_step
+    return None if run.serving and run.serving[0].phase == "decode" else work.mfu.of_step
 
 
 def _of_engine(run: RunAnalysis, step_s: float) -> str:
@@ -319,21 +311,14 @@ def _served(row: ServingRow, step_s: float) -> str:
     return f"{takes}, {times:.{0 if times >= 10 else 1}f} times its floor: {least}"
 
 
-def bar_of(row: RankRow, added: float = 0.0) -> RankBar | None:
-    """The parts of a rank's step without the share that the profiler added; None if unknown."""
-    step_s, compute_s = row.batch_s, row.compute_s
-    if not step_s or compute_s is None:
+def bar_of(row: RankRow) -> RankBar | None:
+    """The parts of a rank's step; None if unknown."""
+    if not row.step_s or row.compute_s is None:
         return None
-    exposed_s, copies_s = row.exposed_communication_s or 0.0, row.copy_s or 0.0
+    exposed_s = row.exposed_communication_s or 0.0
     waiting_s = min(row.waiting_s or 0.0, exposed_s)
-    idle_s = row.idle_s or 0.0
-    whole_s = compute_s + exposed_s + copies_s + idle_s
-    scale = step_s / whole_s if whole_s > 0 else 1.0
-    added_s = added * whole_s
-    left_s = max(added_s - idle_s, 0.0)
-    idle_s, spent_s = max(idle_s - added_s, 0.0), exposed_s - waiting_s
-    parts = (compute_s, spent_s, max(waiting_s - left_s, 0.0), copies_s, idle_s)
-    return RankBar(row.rank, scale * sum(parts), *(scale * seconds for seconds in parts))
+    parts = (row.compute_s, exposed_s - waiting_s, waiting_s, row.copy_s or 0.0, row.idle_s or 0.0)
+    return RankBar(row.rank, row.step_s, *parts)
 
 
 def _fixes(run: RunAnalysis) -> Iterator[Fix]:

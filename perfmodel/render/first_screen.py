@@ -219,6 +219,8 @@ def _compared(
             drawn = f"{_bar(bar, longest):<{_BAR}}"
             yield "bar", f" {name:<8} |{drawn}| {si(bar.step_s, 's')}"
         yield "legend", _changed_parts(bars, None if after is None else after.summary)
+        if after is not None and after.summary.recorder:
+            yield "legend", f" bars are steps without {after.summary.recorder}"
     if said.gone or said.new:
         yield from gap
     most = 1 + room.gaps

@@ -106,7 +106,7 @@ def _blocks(analysis: Analysis) -> Iterator[tuple[str, Block]]:
     if not run.workload.ranges and run.steps is not None:  # no FLOPs are known
         yield "ranks", tables.step_parts(run)
         if run.program.step_clock == "gpu":
-            yield from _why_idle(run.steps)
+            yield from _why_idle(run, run.steps)
         if run.steps.categories:
             yield "kernels", tables.categories(run)
         if run.steps.kernels:
@@ -138,7 +138,7 @@ def _blocks(analysis: Analysis) -> Iterator[tuple[str, Block]]:
     if len(run.ranks) > 2 and run.skew:  # of two ranks the table of ranks says it all
         yield "ranks", tables.collective_skew_text(run)
     if run.workload.ranges and run.steps is not None:
-        yield from _why_idle(run.steps)
+        yield from _why_idle(run, run.steps)
     for block in messages.blocks(run):
         yield "ranks", block
     if analysis.points:
@@ -154,8 +154,8 @@ def _levels(run: RunAnalysis) -> Iterator[Block]:
     )
 
 
-def _why_idle(steps: StepBreakdown) -> Iterator[tuple[str, Block]]:
-    for table in (tables.idle_text(steps), tables.path_text(steps)):
+def _why_idle(run: RunAnalysis, steps: StepBreakdown) -> Iterator[tuple[str, Block]]:
+    for table in (tables.idle_text(run), tables.path_text(steps)):
         if table.rows:
             yield "idle", table
 

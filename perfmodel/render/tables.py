@@ -255,7 +255,7 @@ PARTS: Final = (
     Column("rank", "Rank", "int"),
     Column("gpu", "GPU", "int"),
     Column("batches", "Steps", "int"),
-    Column("batch_s", "Step", "si", "s", digits=4),
+    Column("step_s", "Step", "si", "s", digits=4),
     Column("compute_s", "Compute", "si", "s"),
     Column("copy_s", "Copies", "si", "s"),
     Column("exposed_communication_s", "Exposed", "si", "s"),
@@ -281,7 +281,7 @@ def step_parts(run: RunAnalysis) -> Table:
 def _slowest(run: RunAnalysis) -> Sequence[RankRow]:
     """Return the ranks; where there are many, the slowest first."""
     many = len(run.ranks) > SHOWN
-    return sorted(run.ranks, key=lambda rank: -(rank.batch_s or 0.0)) if many else run.ranks
+    return sorted(run.ranks, key=lambda rank: -(rank.step_s or 0.0)) if many else run.ranks
 
 
 CATEGORIES: Final = (
@@ -419,9 +419,9 @@ def gaps(run: RunAnalysis) -> Table:
     return _gaps(run.steps.idle if run.steps else ())
 
 
-def gaps_text(steps: StepBreakdown) -> Table:
+def gaps_text(ranks: Sequence[RankRow], idle: Sequence[IdleCause]) -> Table:
     """The longest gaps of the causes that are worth a row."""
-    return _gaps(*idlest(steps))
+    return _gaps(*idlest(ranks, idle))
 
 
 def _gaps(causes: Sequence[IdleCause], notes: Sequence[str] = ()) -> Table:
@@ -430,26 +430,23 @@ def _gaps(causes: Sequence[IdleCause], notes: Sequence[str] = ()) -> Table:
     return Table.of("Longest gaps of each cause", pairs, (*GAPS, *lines), notes)
 
 
-def idle_text(steps: StepBreakdown) -> Table:
+def idle_text(run: RunAnalysis) -> Table:
     """Idle time by rank and cause, with the longest gap of each."""
-    rows, notes = idlest(steps)
+    rows, notes = idlest(run.ranks, run.steps.idle if run.steps else ())
     columns = (*IDLE, Column("longest", "Longest gap", of=lambda c: gap_text(c.gaps[0])))
-    recorder, idle = steps.facts.recorder, steps.idle_without_recorder_s
-    if recorder and idle:
-        about = "" if recorder.source == "measured" else "about "
-        notes.append(
-            f"with {recorder.name} the GPU of the slowest rank idles {si(idle[0], 's')} of a step, "
-            f"without it {about}{si(idle[1], 's', 2 if about else 3)}"
-        )
+    if recorder := run.summary.recorder:
+        notes.append(f"idle time is that without {recorder}, gaps are as recorded")
     return Table.of("Why the GPU idles (median step)", rows, columns, notes)
 
 
-def idlest(steps: StepBreakdown) -> tuple[list[IdleCause], list[str]]:
+def idlest(
+    ranks: Sequence[RankRow], idle: Sequence[IdleCause]
+) -> tuple[list[IdleCause], list[str]]:
     """Causes worth a row, of the ranks that idle most, and a note on what is left out."""
-    order = sorted(steps.ranks, key=lambda r: -(r.idle_s or 0.0))
+    order = sorted(ranks, key=lambda r: -(r.idle_s or 0.0))
     shown = {r.rank for r in order[:_MOST_IDLE]}
-    step_s = max(r.batch_s for r in steps.ranks)
-    rows = [c for c in steps.idle
+    step_s = max((r.step_s or 0.0 for r in ranks), default=0.0)
+    rows = [c for c in idle
             if c.rank in shown and c.seconds >= _LEAST_SHARE * step_s]  # fmt: skip
     if len(order) <= _MOST_IDLE:
         return rows, []
@@ -535,7 +532,8 @@ RANKS: Final = (
     Column("rank", "Rank", "int"),
     Column("gpu", "GPU", "int"),
     Column("batches", "Steps", "int"),
-    Column("batch_s", "Median step", "si", "s", digits=4),
+    Column("step_s", "Median step", "si", "s", digits=4),
+    Column("recorded_step_s", "Recorded", "si", "s", digits=4),
     Column("gpu_busy_s", "GPU busy", "si", "s"),
     Column("collectives_s", "In collectives", "si", "s"),
     Column("waiting_s", "of it waiting", "si", "s"),

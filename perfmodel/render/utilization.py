@@ -30,7 +30,7 @@ def result(found: Answer) -> Result:
         made.append(series_table(found.series))
     if found.idle is not None:
         made += [busy_table(found.idle), phases_table(found.idle)]
-        made.append(tables.gaps_text(found.idle.steps))
+        made.append(tables.gaps_text(found.idle.ranks, found.idle.causes))
     if found.metrics:
         made.append(metrics_table(found.metrics))
     return Result([*made, sentences(found)], lambda: document(found), warnings=found.warnings)
@@ -69,9 +69,9 @@ RANKS: Final = (
     Column("rank", "Rank", "int"),
     Column("gpu", "GPU", "int"),
     Column("steps", "Steps", "int", of="batches"),
-    Column("step_s", "Step", "si", "s", of="batch_s"),
+    Column("step_s", "Step", "si", "s", of="recorded_step_s"),
     Column("busy_s", "GPU busy", "si", "s", of="gpu_busy_s"),
-    Column("busy_share", "Share", "percent", of=lambda r: r.gpu_busy_s / r.batch_s),
+    Column("busy_share", "Share", "percent", of=lambda r: r.gpu_busy_s / r.recorded_step_s),
 )
 PHASES: Final = (
     Column("range", "Range (innermost)", wrap=False, of=lambda r: r.range or None),

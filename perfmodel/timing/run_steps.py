@@ -58,6 +58,12 @@ class RunSteps:
         """The step: the median one of the slowest rank, as recorded."""
         return float(np.median(self.series()))
 
+    def median_s(self, rank: int) -> float | None:
+        """Return the median step of a rank, as recorded; None where it has none."""
+        own_ns = self.own_ns[self.ranks == rank, self.counted]
+        known = own_ns[own_ns >= 0]
+        return float(np.median(known)) * 1e-9 if len(known) else None
+
     @property
     def mean_s(self) -> float:
         """Mean step of the slowest rank, as recorded."""

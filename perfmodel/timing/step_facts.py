@@ -527,9 +527,13 @@ def shorter_idle(idle: tuple[IdleCause, ...], less_s: float) -> tuple[IdleCause,
         more = max(less_s - launching, 0.0)
         left[rank, True] = max(launching - less_s, 0.0) / launching if launching else 0.0
         left[rank, False] = max(others - more, 0.0) / others if others else 0.0
+    seconds = [one.seconds * left[one.rank, one.cause == CAUSES[LAUNCH]] for one in idle]
+    whole: dict[int, float] = {}
+    for one, own_s in zip(idle, seconds, strict=True):
+        whole[one.rank] = whole.get(one.rank, 0.0) + own_s
     return tuple(
-        replace(one, seconds=one.seconds * left[one.rank, one.cause == CAUSES[LAUNCH]])
-        for one in idle
+        replace(one, seconds=own_s, share=own_s / (whole[one.rank] or 1.0))
+        for one, own_s in zip(idle, seconds, strict=True)
     )
 
 

@@ -12,8 +12,6 @@ import pytest
 
 from benchmarks.common.folders import PROGRAMS, unpacked
 from benchmarks.idle.__main__ import KIND_OF, WITHIN, pair
-from perfmodel.timing.critical_path import Change
-from perfmodel.timing.ledger import Ledger
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.programs.actions import Actions
@@ -24,6 +22,8 @@ from perfmodel.programs.findings.idle import _waits
 from perfmodel.programs.program import Options
 from perfmodel.timing import step_graph
 from perfmodel.timing.copies import CopyGroup
+from perfmodel.timing.critical_path import Change
+from perfmodel.timing.ledger import Ledger
 from perfmodel.timing.samples import Estimate
 from support.build_report import ReportBuilder
 

@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,12 +15,11 @@ import numpy as np
 import pytest
 
 from benchmarks.common.folders import BASE, PROFILES, ROOT
-from perfmodel.programs.findings import Finding, keyed
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.events import EventTable, documented, events
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.base.errors import ModelError
-from perfmodel.programs.findings import rules
+from perfmodel.programs.findings import Finding, keyed, rules
 from perfmodel.programs.program import Options
 from perfmodel.render import evidence as rendered
 from perfmodel.render.analysis_json import analysis_document

@@ -13,7 +13,6 @@ from perfmodel.analysis.steps import (
     break_down,
     idle_causes,
     idle_pieces,
-    window_of,
 )
 from perfmodel.base.arrays import Floats, Int64, distinct_rows
 from perfmodel.base.kernels import kernel
@@ -267,10 +266,9 @@ def launch_of(
     gpus = frozenset(g.uuid for t in run.traces for g in t.gpus if g.uuid)
     recorded = frozenset(_recorded(run))
     queues = async_batches.queues and steps.clock != "gpu"
-    window = window_of(run.steps, steps) if run.steps else slice(0)
-    causes = idle_causes(run.steps, window) if run.steps else ()
+    causes = idle_causes(run.steps, steps) if run.steps else ()
     idle = {(one.rank, one.cause): one.seconds for one in causes}
-    pieces, share = idle_pieces(run.steps, window) if run.steps else ({}, 0.0)
+    pieces, share = idle_pieces(run.steps, steps) if run.steps else ({}, 0.0)
     counted = {
         "GPU operations": head.gpu_ops, "bytes copied": head.copy_bytes,
         "bytes handed to MPI": head.mpi_bytes,

@@ -19,7 +19,7 @@ from perfmodel.analysis.compare.compare import (
 )
 from perfmodel.analysis.compare.series import FLOPS, GPU_IDLE, TOKENS
 from perfmodel.analysis.result import RunAnalysis
-from perfmodel.analysis.verdict import CAVEATS, IDLE_CAUSES, Fix, RankBar, bar_of
+from perfmodel.analysis.verdict import CAVEATS, IDLE_CAUSES, Fix, RankBar
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.units import percent, si
 from perfmodel.programs.program import Options
@@ -74,7 +74,8 @@ class ComparedSummary:
     verdict : {'faster', 'slower', 'within noise', 'only before', 'only after', 'not tested'}
         Of a step; of a sample or token, where a step has not as many on the two sides.
     before, after : RankBar or None
-        The compared step in the parts of the slowest rank, of the middle run of a side.
+        The step of the slowest rank in its parts, of the middle run of a side; without the
+        profiler where it makes steps longer.
     gone, new : tuple of ChangedFinding
         Findings of one side alone that would save 5 % of its step or more, the largest first.
     limit : str or None
@@ -116,8 +117,8 @@ def summarize(
     return ComparedSummary(
         text=" ".join([*_work(c), _change(c, batch)]),
         verdict=batch.verdict,
-        before=_bar(before, c.batch.before_s),
-        after=_bar(after, c.batch.after_s),
+        before=_slowest(before),
+        after=_slowest(after),
         gone=_alone(before, after),
         new=_alone(after, before),
         limit=now.verdict.text if now else None,
@@ -126,15 +127,9 @@ def summarize(
     )
 
 
-def _bar(run: RunAnalysis | None, step_s: float | None) -> RankBar | None:
-    """The slowest rank's step in parts, as long as the step that is compared."""
-    bars = [bar for row in run.ranks if (bar := bar_of(row)) is not None] if run else []
-    slowest = max(bars, key=lambda bar: bar.step_s, default=None)
-    if slowest is None or not step_s or slowest.step_s <= 0:
-        return None
-    scale = step_s / slowest.step_s
-    names = ("step_s", "compute_s", "communication_s", "waiting_s", "copies_s", "idle_s")
-    return replace(slowest, **{name: scale * getattr(slowest, name) for name in names})
+def _slowest(run: RunAnalysis | None) -> RankBar | None:
+    """The slowest rank's step in parts."""
+    return max(run.summary.bars, key=lambda bar: bar.step_s, default=None) if run else None
 
 
 def _alone(run: RunAnalysis | None, other: RunAnalysis | None) -> tuple[ChangedFinding, ...]:

@@ -239,7 +239,7 @@ def _tiles(run: RunAnalysis) -> Iterator[Tile]:
         note, used = "the peak is not known", run.work.mfu
         if used is not None:
             note = f"MFU: {percent(used.of_step)} of {operators.peak_of(used)}"
-        achieved = si(run.work.flops / seconds.value, "FLOP/s")
+        achieved = si(run.work.flops / run.ledger.step_s, "FLOP/s")
         yield Tile("Achieved in a step", achieved, note, used.of_step if used else None)
     yield from _of_roof(run)
 

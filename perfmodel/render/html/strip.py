@@ -70,7 +70,7 @@ def _by_host(run: RunAnalysis) -> list[_Place]:
 
 def _seconds(rank: RankRow) -> float | None:
     own = own_seconds(rank)
-    return rank.batch_s if own is None else own
+    return rank.step_s if own is None else own
 
 
 def _cell(run: RunAnalysis, rank: RankRow, x: int, y: int, least: float, slow: bool) -> str:
