@@ -118,6 +118,17 @@ def analyze(
     return analyze_measured(timed, options, progress, repeated=len(traces) - len(distinct))
 
 
+def step_s_of(trace: Trace, options: Options) -> float:
+    """Return the step of a report, without the profiler where that makes it longer.
+
+    Raises
+    ------
+    PerfmodelError
+        As `analyze`.
+    """
+    return analyze([trace], options).fitted.ledger.step_s
+
+
 def analyze_reports(
     paths: Sequence[Path],
     options: Options,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -87,7 +87,7 @@ def predict_report(
         traces = read_reports(files, advance)
     operators = _operators_of(program_of(traces[:1], chosen))
     named = [*_roles_of(asked.names, len(own)), *([{}] * len(files))]
-    steps = [operators.recorded_step(trace, chosen) for trace in traces]
+    steps = [_recorded_step(operators, trace, chosen) for trace in traces]
     reports = [(s, operators.roles(s, n)) for s, n in zip(steps, named, strict=False)]
     step, trace = steps[0], traces[0]
     given = {name: values[0] for name, values in values_of(options["given"], 1).items()}
@@ -100,6 +100,14 @@ def predict_report(
     found = predict_report(reports[: len(own)], given, _baseline_of(step.gpu, trace.gpus),
                            operators.call_at, changes, anchors)  # fmt: skip
     emit(report_prediction(found, asked.tokens), fmt, out)
+
+
+def _recorded_step(operators: Any, trace: Any, options: Any) -> Any:
+    """Put the step of a report down call by call, with the time that `analyze` says."""
+    from perfmodel.analysis.analyze import step_s_of
+
+    found = operators.recorded_step(trace, options)
+    return replace(found, step_s=step_s_of(trace, options)) if found.host_s else found
 
 
 def changes_of(asked: Asked, other: Any, dtype: str | None, trace: Any) -> Any:
@@ -131,7 +139,7 @@ def peak_of_report(path: Path) -> Any:
 
     (trace,) = read_reports([path], lambda *_: None)
     operators = _operators_of(program_of([trace], Options()))
-    step = operators.recorded_step(trace, Options())
+    step = _recorded_step(operators, trace, Options())
     report = step, operators.roles(step, {})
     found = predict_report([report], {}, _baseline_of(step.gpu, trace.gpus), operators.call_at,
                            Changes())  # fmt: skip

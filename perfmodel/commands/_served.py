@@ -223,7 +223,7 @@ class Served:
             raise WorkloadError(f"expected a data type of {known}; got {dtype}"[:_LONGEST])
         trace = read(self.path_of(name))
         operators = _operators._operators_of(program_of([trace], Options()))
-        step = operators.recorded_step(trace, Options())
+        step = _operators._recorded_step(operators, trace, Options())
         given = dict(sizes or {})
         if any(isinstance(v, bool) or not 0 < v < _MOST_SIZE for v in given.values()):
             raise WorkloadError(f"expected sizes of 1 to {_MOST_SIZE - 1}; got {given}"[:_LONGEST])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
 from statistics import NormalDist
@@ -217,7 +217,7 @@ class ReportPrediction:
     ----------
     step : OperatorPrediction
     recorded : OperatorPrediction
-        The same for the sizes as recorded.
+        The same for the sizes as recorded: as long as `perfmodel analyze` says, if that is known.
     roles : tuple of Role
     sizes : mapping
         Of the predicted step, by role.
@@ -352,18 +352,20 @@ def predict_report(
     ]  # fmt: skip
     if changes.other_host or anchors:
         ratios.append(_any_of(hosts, call_s, said))
-    host = _together(ratios) if ratios else mine
     seen = [{**r.values, "p": s.ranks} for s, r in reports]
     old = {**roles.values, "p": step.ranks}
-    before = _timed_itself(at(old, HostRatio(1.0, 0.0), Changes())) or mine
+    before = _as_analyzed(at(old, HostRatio(1.0, 0.0), Changes()), mine)
     recorded = _predicted(at(old, before, Changes()), before, Changes(), seen)
+    ratio = 1.0 if step.step_s is None else step.step_s / recorded.step_s
+    recorded = _times(recorded, ratio)
+    host = _together(ratios) if ratios else before
     changed = at(values, host, changes)
     if changed.shares_layers and values["p"] != step.ranks:
         raise ModelError(
             f"expected the {step.ranks} ranks of the report, which share its layers; got "
             f"{values['p']}; record as many ranks as are to share them"
         )
-    found = _predicted(changed, host, changes, seen)
+    found = _times(_predicted(changed, host, changes, seen), ratio)
     guesses = tuple(
         f"{role.name} = {role.value} is a guess, by the {role.why}; where it is another number, "
         f"give --name N={role.name}"
@@ -557,6 +559,32 @@ def _ratio_of_report(
     ours = sum(len(there[k]) * sum(here[k]) / len(here[k]) for k in both)
     noise = math.hypot(own.noise, between)
     return HostRatio(own.factor * theirs / ours, noise, (other.source,))
+
+
+def _as_analyzed(recorded: PredictedStep, mine: HostRatio) -> HostRatio:
+    """The host with which the step as recorded takes as long as `perfmodel analyze` says.
+
+    Where the GPU sets that step, or nobody analyzed it, what the program timed itself, or what the
+    report and hosts in general say.
+    """
+    step_s = recorded.structure.step.step_s
+    factor = None if step_s is None else recorded.host_factor(step_s)
+    if factor is None or not 1 / _MOST_HOST < factor < _MOST_HOST:
+        return _timed_itself(recorded) or mine
+    return replace(mine, factor=factor)
+
+
+def _times(found: OperatorPrediction, ratio: float) -> OperatorPrediction:
+    """A prediction that takes so many times as long: by what the step as recorded does."""
+    lanes = found.lanes
+    return replace(
+        found,
+        step_s=ratio * found.step_s,
+        low_s=ratio * found.low_s,
+        high_s=ratio * found.high_s,
+        lanes=replace(lanes, **{f.name: ratio * getattr(lanes, f.name) for f in fields(lanes)}),
+        by_kind={kind: ratio * seconds for kind, seconds in found.by_kind.items()},
+    )
 
 
 def _together(ratios: Sequence[HostRatio]) -> HostRatio:

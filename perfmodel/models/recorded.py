@@ -89,7 +89,9 @@ class RecordedStep:
     gap_s : float
         Between two kernels of which the second waits for the first; 0 where there is none.
     bare_s : float or None
-        Step without a profiler.
+        Step without a profiler, as the program timed it before it was recorded.
+    step_s : float or None
+        Step without the profiler, as `perfmodel analyze` says; None where nobody analyzed it.
     host_s : tuple of float
         Of every call of `order`, the host's time from the launch before it to its own, without the
         profiler and without waiting for the GPU; empty where unknown.
@@ -115,6 +117,7 @@ class RecordedStep:
     host_noise: float = 0.0
     tensors: tuple[Tensor, ...] = ()
     optimizer: Optimizer | None = None
+    step_s: float | None = None
 
 
 def parameters_of(calls: Sequence[RecordedCall]) -> frozenset[Size]:

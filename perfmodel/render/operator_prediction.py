@@ -175,6 +175,8 @@ class ReportPredictionDocument:
         By symbol, and the ranks 'p'.
     step_s, low_s, high_s : float
         A step, and its interval of 90 %.
+    recorded_s : float
+        The step at the sizes as recorded, as `perfmodel analyze` says: without the profiler.
     bound : str
         GPU, host or communication.
     source : str
@@ -196,6 +198,7 @@ class ReportPredictionDocument:
     step_s: float
     low_s: float
     high_s: float
+    recorded_s: float
     bound: str
     source: str
     warnings: tuple[str, ...]
@@ -225,6 +228,7 @@ def report_document(found: ReportPrediction, tokens: float | None = None) -> dic
     made: dict[str, Any] = plain(
         ReportPredictionDocument(
             **_of_step(found.step),
+            recorded_s=found.recorded.step_s,
             roles=tuple(found.roles),
             recorded=RecordedStep(**pick(found.recorded, "sizes step_s low_s high_s bound")),
             host=PredictedHostRatio(**pick(found.host, "factor evidence")),
