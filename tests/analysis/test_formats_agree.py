@@ -66,7 +66,7 @@ def test_formulas_of_the_user_s_own_change_no_step(tmp_path: Path) -> None:
 def shown(report: Path) -> object:
     """What a run's steps and copies are, without what only some formats hold."""
     (run,) = analyze_reports([report], Options({})).runs
-    ranks = [(r.batch_s, r.gpu_busy_s, r.compute_s, r.idle_s, r.batches) for r in run.ranks]
+    ranks = [(r.recorded_step_s, r.gpu_busy_s, r.compute_s, r.idle_s, r.batches) for r in run.ranks]
     copies = [(c.direction, c.count, c.bytes, c.seconds) for c in run.copies]
     kernels = [(k.name, k.seconds) for k in run.steps.kernels] if run.steps else []
     return run.batch.label, run.batch.count, ranks, copies, kernels

@@ -21,7 +21,7 @@ def ranks(own_ms: dict[int, float], count: int = 64) -> list[RankRow]:
     """Ranks of 10 ms of their own, some of other times, in steps of 20 ms."""
     noise = np.random.default_rng(5).normal(0.0, 0.02, count)
     own = [own_ms.get(rank, 10.0 + noise[rank]) * 1e-3 for rank in range(count)]
-    return [RankRow(r, r % 8, 9, 0.020, 0.008, 0.011, 0.020 - s) for r, s in enumerate(own)]
+    return [RankRow(r, r % 8, 9, 0.020, 0.020, 0.008, 0.011, 0.020 - s) for r, s in enumerate(own)]
 
 
 def test_equal_ranks_have_no_outliers() -> None:
@@ -67,7 +67,7 @@ def test_of_three_ranks_none_is_unusual() -> None:
 
 
 def test_a_rank_whose_waiting_is_unknown_has_no_time_of_its_own() -> None:
-    assert own_seconds(RankRow(0, 0, 9, 0.02, None, None, None)) is None
+    assert own_seconds(RankRow(0, 0, 9, 0.02, 0.02, None, None, None)) is None
 
 
 @pytest.mark.parametrize("count", [4, 8, 16, 64, 1024])
