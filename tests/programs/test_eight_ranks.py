@@ -38,6 +38,12 @@ def test_the_rank_that_sleeps_is_named_of_eight() -> None:
     assert found.title == "rank 1 is late: its host works 20.0 ms longer in 'forward'"
     assert "comes last to 100 % of the collectives" in found.evidence
     assert "its longest gap, 20.4 ms in 'forward'" in found.evidence
-    waiting = [row.waiting_s for row in run_of(PROGRAMS / "gpt_straggler8.sqlite.xz").ranks]
+    run = run_of(PROGRAMS / "gpt_straggler8.sqlite.xz")
+    waiting = [row.waiting_s for row in run.steps.ranks]
     assert waiting[1] == 0
     assert min(waiting[:1] + waiting[2:]) > 0.030
+    added_s = run.ledger.recorded_s - run.ledger.step_s
+    assert added_s == pytest.approx(8.7e-3, rel=0.01)
+    for row, recorded in zip(run.ranks, run.steps.ranks, strict=True):
+        left_s = recorded.idle_s + recorded.waiting_s - added_s
+        assert row.idle_s + row.waiting_s == pytest.approx(left_s)
