@@ -18,6 +18,7 @@ from perfmodel.analysis.compare.compare import (
     compare_reports,
     compare_traces,
 )
+from perfmodel.analysis.steps import idle_causes
 from perfmodel.base.errors import ReportError, SchemaError, WorkloadError
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
@@ -481,10 +482,10 @@ def test_the_cause_of_idle_time_that_a_fault_adds_is_named(fault: str, cause: st
     most = found.idle[0]
     assert most.path == ("rank 0", cause)
     assert most.verdict == "not tested"
-    analyzed = [analyze(side, Options()).fitted.steps for side in (before, after)]
-    for side, steps in zip(("before_s", "after_s"), analyzed, strict=True):
-        assert steps is not None
-        known = {c.cause: c.seconds for c in steps.idle}
+    for side, traces in (("before_s", before), ("after_s", after)):
+        run = analyze(traces, Options()).fitted
+        recorded = idle_causes(run.measured.steps, run.run_steps)
+        known = {c.cause: c.seconds for c in recorded}
         assert {r.path[1]: getattr(r, side) for r in found.idle} == pytest.approx(
             {r.path[1]: known.get(r.path[1], 0.0) for r in found.idle}
         )

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from perfmodel.analysis.analyze import analyze_reports
-from perfmodel.analysis.steps import StepBreakdown
+from perfmodel.analysis.result import RunAnalysis
+from perfmodel.analysis.steps import StepBreakdown, idle_causes
 from perfmodel.programs.program import Options
 from perfmodel.timing.host_timeline import CAUSES, plain_call
 from support.build_report import ReportBuilder
@@ -55,7 +56,7 @@ def staging(t: Thread, at: int) -> None:
     t.memcpy("h2d", 10**6, (at + MS, end), (end - 20 * US, end - 10 * US))
 
 
-def steps_of(path: Path, work: Callable[[Thread, int], None], **second: int) -> StepBreakdown:
+def run_of(path: Path, work: Callable[[Thread, int], None], **second: int) -> RunAnalysis:
     """Four steps of 10 ms: a kernel of 2 ms, a gap, and from 6 ms one of 4 ms."""
     builder = ReportBuilder()
     thread = builder.thread()
@@ -71,7 +72,11 @@ def steps_of(path: Path, work: Callable[[Thread, int], None], **second: int) -> 
             stream=second.get("stream", 7),
         )  # fmt: skip
     report = builder.write(path / "r.sqlite")
-    found = analyze_reports([report], Options()).fitted.steps
+    return analyze_reports([report], Options()).fitted
+
+
+def steps_of(path: Path, work: Callable[[Thread, int], None], **second: int) -> StepBreakdown:
+    found = run_of(path, work, **second).steps
     assert found is not None
     return found
 
@@ -92,11 +97,17 @@ def steps_of(path: Path, work: Callable[[Thread, int], None], **second: int) -> 
 def test_a_gap_is_given_to_what_the_host_did(
     work: Callable[[Thread, int], None], cause: str, call: str, where: str, tmp_path: Path
 ) -> None:
-    steps = steps_of(tmp_path, work)
-    first = steps.idle[0]
-    assert first.cause == cause
+    """As recorded; only the step of many launches takes less without the recorder."""
+    run = run_of(tmp_path, work)
+    steps = run.steps
+    assert steps is not None
+    recorded = idle_causes(run.measured.steps, run.run_steps)
+    first, added_s = recorded[0], run.ledger.recorded_s - run.ledger.step_s
+    assert first.cause == steps.idle[0].cause == cause
+    assert (added_s > 0) == (work is launches)
     assert first.seconds == pytest.approx(4e-3, rel=0.03)
-    rank, idle_s = steps.ranks[0], sum(c.seconds for c in steps.idle)
+    assert steps.idle[0].seconds == pytest.approx(first.seconds - added_s)
+    rank, idle_s = steps.ranks[0], sum(c.seconds for c in recorded)
     assert idle_s == pytest.approx(rank.batch_s - (rank.gpu_busy_s or 0.0))
     if cause != "communication":  # which is exposed, and not idle, time of the rank
         assert idle_s == pytest.approx(rank.idle_s)
