@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -40,8 +41,10 @@ REPORTS: Final = (
 """Programs of PyTorch on one to eight GPUs, of MPI, of CuPy and of JAX."""
 _ABSOLUTE: Final = frozenset({"start_s", "utc_start_ns", "path", "tables"})
 """What counts from the clock's zero, or names the file."""
-_SCALED: Final = ("ranks", "copies", "collectives", "phases", "ranges_by_rank")
+_SCALED: Final = ("copies", "collectives", "phases", "ranges_by_rank")
 """Tables of which every time is twice as long where everything is twice as slow."""
+_RECORDED: Final = ("rank", "gpu", "batches", "recorded_step_s", "gpu_busy_s", "compute_s", "copy_s")
+"""So is this of each rank; the rest is without the recorder, whose cost does not double."""
 _RATES: Final = ("per_s", "of_ceiling")
 _TIMES: Final = ("_s", "seconds", "by_rank", *_RATES)
 _STRING_COLUMNS: Final = ("textId", "nameId", "demangledName", "shortName", "mangledName")
@@ -179,10 +182,15 @@ def tables_of(db: sqlite3.Connection) -> Tables:
 
 
 def said_of(report: Path) -> dict[str, Any]:
-    """Return what `analyze` says, and what `whatif` says of every change and of pairs of them."""
+    """Return what `analyze` says, the recorded ranks, and what `whatif` says of all changes.
+
+    Alone, and of pairs of them.
+    """
     analysis = analyze_reports([report], Options({}))
     document = json.loads(json.dumps(analysis_document(analysis), allow_nan=False))
-    return {"analyze": document, "whatif": _savings(analysis.fitted)}
+    steps = analysis.fitted.steps
+    ranks = [asdict(rank) for rank in steps.ranks] if steps else []
+    return {"analyze": document, "recorded": ranks, "whatif": _savings(analysis.fitted)}
 
 
 def _savings(run: Any) -> dict[str, float]:
@@ -237,8 +245,14 @@ def slower(db: sqlite3.Connection, tables: Tables, times: int) -> None:
 
 def unequal_scaled(said: Any, other: Any, times: int) -> Iterator[str]:
     """Yield what is not so many times as long, of each rank and of kernels."""
-    for part in _SCALED:
-        one, two = said["analyze"].get(part) or [], other["analyze"].get(part) or []
+    tables = [(part, *(of["analyze"].get(part) or [] for of in (said, other))) for part in _SCALED]
+    tables.append(("recorded", said["recorded"], other["recorded"]))
+    ranks = (
+        [{key: row[key] for key in _RECORDED} for row in of["analyze"]["ranks"]]
+        for of in (said, other)
+    )
+    tables.append(("ranks", *ranks))
+    for part, one, two in tables:
         yield from unequal([_longer(row, times) for row in one], two, f"x{times}.{part}")
 
 

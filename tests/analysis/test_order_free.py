@@ -13,6 +13,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -256,8 +257,11 @@ OF_EVENTS: dict[str, Change] = {
 
 
 def said_of(*paths: Path) -> dict[str, Any]:
-    """Everything in analysis.json, but files and what identifies them."""
-    document = analysis_document(analyze([read(path) for path in paths], Options()))
+    """Everything in analysis.json, but files and what identifies them; and the recorded ranks."""
+    analysis = analyze([read(path) for path in paths], Options())
+    document = analysis_document(analysis)
+    steps = analysis.fitted.steps
+    document["recorded_ranks"] = [asdict(rank) for rank in steps.ranks] if steps else []
     for report in document["reports"]:
         report.pop("path")
     text = json.dumps(document)
@@ -568,10 +572,12 @@ def test_a_file_per_rank_in_any_order_says_the_same(name: str, tmp_path: Path) -
 
 
 TIMED = (
-    "batch", "ranges", "ranks", "collectives", "copies", "point_to_point", "ranges_by_rank",
+    "batch", "ranges", "recorded_ranks", "collectives", "copies", "point_to_point", "ranges_by_rank",
     "levels", "layers", "skew",
 )  # fmt: skip
 """Sections that hold what was measured."""
+RECORDED = ("rank", "gpu", "batches", "recorded_step_s", "gpu_busy_s", "compute_s", "copy_s")
+"""Of `ranks`; the others are without the recorder, whose cost does not double."""
 FITTED = {"low_s", "high_s", "launch_low_s", "launch_high_s"}
 
 
@@ -622,6 +628,9 @@ def test_times_that_are_doubled_double_every_sum(name: str, tmp_path: Path) -> N
     before, after = known(name, tmp_path), said_of(path)
     for section in TIMED:
         twice({section: before[section]}, {section: after[section]})
+    ranks = ([{key: row[key] for key in RECORDED} for row in d["ranks"]] for d in (before, after))
+    for was, now in zip(*ranks, strict=True):
+        twice(was, now)
 
 
 def test_of_twice_as_long_messages_the_same_rank_is_late(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_phases_of_two_ranks_have_the_layers_work() -> None:
     spent = sum(r["gpu_s"] for r in rows.values() if r["flops"] is not None)
     assert spent == pytest.approx(compute, rel=0.05)  # copies and memsets, too
     assert found["mfu"]["of_step"] == pytest.approx(
-        cost.flops / max(r["batch_s"] for r in found["ranks"]) / 989.4e12
+        cost.flops / max(r["step_s"] for r in found["ranks"]) / 989.4e12
     )
 
 

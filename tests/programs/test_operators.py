@@ -1010,7 +1010,7 @@ def test_utilization_is_flops_over_the_dense_peak() -> None:
     run, work = analyzed(PROGRAMS, "gpt_shapes"), work_in(PROGRAMS, "gpt_shapes")
     assert work.mfu is not None
     assert work.mfu.unit == "bfloat16_tensor"
-    assert work.mfu.of_step == pytest.approx(work.flops / run.batch.median.value / 989.4e12)
+    assert work.mfu.of_step == pytest.approx(work.flops / run.ledger.step_s / 989.4e12)
     assert work.mfu.of_busy > work.mfu.of_step
 
 
@@ -1137,7 +1137,7 @@ def test_two_recordings_of_one_program_are_one_analysis() -> None:
     assert kernels[0] == pytest.approx(kernels[1], rel=0.03)
     assert found.work.mfu is not None
     assert found.work.mfu.of_step == pytest.approx(
-        found.work.flops / found.batch.median.value / 989.4e12
+        found.work.flops / found.ledger.step_s / 989.4e12
     )
     assert {m.name for m in found.work.modules} == {m.name for m in own.work.modules}
 
