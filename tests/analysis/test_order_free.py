@@ -572,8 +572,8 @@ def test_a_file_per_rank_in_any_order_says_the_same(name: str, tmp_path: Path) -
 
 
 TIMED = (
-    "batch", "ranges", "recorded_ranks", "collectives", "copies", "point_to_point", "ranges_by_rank",
-    "levels", "layers", "skew",
+    "batch", "ranges", "recorded_ranks", "collectives", "copies", "point_to_point",
+    "ranges_by_rank", "levels", "layers", "skew",
 )  # fmt: skip
 """Sections that hold what was measured."""
 RECORDED = ("rank", "gpu", "batches", "recorded_step_s", "gpu_busy_s", "compute_s", "copy_s")

@@ -20,7 +20,6 @@ from benchmarks.common.folders import PROFILES, PROGRAMS
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.runs import time_runs
 from perfmodel.analysis.steps import idle_causes
-from perfmodel.analysis.steps import window_of as window_of_steps
 from perfmodel.base.errors import ModelError, SchemaError
 from perfmodel.programs import steps_of_run
 from perfmodel.programs.program import Options
@@ -213,7 +212,7 @@ def test_idle_time_is_drawn_once_and_by_cause(program_run: Run) -> None:
 
 def test_the_longest_gaps_are_where_the_tables_say(program_run: Run) -> None:
     steps = steps_of_run(program_run)
-    for cause in idle_causes(program_run.steps, window_of_steps(program_run.steps, steps)):
+    for cause in idle_causes(program_run.steps, steps):
         for gap in cause.gaps:
             window = window_of(program_run, range(gap.step, gap.step + 1))
             start = round(gap.start_s * 1e9)
