@@ -278,14 +278,11 @@ def _again(
 
     `median` and `mean COLUMN` are of all rows, `rows` is their number; `sum COLUMN` and
     `count` are per rank and step that counts; `step COLUMN` is the median over ranks and steps of
-    the sum in each; `steps COLUMN` the median of a column of the steps.
+    the sum in each.
     """
     if not how or not len(found):
         return None
     kind, _, name = how.partition(" ")
-    if kind == "steps":
-        chosen = {key: where[key] for key in ("rank", "counted") if key in where}
-        return float(np.nanmedian(events(analysis, "steps").where(chosen).column(name)))
     values = np.ones(len(found)) if not name else found.column(name).astype(np.float64)
     if not np.isfinite(values).any():
         return None

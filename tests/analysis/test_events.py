@@ -54,9 +54,15 @@ def test_every_table_of_every_kind_of_report(path: Path | None, tmp_path: Path) 
         assert len(table) or name in ("operations", "gaps")
     steps = perfmodel.Results(analysis).steps
     parts = steps[["compute_s", "exposed_s", "copy_s", "idle_s"]].sum(axis=1)
-    known = steps["step_s"].notna()
+    known = steps["period_s"].notna()
     assert known.any()
-    assert parts[known].to_numpy() == pytest.approx(steps["step_s"][known].to_numpy(), abs=2e-9)
+    assert parts[known].to_numpy() == pytest.approx(steps["period_s"][known].to_numpy(), abs=2e-9)
+    assert steps["step_s"].notna().any()
+    timed_by_gpu = run.run_steps.clock == "gpu" or steps["gpu"].isna().all()
+    assert timed_by_gpu == steps["step_s"].equals(steps["period_s"])
+    first, last = run.run_steps.counted.start, run.run_steps.counted.stop
+    medians = steps[steps["step"].between(first, last - 1)].groupby("rank")["step_s"].median()
+    assert medians.max() == pytest.approx(run.run_steps.step_s, rel=1e-12)
 
 
 def test_frames_of_a_report(late: perfmodel.Report) -> None:
@@ -69,7 +75,7 @@ def test_frames_of_a_report(late: perfmodel.Report) -> None:
     assert steps.attrs["columns"]["step_s"].startswith("length")
     assert steps["rank"].dtype == "Int64"
     medians = steps[steps["counted"]].groupby("rank")["step_s"].median()
-    ranks = late.results.ranks.set_index("rank")["batch_s"]
+    ranks = late.results.ranks.set_index("rank")["recorded_step_s"]
     assert medians.to_numpy() == pytest.approx(ranks.to_numpy(), rel=1e-12)
 
 

@@ -178,8 +178,8 @@ def test_every_finding_has_events_and_inputs(path: Path) -> None:
         assert found.said == f"{one['title']}: {one['evidence']}"
         assert found.value == one["saving_s"]
         assert found.formula
-        assert found.inputs[0].path == "batch.median_s"
-        assert found.inputs[0].value == document["batch"]["median_s"]
+        assert found.inputs[0].path == "summary.step_s"
+        assert found.inputs[0].value == document["summary"]["step_s"]
         assert found.count >= len(found.rows) > 0, one["key"]
         assert json.loads(result(found).render("json"))["key"] == one["key"]
         assert one["key"] in result(found).render()
@@ -199,10 +199,10 @@ def test_the_events_of_a_late_rank(late: tuple[RunAnalysis, dict[str, Any]]) -> 
     ("key", "tolerance"),
     [
         ("batch.median_s", 1e-9),
-        ("ranks[rank=0].batch_s", 1e-9),
+        ("ranks[rank=0].recorded_step_s", 1e-9),
         ("ranks[rank=1].compute_s", 0.02),
-        ("ranks[rank=1].idle_s", 0.02),
-        ("idle[rank=1,cause=host_compute].seconds", 0.02),
+        ("ranks[rank=1].copy_s", 0.02),
+        ("ranks[rank=1].gpu_busy_s", 1e-9),
         ("kernels.categories[category=GEMM].kernel_s", 0.02),
     ],
 )
@@ -212,6 +212,33 @@ def test_numbers_are_made_again_of_their_events(
     found = evidence(*late, key)
     assert found.complete
     assert found.again == pytest.approx(found.value, rel=tolerance)
+
+
+def test_idle_time_is_that_of_its_gaps_less_what_recording_adds(
+    late: tuple[RunAnalysis, dict[str, Any]],
+) -> None:
+    run, document = late
+    added_s = run.ledger.recorded_s - run.ledger.step_s
+    assert added_s > 0.1 * run.ledger.step_s
+    for key, less_s in (
+        ("ranks[rank=1].idle_s", added_s),
+        ("idle[rank=1,cause=launch_bound].seconds", added_s),
+        ("idle[rank=1,cause=host_compute].seconds", 0.0),
+    ):
+        found = evidence(run, document, key, most=100_000)
+        assert found.again is None
+        assert "less what recording adds" in found.formula
+        idle: dict[int, float] = {}
+        for row in found.rows:
+            idle[row["step"]] = idle.get(row["step"], 0.0) + row["seconds"]
+        recorded_s = (found.value or 0.0) + less_s
+        assert np.median([*idle.values()]) == pytest.approx(recorded_s, rel=0.02), key
+    step = evidence(run, document, "ranks[rank=1].step_s")
+    assert [one.path for one in step.inputs] == [
+        "ranks[1].recorded_step_s", "summary.recorded_s", "summary.step_s",
+    ]  # fmt: skip
+    recorded, whole, without = (float(one.value or 0.0) for one in step.inputs)
+    assert recorded - (whole - without) == pytest.approx(step.value)
 
 
 def test_paths(late: tuple[RunAnalysis, dict[str, Any]]) -> None:
@@ -237,7 +264,7 @@ def test_a_number_without_events_is_made_again_of_its_inputs(
     late: tuple[RunAnalysis, dict[str, Any]],
 ) -> None:
     found = evidence(*late, "critical_path[0].share")
-    assert [one.path for one in found.inputs] == ["critical_path[0].seconds", "batch.median_s"]
+    assert [one.path for one in found.inputs] == ["critical_path[0].seconds", "summary.step_s"]
     assert found.again == pytest.approx(found.value, rel=1e-3)
     given = evidence(*late, "machine.figures.peak_flops_per_s.float64.value")
     assert (given.table, given.again) == ("", None)

@@ -69,7 +69,7 @@ def test_evidence_and_changes_are_valid(name: str, validator: Any) -> None:
     analysis = analyze_reports(REPORTS[name], Options(), whole=True)
     document = analysis_document(analysis)
     keys = [one["key"] for one in document["findings"]]
-    for key in (*keys, "batch.median_s", "ranks[0].batch_s"):
+    for key in (*keys, "batch.median_s", "ranks[0].step_s"):
         found = plain(evidence(analysis.fitted, document, key))
         assert found["key"] == key
         assert [*validator.iter_errors(found)] == []
