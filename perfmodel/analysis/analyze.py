@@ -652,7 +652,7 @@ def _rank_rows(
             RankRow(
                 rank=rank,
                 gpu=gpus.get(rank, step.gpu if by_gpu else None),
-                batches=step.batches,
+                batches=step.batches if by_gpu else clocked.count_of(rank),
                 step_s=own_s,
                 recorded_step_s=own_s,
                 gpu_busy_s=step.gpu_busy_s,

@@ -295,6 +295,7 @@ def test_a_long_name_leaves_room_for_the_gpu_and_the_number_of_steps() -> None:
 def test_savings_of_the_trainer_are_of_its_step_without_the_profiler() -> None:
     """Recorded 2.441 ms, of which the profiler adds 0.311: 1.679 - 0.311 are saved."""
     said, first = run_of(BASE).summary, run_of(BASE).findings[0]
+    assert [rank.batches for rank in run_of(BASE).ranks] == [said.steps, said.steps]
     assert first.saving_s == pytest.approx(1.6792e-3 - (said.recorded_s - said.step_s), rel=1e-4)
     assert f"in place of {1e3 * said.step_s:.2f} ms" in said.verdict.text
 

@@ -209,7 +209,7 @@ def test_idle_time_by_hand(tmp_path: Path) -> None:
 
     The GPU works 50 of 110 µs from start to start. It idles 10 µs until forward has launched its
     kernel, and 50 until the next batch's copy, most of which no range of the next batch holds. The
-    trainer's batch is that of its host: these parts are scaled to its 100 µs.
+    trainer's six batches are those of its host: these parts are scaled to its 100 µs.
     """
     report = ReportBuilder()
     report.gpu(0)
@@ -224,7 +224,7 @@ def test_idle_time_by_hand(tmp_path: Path) -> None:
         thread.kernel("gemm", (at + 41_000, at + 42_000), (at + 50_000, at + 80_000))
     found = idle(report.write(tmp_path / "i.sqlite"))
     (rank,) = found.ranks
-    assert (rank.batches, rank.recorded_step_s) == (5, pytest.approx(100e-6))
+    assert (rank.batches, rank.recorded_step_s) == (6, pytest.approx(100e-6))
     assert found.busy_share == pytest.approx(50 / 110)
     rows = {(row.range, row.cause): row.seconds for row in found.ranges}
     assert rows == {
