@@ -40,7 +40,6 @@ from typing import Any
 
 from benchmarks.common import results
 from benchmarks.predict.one_runs import CASES, PEAKS
-from perfmodel.analysis.analyze import step_s_of
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.grids import grid_of
 from perfmodel.models.one_report import (
@@ -105,9 +104,8 @@ class Case:
 @cache
 def recorded(report: str) -> tuple[RecordedStep, Roles]:
     """The step of a report, and the roles of its sizes."""
-    operators, trace = PyTorchOperators(), read(PROGRAMS / f"{report}.sqlite.xz")
-    step = operators.recorded_step(trace, Options())
-    step = replace(step, step_s=step_s_of(trace, Options())) if step.host_s else step
+    operators = PyTorchOperators()
+    step = operators.recorded_step(read(PROGRAMS / f"{report}.sqlite.xz"), Options())
     return step, operators.roles(step, {})
 
 

@@ -29,7 +29,6 @@ from typing import Any, Final
 from benchmarks.common import folders, results
 from benchmarks.predict.one import HEAD, baseline, line, memory
 from benchmarks.predict.one_runs import HOST_CASES
-from perfmodel.analysis.analyze import step_s_of
 from perfmodel.models.one_report import Changes, Report, predict_report
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.program import PyTorchOperators
@@ -44,19 +43,8 @@ OPERATORS: Final = PyTorchOperators()
 @cache
 def report(folder: Path, name: str) -> Report:
     """A step of a report, and the roles of its sizes."""
-    trace = read(folder / f"{name}.sqlite.xz")
-    step = OPERATORS.recorded_step(trace, Options())
-    step = replace(step, step_s=step_s_of(trace, Options()))
+    step = OPERATORS.recorded_step(read(folder / f"{name}.sqlite.xz"), Options())
     return step, OPERATORS.roles(step, {})
-
-
-@cache
-def _untimed(folder: Path, name: str) -> Report:
-    """The same of a program that did not time itself before it was recorded."""
-    trace = read(folder / f"{name}.sqlite.xz")
-    step, roles = report(folder, name)
-    step_s = step_s_of(replace(trace, marks=()), Options())
-    return replace(step, bare_s=None, step_s=step_s), roles
 
 
 def predicted(folder: Path, other: Path | None, only: str = "") -> Iterator[dict[str, Any]]:
@@ -67,7 +55,7 @@ def predicted(folder: Path, other: Path | None, only: str = "") -> Iterator[dict
         if name not in recorded:
             continue
         own = report(folder, name)
-        untimed = _untimed(folder, name)
+        untimed = replace(own[0], bare_s=None), own[1]
         ways: dict[str, tuple[Sequence[Report], bool]] = {"one report": ([own], False)}
         ways["one report that did not time itself"] = ([untimed], False)
         if other_of.get(name) in recorded:

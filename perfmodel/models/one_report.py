@@ -50,11 +50,6 @@ _MOST_HOST: Final = 8
 """Hosts differ by less than 2 times (`usual.toml`), and host times of reports by less than 2."""
 _CHECKED: Final = math.log(8)
 """Sizes were changed by so much where predictions were checked (`benchmarks.predict.two_hosts`)."""
-_NEAR: Final = math.log(2)
-"""What `perfmodel analyze` says of the recorded sizes counts for others by exp(-distance / this).
-It is another estimate of the same recording: at sizes half or twice as large it tells no more than
-the model (`benchmarks.predict.two_hosts score --today`: wherever it counts in full, steps that the
-host sets are 17 % off in place of 12)."""
 _LEAST_CALL_S: Final = 1e-9
 """Of a host that takes no time; its logarithm is taken."""
 _SAME: Final = 0.98
@@ -222,7 +217,10 @@ class ReportPrediction:
     ----------
     step : OperatorPrediction
     recorded : OperatorPrediction
-        The same for the sizes as recorded: as long as `perfmodel analyze` says, if that is known.
+        What the model says of the sizes as recorded.
+    recorded_s : float
+        The step as recorded, without the profiler: as `perfmodel analyze` says where the report was
+        analyzed, else by the model. Nothing changed is predicted to take as long.
     roles : tuple of Role
     sizes : mapping
         Of the predicted step, by role.
@@ -244,6 +242,7 @@ class ReportPrediction:
 
     step: OperatorPrediction
     recorded: OperatorPrediction
+    recorded_s: float
     roles: tuple[Role, ...]
     sizes: Mapping[str, int]
     host: HostRatio
@@ -357,25 +356,21 @@ def predict_report(
     ]  # fmt: skip
     if changes.other_host or anchors:
         ratios.append(_any_of(hosts, call_s, said))
+    host = _together(ratios) if ratios else mine
     seen = [{**r.values, "p": s.ranks} for s, r in reports]
     old = {**roles.values, "p": step.ranks}
-    before = _as_analyzed(at(old, HostRatio(1.0, 0.0), Changes()), mine)
+    before = _timed_itself(at(old, HostRatio(1.0, 0.0), Changes())) or mine
     recorded = _predicted(at(old, before, Changes()), before, Changes(), seen)
-    ratio = 1.0 if step.step_s is None else step.step_s / recorded.step_s
-    recorded = _times(recorded, ratio)
-    same_program = replace(changes, memory_bytes=None) == Changes()
-    near = math.exp(-_distance(values, old) / _NEAR) if same_program else 0.0
-    own_host = replace(mine, factor=mine.factor * (before.factor / mine.factor) ** near)
-    host = _together(ratios) if ratios else own_host
     changed = at(values, host, changes)
     if changed.shares_layers and values["p"] != step.ranks:
         raise ModelError(
             f"expected the {step.ranks} ranks of the report, which share its layers; got "
             f"{values['p']}; record as many ranks as are to share them"
         )
-    found = _times(_predicted(changed, host, changes, seen), ratio**near)
-    if same_program and not ratios:
-        found = _times(found, _monotone(found.step_s, values, recorded.step_s, old))
+    found = _predicted(changed, host, changes, seen)
+    recorded_s = recorded.step_s if step.step_s is None else step.step_s
+    if step.step_s is not None and values == old and not anchors and _as_it_is(changes):
+        found = _times(found, recorded_s / found.step_s)
     guesses = tuple(
         f"{role.name} = {role.value} is a guess, by the {role.why}; where it is another number, "
         f"give --name N={role.name}"
@@ -394,7 +389,7 @@ def predict_report(
         found = replace(found, warnings=(*found.warnings, note))
     largest = _largest(made, values, changes.memory_bytes) if peak is not None else None
     return ReportPrediction(
-        found, recorded, roles.found, values, host, peak, largest,
+        found, recorded, recorded_s, roles.found, values, host, peak, largest,
         _mfu(found, changed.rates.timer.baseline), changes.micro_batches,
         1 if changed.shares_layers else values["p"], unknown,
     )  # fmt: skip
@@ -407,16 +402,12 @@ def nearest(reports: Sequence[Report], values: Mapping[str, int]) -> Report:
     """
 
     def distance(report: Report) -> float:
-        return _distance(values, {**report[1].values, "p": report[0].ranks})
+        known = {**report[1].values, "p": report[0].ranks}
+        return sum(abs(math.log(values[k] / known[k])) for k in values.keys() & known.keys())
 
     names = {role.name for role in reports[0][1].found}
     complete = [r for r in reports if names <= {role.name for role in r[1].found}]
     return min(complete, key=distance)
-
-
-def _distance(values: Mapping[str, int], others: Mapping[str, int]) -> float:
-    """How far sizes differ: the sum of their logarithms' differences."""
-    return sum(abs(math.log(values[k] / others[k])) for k in values.keys() & others.keys())
 
 
 def _structure(step: RecordedStep, roles: Roles) -> Structure:
@@ -575,21 +566,13 @@ def _ratio_of_report(
     return HostRatio(own.factor * theirs / ours, noise, (other.source,))
 
 
-def _as_analyzed(recorded: PredictedStep, mine: HostRatio) -> HostRatio:
-    """The host with which the step as recorded takes as long as `perfmodel analyze` says.
-
-    Where the GPU sets that step, or nobody analyzed it, what the program timed itself, or what the
-    report and hosts in general say.
-    """
-    step_s = recorded.structure.step.step_s
-    factor = None if step_s is None else recorded.host_factor(step_s)
-    if factor is None or not 1 / _MOST_HOST < factor < _MOST_HOST:
-        return _timed_itself(recorded) or mine
-    return replace(mine, factor=factor)
+def _as_it_is(changes: Changes) -> bool:
+    """Whether nothing but the size of the memory is given."""
+    return replace(changes, memory_bytes=None) == Changes()
 
 
 def _times(found: OperatorPrediction, ratio: float) -> OperatorPrediction:
-    """A prediction that takes so many times as long: by what the step as recorded does."""
+    """A prediction that takes so many times as long."""
     lanes = found.lanes
     return replace(
         found,
@@ -599,15 +582,6 @@ def _times(found: OperatorPrediction, ratio: float) -> OperatorPrediction:
         lanes=replace(lanes, **{f.name: ratio * getattr(lanes, f.name) for f in fields(lanes)}),
         by_kind={kind: ratio * seconds for kind, seconds in found.by_kind.items()},
     )
-
-
-def _monotone(
-    step_s: float, values: Mapping[str, int], recorded_s: float, old: Mapping[str, int]
-) -> float:
-    """Return the factor after which no step of smaller sizes is longer than the recorded one."""
-    if all(values[k] <= old[k] for k in old):
-        return min(recorded_s / step_s, 1.0)
-    return max(recorded_s / step_s, 1.0) if all(values[k] >= old[k] for k in old) else 1.0
 
 
 def _together(ratios: Sequence[HostRatio]) -> HostRatio:

@@ -41,8 +41,8 @@ def report_prediction(found: ReportPrediction, tokens: float | None = None) -> R
     roles = Table.of("Roles of the report's sizes", found.roles, columns)
     same = found.recorded
     before = (
-        f"as recorded, without the profiler: {si(same.step_s, 's')}, 90 % from "
-        f"{si(same.low_s, 's')} to {si(same.high_s, 's')}"
+        f"as recorded, without the profiler: {si(found.recorded_s, 's')}; the model says "
+        f"{si(same.step_s, 's')}, 90 % from {si(same.low_s, 's')} to {si(same.high_s, 's')}"
     )
     host = found.host
     general = "what hosts take in general; --timed, a step's time without a profiler, narrows it"
@@ -148,7 +148,7 @@ class PredictedCall:
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """The step at the sizes as recorded, without the profiler."""
+    """What the model says of the sizes as recorded."""
 
     sizes: Mapping[str, int]
     step_s: float
@@ -228,7 +228,7 @@ def report_document(found: ReportPrediction, tokens: float | None = None) -> dic
     made: dict[str, Any] = plain(
         ReportPredictionDocument(
             **_of_step(found.step),
-            recorded_s=found.recorded.step_s,
+            recorded_s=found.recorded_s,
             roles=tuple(found.roles),
             recorded=RecordedStep(**pick(found.recorded, "sizes step_s low_s high_s bound")),
             host=PredictedHostRatio(**pick(found.host, "factor evidence")),
