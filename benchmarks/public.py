@@ -223,7 +223,9 @@ def wrong(steps: Steps, number: int, run: RunAnalysis) -> str:
         return f"{steps_of(run)} steps, not {number}"
     busy_of = {row.rank: row.gpu_busy_s for row in run.ranks}
     for row in run.ranks:
-        if row.gpu_busy_s is not None and row.gpu_busy_s > (row.batch_s or 0.0) * (1 + 1e-9):
+        if row.gpu_busy_s is not None and row.gpu_busy_s > (row.recorded_step_s or 0.0) * (
+            1 + 1e-9
+        ):
             return f"rank {row.rank} is busy for longer than its step"
     for place, rank in enumerate(sorted(steps)):
         expected = busy_ms(steps, rank, run.batch.warmup)

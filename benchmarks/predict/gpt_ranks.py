@@ -147,7 +147,8 @@ def exposed(prediction: Row, report: Path) -> Row:
     A prediction knows no waiting: what is measured is the communication of the rank that waits
     least, which comes last to the collectives; the others' waiting stands beside it.
     """
-    ranks = perfmodel.analyze(report).analysis.fitted.ranks
+    steps = perfmodel.analyze(report).analysis.fitted.steps
+    ranks = steps.ranks if steps else ()
     last = min(ranks, key=lambda rank: rank.waiting_s)
     return {
         **{key: prediction[key] for key in ("parallel", "sizes", "communication_s")},

@@ -29,7 +29,7 @@ def text() -> str:
     for name, words in REPORTS.items():
         run = perfmodel.analyze(FOLDER / f"{name}.sqlite.xz").analysis.fitted
         truth = json.loads((FOLDER / f"{name}.truth.json").read_text(encoding="utf-8"))
-        split.append(_split(words, run.ranks, truth["step_s_bare"]))
+        split.append(_split(words, run.steps.ranks, truth["step_s_bare"]))
         sums += [
             (words, c.name.removeprefix("NCCL "), c.bytes, c.count, c.transfer_s, c.waiting_s,
              c.exposed_s, c.bus_bytes_per_s)
@@ -39,7 +39,7 @@ def text() -> str:
 
 
 def _split(words: str, ranks: Any, bare_s: float) -> tuple[object, ...]:
-    """Return medians over ranks; the last rank is the one that waits least."""
+    """Return medians over ranks, as recorded; the last rank is the one that waits least."""
     columns = (
         "batch_s", "compute_s", "communication_s", "exposed_communication_s", "waiting_s", "idle_s",
     )  # fmt: skip

@@ -17,10 +17,13 @@ from benchmarks.common.arguments import report
 from benchmarks.common.pages import markdown, percent, put, written_in
 from benchmarks.common.results import read as read_json
 from benchmarks.utilization.report import read_idle
+from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.utilization import Idle
 from perfmodel.base.units import si
 from perfmodel.machines.devices import datasheet
 from perfmodel.machines.gpu_samples import read_series
+from perfmodel.programs.program import Options
+from perfmodel.readers import read
 from perfmodel.render.plot import panels, save
 from perfmodel.render.plot.lines import Percentages, utilization
 from perfmodel.workloads.cnns import resnet
@@ -127,7 +130,7 @@ def busy_text(rows: list[dict[str, Any]], idle: dict[str, Idle]) -> str:
     above = [
         row["means"]["gpu_percent"] - 100 * share for row, share in zip(rows, shares, strict=True)
     ]
-    kinds = {one.category: one.share for one in idle[rows[-1]["name"]].steps.categories}
+    kinds = categories(rows[-1])
     return written(
         "resnet busy", least=si(min(busy), "s"), most=si(max(busy), "s"),
         first=percent(shares[0]), last=percent(shares[-1]), low=f"{min(above):.0f}",
@@ -136,12 +139,19 @@ def busy_text(rows: list[dict[str, Any]], idle: dict[str, Idle]) -> str:
     )  # fmt: skip
 
 
+def categories(row: dict[str, Any]) -> dict[str, float]:
+    """Return the share of the GPU's busy time by category of kernels, of the step's report."""
+    trace = read(REPORTS / f"resnet_{row['name']}.sqlite.xz")
+    steps = analyze([trace], Options()).fitted.steps
+    return {one.category: one.share for one in steps.categories} if steps else {}
+
+
 def causes(idle: dict[str, Idle]) -> str:
     """Return what the GPU idles in, share of the median step, by step."""
     names = list(dict.fromkeys(cause for one in idle.values() for cause in one.shares))
     columns = ("step", "batch under nsys=s", *(f"idle: {name}=percent.1" for name in names))
     rows = [
-        (name, one.ranks[0].batch_s, *(one.shares.get(cause, 0.0) for cause in names))
+        (name, one.ranks[0].recorded_step_s, *(one.shares.get(cause, 0.0) for cause in names))
         for name, one in idle.items()
     ]
     return markdown(columns, rows)
