@@ -243,7 +243,7 @@ def _of_ranks(document: dict[str, Any]) -> Iterator[Reading]:
         recorded = rank["recorded_step_s"]
         yield from _exact(f"recorded step {whose}", "analyze: ranks", recorded)
         if rank["idle_s"] is not None and rank["step_s"]:
-            parts = ("compute_s", "copy_s", "exposed_communication_s", "idle_s")
+            parts = ("compute_s", "copies_s", "communication_s", "waiting_s", "idle_s")
             whole = sum(rank[part] or 0.0 for part in parts)
             yield from _exact(f"step {whose}", "analyze: ranks, parts", whole, _SUMMED)
             idle = max(rank["step_s"] - rank["gpu_busy_s"], 0.0)

@@ -551,7 +551,7 @@ def _sized(found: Exchanges, message_bytes: float) -> Exchanges:
 def _nccl_waiting(steps: StepBreakdown) -> Waiting:
     """Return each rank's time in communication per step, and its waiting there."""
     waits = [r.waiting_s for r in steps.ranks if r.waiting_s is not None]
-    seconds = [r.communication_s for r in steps.ranks]
+    seconds = [r.collectives_s or 0.0 for r in steps.ranks]
     return Waiting(seconds, waits if len(waits) == len(seconds) else None)
 
 
@@ -577,7 +577,7 @@ def _computing(rank: RankRow) -> float:
     """Share of a rank's batch in which its GPU computes or communicates, without waiting."""
     if not rank.step_s or rank.compute_s is None:
         return 0.0
-    busy = rank.compute_s + (rank.exposed_communication_s or 0.0) - (rank.waiting_s or 0.0)
+    busy = rank.compute_s + rank.part_s("communication")
     return busy / rank.step_s
 
 
@@ -640,29 +640,27 @@ def _rank_rows(
     rows = []
     for i, rank in enumerate(parts if by_gpu else run.ranks):
         step, own_s = parts.get(rank), clocked.median_s(rank)
+        batches = int((clocked.own_ns[clocked.ranks == rank, clocked.counted] >= 0).sum())
         if step is None or unseen:
-            row = RankRow(rank, gpus.get(rank), clocked.count, own_s, own_s, None, None, None)
-            rows.append(replace(row, gpu=None) if unseen else row)
+            gpu = None if unseen else gpus.get(rank)
+            rows.append(RankRow(rank, gpu, step.batches if step else batches, own_s, own_s))
             continue
-        collectives_s, waiting_s = step.communication_s if waiting else None, step.waiting_s
+        collectives_s, waiting_s = step.collectives_s if waiting else None, step.waiting_s
         if not by_gpu:
             collectives_s = waiting.seconds[i] if waiting else None
-            waiting_s = waiting.waiting_s[i] if waiting and waiting.waiting_s else None
+            exposed_s = step.part_s("communication") + step.part_s("waiting")
+            known = waiting.waiting_s[i] if waiting and waiting.waiting_s else None
+            waiting_s = None if known is None else min(known, exposed_s)
+            step = replace(step, communication_s=exposed_s - (waiting_s or 0.0))
         rows.append(
-            RankRow(
-                rank=rank,
+            replace(
+                step,
                 gpu=gpus.get(rank, step.gpu if by_gpu else None),
-                batches=step.batches if by_gpu else clocked.count_of(rank),
+                batches=step.batches if by_gpu else batches,
                 step_s=own_s,
                 recorded_step_s=own_s,
-                gpu_busy_s=step.gpu_busy_s,
                 collectives_s=collectives_s,
                 waiting_s=waiting_s,
-                compute_s=step.compute_s,
-                communication_s=step.communication_s,
-                exposed_communication_s=step.exposed_communication_s,
-                copy_s=step.copy_s,
-                idle_s=step.idle_s,
             )
         )
     return tuple(sorted(rows, key=lambda row: row.rank))
@@ -708,7 +706,9 @@ def _facts(
         config=analysis.identity.config,
         messages=analysis.messages,
         ranges_by_rank=analysis.ranges_by_rank,
-        compute_s={r.rank: r.compute_s for r in analysis.steps.ranks} if analysis.steps else {},
+        compute_s={r.rank: r.part_s("compute") for r in analysis.steps.ranks}
+        if analysis.steps
+        else {},
         late=analysis.late,
         numbers=tuple(run.ranks),
         host_ranks=_host_ranks(analysis),

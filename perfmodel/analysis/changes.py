@@ -184,7 +184,7 @@ def _at_once(items: Sequence[Item], ledger: Ledger) -> GraphChange:
 def _shorter_kernels(run: RunAnalysis, saving_s: float) -> Change | None:
     """All kernels are shorter by the same share, so much together."""
     assert run.steps is not None
-    computing_s = max((rank.compute_s for rank in run.steps.ranks), default=0.0)
+    computing_s = max((rank.part_s("compute") for rank in run.steps.ranks), default=0.0)
     if not computing_s:
         return None
     left = max(1.0 - saving_s / computing_s, 0.0)

@@ -629,8 +629,11 @@ def _utilization(
     ran, peak = _unit(ran, published), peaks[unit]
     ledger = steps.facts.ledger
     step, added_s = ledger.step_s, ledger.recorded_s - ledger.step_s
-    busy = max(r.compute_s for r in steps.ranks)
-    alone = max(r.batch_s - r.exposed_communication_s for r in steps.ranks) - added_s
+    busy = max(r.part_s("compute") for r in steps.ranks)
+    alone = max(
+        (r.step_s or 0.0) - r.part_s("communication") - r.part_s("waiting") for r in steps.ranks
+    )
+    alone -= added_s
     return Utilization(
         of_step=flops / step / peak if step else 0.0,
         without_exposed_communication=flops / alone / peak if alone > 0 else 0.0,

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 
 OutlierKind = Literal["host", "GPU", "rank"]
+Part = Literal["compute", "communication", "waiting", "copies", "idle"]
+"""Parts of the step of a rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +163,34 @@ class BatchSummary:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank: its GPU, its median step and what that consists of, its time in collectives.
+    """The median step of one rank and its parts, which add up to it; None where it is unknown.
 
     Without the profiler where it makes steps longer: what it adds is taken off the idle time of the
     GPU, and off the waiting of a rank for one that it slows; computing, copies and exchanges take
-    as long without it. `recorded_step_s` and `gpu_busy_s` are as recorded. `compute_s`, `copy_s`,
-    `exposed_communication_s` and `idle_s` add up to `step_s`, see
-    `perfmodel.timing.step_times.StepTimes`; `idle_s` is None without a GPU.
+    as long without it.
+
+    Attributes
+    ----------
+    rank : int
+    gpu : int or None
+    batches : int
+        Steps that count.
+    step_s, recorded_step_s : float or None
+        On the clock of the steps (`perfmodel.timing.run_steps.RunSteps`); the second as recorded.
+    compute_s : float or None
+        Kernels that do not communicate; without a GPU the time outside MPI.
+    communication_s : float or None
+        Communication beside neither computing nor copies, without the waiting for other ranks.
+    waiting_s : float or None
+        Of that time what passes before the ranks came that it needed; None where that is unknown.
+    copies_s : float or None
+        Copies and sets of memory beside no computing.
+    idle_s : float or None
+        What is left; None without a GPU.
+    gpu_busy_s : float or None
+        Union of all operations of the GPU, as recorded.
+    collectives_s : float or None
+        All communication, hidden or not, and waiting, as recorded.
     """
 
     rank: int
@@ -175,14 +198,23 @@ class RankRow:
     batches: int
     step_s: float | None
     recorded_step_s: float | None
-    gpu_busy_s: float | None
-    collectives_s: float | None
-    waiting_s: float | None
     compute_s: float | None = None
     communication_s: float | None = None
-    exposed_communication_s: float | None = None
-    copy_s: float | None = None
+    waiting_s: float | None = None
+    copies_s: float | None = None
     idle_s: float | None = None
+    gpu_busy_s: float | None = None
+    collectives_s: float | None = None
+
+    @property
+    def whole_s(self) -> float:
+        """The step, 0 where it is unknown."""
+        return self.step_s or 0.0
+
+    def part_s(self, part: Part) -> float:
+        """Seconds of a part, 0 where it is unknown."""
+        seconds: float | None = getattr(self, f"{part}_s")
+        return seconds or 0.0
 
     def without_recorder(self, less_s: float) -> RankRow:
         """Return a rank whose step is so much shorter, as far as it idles and waits so long."""
@@ -190,17 +222,13 @@ class RankRow:
             return self
         if self.compute_s is None:
             return replace(self, step_s=max(self.step_s - less_s, 0.0))
-        idling_s = min(self.idle_s or 0.0, less_s)
-        waiting_s = min(
-            self.waiting_s or 0.0, self.exposed_communication_s or 0.0, less_s - idling_s
-        )
+        idling_s = min(self.part_s("idle"), less_s)
+        waiting_s = min(self.part_s("waiting"), less_s - idling_s)
         return replace(
             self,
             step_s=self.step_s - idling_s - waiting_s,
             idle_s=None if self.idle_s is None else self.idle_s - idling_s,
             waiting_s=None if self.waiting_s is None else self.waiting_s - waiting_s,
-            exposed_communication_s=(self.exposed_communication_s or 0.0) - waiting_s,
-            communication_s=(self.communication_s or 0.0) - waiting_s,
         )
 
 

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from perfmodel.analysis.modules import layers_together
+from perfmodel.analysis.result import RankRow
 from perfmodel.base.arrays import Bool, Floats, Int64, distinct_positions
 from perfmodel.base.units import si
 from perfmodel.readers.trace import NULL
@@ -50,32 +51,6 @@ _BUSY: Final = {
     "exposed_communication": "in communication beside no computing",
     "copy": "in copies",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class RankStep:
-    """The median step of one rank's GPU, and its parts; None where the report cannot say.
-
-    All are recorded, on the clock of the steps (`RunSteps.clock`): on the GPU's `batch_s` runs
-    from the first GPU operation of a step to the first of the next (the host's time of the step
-    where there is no GPU). Times in it are those of `timing.step_times.StepTimes`: `compute_s`,
-    `copy_s`, `exposed_communication_s` and `idle_s` add up to it; `gpu_busy_s` and
-    `communication_s` overlap them. `waiting_s` is the part of `communication_s` before the
-    ranks came that it needed. Each is a median over the steps, but that the parts, whose
-    medians need not add up, are scaled to the median of the time in which any of them goes on.
-    """
-
-    rank: int
-    gpu: int | None
-    batches: int
-    batch_s: float
-    gpu_busy_s: float | None
-    compute_s: float
-    communication_s: float
-    waiting_s: float | None
-    exposed_communication_s: float
-    copy_s: float | None
-    idle_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +103,7 @@ class StepBreakdown:
     found_by: FoundBy
     window: slice
     confidence: float
-    ranks: tuple[RankStep, ...]
+    ranks: tuple[RankRow, ...]
     categories: tuple[CategoryTime, ...]
     kernels: tuple[KernelTime, ...]
     unattributed: float
@@ -164,7 +139,7 @@ def break_down(
     """
     window = window_of(reports, steps)
     waiting = _waiting_by_step(found, window)
-    rows: list[RankStep] = []
+    rows: list[RankRow] = []
     numbered, factors = lane_ranks(reports), clock_factors(reports, steps)
     for report, numbers, factor in zip(reports, numbered, factors, strict=True):
         for lane, rank in enumerate(numbers):
@@ -234,7 +209,7 @@ def clock_factors(reports: Sequence[StepReport], steps: RunSteps) -> list[Floats
 
 def _rank(
     times: StepTimes, lane: int, rank: int, window: slice, waited: Floats | None, factor: float
-) -> RankStep:
+) -> RankRow:
     """Median step of a lane; `factor` brings its parts to the clock of the steps."""
     on_gpu = bool(times.device[lane] >= 0)
     present = times.busy_ns[lane, window] >= 0
@@ -242,27 +217,30 @@ def _rank(
     def median(column: Int64) -> float:
         return factor * (_median_s(column[lane, window]) or 0.0)
 
-    waiting = None if median(times.communication_ns) else 0.0
-    if waited is not None and present.any():
-        spent = times.communication_ns[lane, window][present] * 1e-9
-        waiting = factor * float(np.median(np.minimum(waited[: len(present)][present], spent)))
     parts = np.array([times.compute_ns, times.copy_ns, times.exposed_ns])[:, lane, window]
     active_s = factor * (_median_s(np.where(present, parts.sum(axis=0), -1)) or 0.0)
     usual = np.median(parts[:, present], axis=1) if present.any() else np.zeros(3)
     usual = usual if usual.any() or not present.any() else parts[:, present].mean(axis=1)
-    compute_s, copy_s, exposed_s = (active_s * usual / max(float(usual.sum()), 1.0)).tolist()
-    return RankStep(
+    compute_s, copies_s, exposed_s = (active_s * usual / max(float(usual.sum()), 1.0)).tolist()
+    waiting_s = None if median(times.communication_ns) else 0.0
+    if waited is not None and present.any():
+        spent = times.communication_ns[lane, window][present] * 1e-9
+        longest = np.minimum(waited[: len(present)][present], spent)
+        waiting_s = min(factor * float(np.median(longest)), exposed_s)
+    step_s = median(times.step_ns)
+    return RankRow(
         rank=rank,
         gpu=int(times.device[lane]) if on_gpu else None,
         batches=int(present.sum()),
-        batch_s=median(times.step_ns),
-        gpu_busy_s=median(times.busy_ns) if on_gpu else None,
+        step_s=step_s,
+        recorded_step_s=step_s,
         compute_s=compute_s,
-        communication_s=max(median(times.communication_ns), exposed_s),
-        waiting_s=waiting,
-        exposed_communication_s=exposed_s,
-        copy_s=copy_s if on_gpu else None,
-        idle_s=max(median(times.step_ns) - active_s, 0.0) if on_gpu else None,
+        communication_s=exposed_s - (waiting_s or 0.0),
+        waiting_s=waiting_s,
+        copies_s=copies_s if on_gpu else None,
+        idle_s=max(step_s - active_s, 0.0) if on_gpu else None,
+        gpu_busy_s=median(times.busy_ns) if on_gpu else None,
+        collectives_s=max(median(times.communication_ns), exposed_s),
     )
 
 
@@ -273,7 +251,7 @@ def _gpu_idle_s(times: StepTimes, lane: int, window: slice) -> float:
 
 
 def _categories(
-    reports: Sequence[StepReport], rows: Sequence[RankStep], window: slice
+    reports: Sequence[StepReport], rows: Sequence[RankRow], window: slice
 ) -> tuple[CategoryTime, ...]:
     """Split the GPU's parts of every rank's step by category, and average over the ranks."""
     names = reports[0].categories
@@ -284,10 +262,10 @@ def _categories(
         (r, i) for r in reports for i in range(len(r.times.device))
     ):
         rank = rows[at]
-        if rank.gpu_busy_s is None or rank.copy_s is None:
+        if rank.gpu_busy_s is None or rank.copies_s is None:
             continue
         held = report.exclusive_ns[lane, window].sum(axis=0).astype(np.float64)
-        others_s = rank.compute_s + rank.copy_s if held[sends].any() else rank.gpu_busy_s
+        others_s = rank.part_s("compute") + rank.copies_s if held[sends].any() else rank.gpu_busy_s
         for group, part_s in ((~sends, others_s), (sends, max(rank.gpu_busy_s - others_s, 0.0))):
             seconds[group] += part_s * held[group] / max(held[group].sum(), 1.0)
         steps = max(int((report.times.busy_ns[lane, window] >= 0).sum()), 1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from perfmodel.analysis.changes import item_of
+from perfmodel.analysis.result import Part, RankRow
 from perfmodel.base.units import percent, si
 from perfmodel.programs.findings import WORTH
 from perfmodel.readers.trace import GRAPH, KERNEL, NO_CALLS, TORCH_PROFILER
@@ -19,7 +20,7 @@ from perfmodel.timing.ledger import Item
 from perfmodel.timing.trim import LAUNCHES
 
 if TYPE_CHECKING:
-    from perfmodel.analysis.result import RankRow, RunAnalysis
+    from perfmodel.analysis.result import RunAnalysis
     from perfmodel.analysis.serving import ServingRow
     from perfmodel.programs.findings import Finding
     from perfmodel.timing.first_calls import FirstCall
@@ -49,7 +50,6 @@ _OF_FLOOR: Final[Mapping[str, str]] = {
 }
 
 Certainty = Literal["replayed", "bound", "estimate", "few steps", ""]
-Part = Literal["compute", "communication", "waiting", "copies", "idle"]
 _LIMITS: Final[dict[Part, str]] = {
     "compute": "The GPU{of} computes {share} of each step",
     "communication": "Communication that nothing hides takes {share} of each step",
@@ -144,24 +144,6 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class RankBar:
-    """A median step of a rank in parts that add up to it; without the profiler where it matters."""
-
-    rank: int
-    step_s: float
-    compute_s: float
-    communication_s: float
-    waiting_s: float
-    copies_s: float
-    idle_s: float
-
-    def part_s(self, part: Part) -> float:
-        """Seconds of a part."""
-        seconds: float = getattr(self, f"{part}_s")
-        return seconds
-
-
-@dataclass(frozen=True, slots=True)
 class Fix:
     """A finding in a summary: what to do, what it saves, and what a step then takes.
 
@@ -213,7 +195,7 @@ class Summary:
     steps, ranks : int
     uses_gpu, uses_mpi : bool
         Whether GPU work, and calls of MPI, were recorded.
-    bars : tuple of RankBar
+    bars : tuple of RankRow
     fixes : tuple of Fix
         At most `FIXES`; `findings` counts all. None where the recording does not show the steps.
     findings : int
@@ -235,7 +217,7 @@ class Summary:
     ranks: int
     uses_gpu: bool
     uses_mpi: bool
-    bars: tuple[RankBar, ...]
+    bars: tuple[RankRow, ...]
     fixes: tuple[Fix, ...]
     findings: int
     bound_s: float | None
@@ -248,9 +230,9 @@ def summarize(run: RunAnalysis) -> Summary:
     recorder = run.steps.facts.recorder if run.steps else None
     longer = recorder if recorder is not None and recorder.matters else None
     recorded_s, step_s = run.ledger.recorded_s, run.ledger.step_s
-    bars = tuple(bar for row in run.ranks if (bar := bar_of(row)) is not None)
+    bars = tuple(row for row in run.ranks if row.step_s and row.compute_s is not None)
     uses_gpu = any(row.gpu is not None for row in run.ranks)
-    work = [bar.step_s - bar.idle_s - bar.waiting_s for bar in bars]
+    work = [bar.whole_s - bar.part_s("idle") - bar.part_s("waiting") for bar in bars]
     bound_s = min(max(work), step_s) if work and max(work) > 0 else None
     unseen = _not_recorded(run)
     return Summary(
@@ -309,16 +291,6 @@ def _served(row: ServingRow, step_s: float) -> str:
     least = _OF_FLOOR[row.floor_by].format(si(row.floor_s, "s"))
     times = step_s / row.floor_s
     return f"{takes}, {times:.{0 if times >= 10 else 1}f} times its floor: {least}"
-
-
-def bar_of(row: RankRow) -> RankBar | None:
-    """The parts of a rank's step; None if unknown."""
-    if not row.step_s or row.compute_s is None:
-        return None
-    exposed_s = row.exposed_communication_s or 0.0
-    waiting_s = min(row.waiting_s or 0.0, exposed_s)
-    parts = (row.compute_s, exposed_s - waiting_s, waiting_s, row.copy_s or 0.0, row.idle_s or 0.0)
-    return RankBar(row.rank, row.step_s, *parts)
 
 
 def _fixes(run: RunAnalysis) -> Iterator[Fix]:
@@ -394,7 +366,7 @@ def _sending(run: RunAnalysis) -> str | None:
 
 
 def _verdict(
-    run: RunAnalysis, bars: tuple[RankBar, ...], step_s: float, *, uses_gpu: bool
+    run: RunAnalysis, bars: tuple[RankRow, ...], step_s: float, *, uses_gpu: bool
 ) -> Verdict:
     """Say what limits a step, the first thing to do, and what a step then takes."""
     engine = f"{_of_engine(run, step_s)}. " if run.serving else ""
@@ -434,13 +406,13 @@ _OF_RANKS: Final = ("straggler", "waiting_mpi", "shared_gpu")
 
 
 def _cause(
-    run: RunAnalysis, first: Finding, bars: tuple[RankBar, ...], step_s: float, *, uses_gpu: bool
+    run: RunAnalysis, first: Finding, bars: tuple[RankRow, ...], step_s: float, *, uses_gpu: bool
 ) -> str:
     """Say what limits a step by the first finding, with the share of the part that it is about."""
     part = _PART_OF.get(first.kind)
     title = f"{first.title[0].upper()}{first.title[1:]}"
     if first.kind in _OF_RANKS:
-        waits_s = max((bar.waiting_s for bar in bars), default=0.0)
+        waits_s = max((bar.part_s("waiting") for bar in bars), default=0.0)
         others = f"; the others wait up to {si(waits_s, 's')} per step for it"
         return title + others * (first.kind == "straggler" and waits_s > 0)
     if first.kind == "page_migration":  # beside kernels, which wait for them: no part of a bar
@@ -460,7 +432,7 @@ def _cause(
 
 def _limit(
     run: RunAnalysis,
-    bars: tuple[RankBar, ...],
+    bars: tuple[RankRow, ...],
     step_s: float,
     *,
     uses_gpu: bool,
@@ -473,7 +445,7 @@ def _limit(
     if not bars:
         return "compute", f"A step takes {si(step_s, 's')}"
     share = {bar.rank: _shares(bar) for bar in bars}
-    rank = max(bars, key=lambda bar: bar.step_s if part is None else share[bar.rank][part]).rank
+    rank = max(bars, key=lambda bar: bar.whole_s if part is None else share[bar.rank][part]).rank
     largest: Part = max(_LIMITS, key=lambda name: share[rank][name])
     named = part or largest
     of = f" of rank {rank}" if part is not None and len(bars) > 1 else ""
@@ -490,9 +462,9 @@ def _only_sets(run: RunAnalysis) -> bool:
     return "memset" in found and "copy" not in found
 
 
-def _shares(bar: RankBar) -> dict[Part, float]:
+def _shares(bar: RankRow) -> dict[Part, float]:
     """Shares of the parts of a rank's step."""
-    return {part: bar.part_s(part) / (bar.step_s or 1.0) for part in _LIMITS}
+    return {part: bar.part_s(part) / (bar.whole_s or 1.0) for part in _LIMITS}
 
 
 def _mostly(run: RunAnalysis, part: Part) -> str:

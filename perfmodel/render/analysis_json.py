@@ -449,7 +449,7 @@ def brief_document(analysis: Analysis) -> dict[str, Any]:
 
 
 def _brief(run: RunAnalysis) -> BriefRun:
-    slowest = sorted(run.summary.bars, key=lambda bar: -bar.step_s)[:_SLOWEST]
+    slowest = sorted(run.summary.bars, key=lambda bar: -bar.whole_s)[:_SLOWEST]
     return BriefRun(
         label=run.label,
         program=run.program.name,

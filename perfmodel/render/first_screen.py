@@ -16,9 +16,9 @@ from perfmodel.base.units import percent, si
 if TYPE_CHECKING:
     from perfmodel.analysis.compare.compare import Comparison
     from perfmodel.analysis.compare.summary import ChangedFinding, ComparedSummary
-    from perfmodel.analysis.result import RunAnalysis
+    from perfmodel.analysis.result import Part, RankRow, RunAnalysis
     from perfmodel.analysis.serving import ServingRow
-    from perfmodel.analysis.verdict import Fix, Part, RankBar, Summary
+    from perfmodel.analysis.verdict import Fix, Summary
     from perfmodel.programs.findings import Finding
 
 WIDTH: Final = 80
@@ -214,10 +214,10 @@ def _compared(
     bars = [one for one in (said.before, said.after) if one is not None]
     if len(bars) == 2:  # of both sides
         yield from gap
-        longest = max(bar.step_s for bar in bars)
+        longest = max(bar.whole_s for bar in bars)
         for name, bar in zip(("before", "after"), bars, strict=True):
             drawn = f"{_bar(bar, longest):<{_BAR}}"
-            yield "bar", f" {name:<8} |{drawn}| {si(bar.step_s, 's')}"
+            yield "bar", f" {name:<8} |{drawn}| {si(bar.whole_s, 's')}"
         yield "legend", _changed_parts(bars, None if after is None else after.summary)
         if after is not None and after.summary.recorder:
             yield "legend", f" bars are steps without {after.summary.recorder}"
@@ -253,13 +253,13 @@ def _changed(head: str, found: Sequence[ChangedFinding], most: int) -> Iterator[
         yield "", f"{head if i == 0 else ' ' * len(head)}{title}{saves}"
 
 
-def _changed_parts(bars: Sequence[RankBar], said: Summary | None) -> str:
+def _changed_parts(bars: Sequence[RankRow], said: Summary | None) -> str:
     """Letters, names and shares of the parts before and after."""
     names = _NAMES if said is None else names_of(said)
-    longest = max(bar.step_s for bar in bars)
+    longest = max(bar.whole_s for bar in bars)
     drawn = set("".join(_bar(bar, longest) for bar in bars))
     parts = [part for part, letter in LETTERS.items() if letter in drawn]
-    shares = {p: [percent(bar.part_s(p) / bar.step_s) for bar in bars] for p in parts}
+    shares = {p: [percent(bar.part_s(p) / bar.whole_s) for bar in bars] for p in parts}
     texts = [
         f"{LETTERS[p]} {{}} {one[0].removesuffix(' %')} -> {one[1]}" for p, one in shares.items()
     ]
@@ -358,7 +358,7 @@ def where(run: RunAnalysis, said: Summary) -> Iterator[str]:
 
 def _bars(said: Summary) -> Iterator[_Line]:
     shown = shown_bars(said, _BARS)
-    longest = max(bar.step_s for bar in shown)
+    longest = max(bar.whole_s for bar in shown)
     for bar in shown:
         yield "bar", f" rank {bar.rank:<3} |{_bar(bar, longest):<{_BAR}}| {step_of(said, bar)}"
     yield "legend", _legend(said, shown)
@@ -366,23 +366,23 @@ def _bars(said: Summary) -> Iterator[_Line]:
         yield "", f"          {len(said.bars) - len(shown)} more ranks: --section ranks"
 
 
-def step_of(said: Summary, bar: RankBar) -> str:
+def step_of(said: Summary, bar: RankRow) -> str:
     """Return a rank's step as text, in two digits where it is without the profiler."""
-    return si(bar.step_s, "s", 2 if said.recorder else 3)
+    return si(bar.whole_s, "s", 2 if said.recorder else 3)
 
 
-def shown_bars(said: Summary, most: int) -> list[RankBar]:
+def shown_bars(said: Summary, most: int) -> list[RankRow]:
     """Return the bars of all ranks, or of the slowest and the fastest ones, by rank."""
     if len(said.bars) <= most:
         return list(said.bars)
-    by_time = sorted(said.bars, key=lambda bar: -bar.step_s)
+    by_time = sorted(said.bars, key=lambda bar: -bar.whole_s)
     kept = [*by_time[: most // 2], *by_time[-most // 2 :]]
     return sorted(kept, key=lambda bar: bar.rank)
 
 
-def _legend(said: Summary, shown: Sequence[RankBar]) -> str:
+def _legend(said: Summary, shown: Sequence[RankRow]) -> str:
     """Letters, names and shares of the parts; of several ranks the least and the largest share."""
-    longest = max(bar.step_s for bar in shown)
+    longest = max(bar.whole_s for bar in shown)
     drawn = set("".join(_bar(bar, longest) for bar in shown))
     parts = [part for part, letter in LETTERS.items() if letter in drawn]
     for indent, gap, names in ((11, 3, names_of(said)), (11, 2, names_of(said)), (1, 2, _SHORT)):
@@ -394,7 +394,7 @@ def _legend(said: Summary, shown: Sequence[RankBar]) -> str:
 
 def shares(said: Summary, part: Part) -> str:
     """Share of a part in a step, from the least of any rank to the largest."""
-    shares = [bar.part_s(part) / bar.step_s for bar in said.bars]
+    shares = [bar.part_s(part) / bar.whole_s for bar in said.bars]
     low, high = (percent(share) for share in (min(shares), max(shares)))
     return high if low == high else f"{low.removesuffix(' %')}–{high}"
 
@@ -407,7 +407,7 @@ def names_of(said: Summary) -> dict[Part, str]:
     return {**_NAMES, "compute": host, "communication": "MPI"}
 
 
-def _bar(bar: RankBar, longest: float) -> str:
+def _bar(bar: RankRow, longest: float) -> str:
     """Letters of a bar: ends of parts are rounded, so that they add up."""
     letters, at, done = [], 0.0, 0
     for part, letter in LETTERS.items():

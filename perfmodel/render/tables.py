@@ -257,23 +257,23 @@ PARTS: Final = (
     Column("batches", "Steps", "int"),
     Column("step_s", "Step", "si", "s", digits=4),
     Column("compute_s", "Compute", "si", "s"),
-    Column("copy_s", "Copies", "si", "s"),
-    Column("exposed_communication_s", "Exposed", "si", "s"),
+    Column("copies_s", "Copies", "si", "s"),
+    Column("communication_s", "Communication", "si", "s"),
+    Column("waiting_s", "Waiting", "si", "s"),
     Column("idle_s", "Idle", "si", "s"),
     _BUSY,
-    Column("communication_s", "Communication", "si", "s"),
-    Column("waiting_s", "waiting", "si", "s"),
+    Column("collectives_s", "In collectives", "si", "s"),
 )
 
 
 def step_parts(run: RunAnalysis) -> Table:
     """Return the parts of a step on every rank; of many ranks the slowest."""
     note = (
-        "a step is computing, copies beside it, communication exposed beside both, and idle time; "
-        "waiting: the part of communication until the last rank, or the other end of a message, "
-        "was there"
+        "a step is computing, copies beside it, communication beside neither, waiting there until "
+        "the last rank, or the other end of a message, is there, and idle time; in collectives: "
+        "all communication, hidden or not"
     )
-    notes = [note] if any(rank.communication_s for rank in run.ranks) else []
+    notes = [note] if any(rank.collectives_s for rank in run.ranks) else []
     title = "Parts of the median step"
     return Table.of(title, _slowest(run), PARTS, notes).first(SHOWN, ALL)
 

@@ -79,7 +79,7 @@ class IdleCause:
     """Idle time of one rank's GPU in a median step by cause, with the longest gaps of that cause.
 
     `cause` is one of `timing.host_timeline.CAUSES`. `share` is of the rank's idle time: the shares
-    of a rank add up to 1, its seconds to `RankStep.idle_s`. `range` is the one in which the host is
+    of a rank add up to 1, its seconds to all of it. `range` is the one in which the host is
     for most of it, '' outside all but the step's own. `asleep` is the share of the longest gaps in
     which the host's thread ran on no processor, None where that was not recorded; `wait` is the
     system's call that it was in for at least half of them. Both are known where the host is outside

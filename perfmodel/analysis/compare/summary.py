@@ -18,8 +18,8 @@ from perfmodel.analysis.compare.compare import (
     work_changed,
 )
 from perfmodel.analysis.compare.series import FLOPS, GPU_IDLE, TOKENS
-from perfmodel.analysis.result import RunAnalysis
-from perfmodel.analysis.verdict import CAVEATS, IDLE_CAUSES, Fix, RankBar
+from perfmodel.analysis.result import RankRow, RunAnalysis
+from perfmodel.analysis.verdict import CAVEATS, IDLE_CAUSES, Fix
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.units import percent, si
 from perfmodel.programs.program import Options
@@ -73,7 +73,7 @@ class ComparedSummary:
         What changed: the work of a step where that is not equal, its time, and the reason.
     verdict : {'faster', 'slower', 'within noise', 'only before', 'only after', 'not tested'}
         Of a step; of a sample or token, where a step has not as many on the two sides.
-    before, after : RankBar or None
+    before, after : RankRow or None
         The step of the slowest rank in its parts, of the middle run of a side; without the
         profiler where it makes steps longer.
     gone, new : tuple of ChangedFinding
@@ -88,8 +88,8 @@ class ComparedSummary:
 
     text: str
     verdict: Verdict
-    before: RankBar | None
-    after: RankBar | None
+    before: RankRow | None
+    after: RankRow | None
     gone: tuple[ChangedFinding, ...]
     new: tuple[ChangedFinding, ...]
     limit: str | None
@@ -127,9 +127,9 @@ def summarize(
     )
 
 
-def _slowest(run: RunAnalysis | None) -> RankBar | None:
+def _slowest(run: RunAnalysis | None) -> RankRow | None:
     """The slowest rank's step in parts."""
-    return max(run.summary.bars, key=lambda bar: bar.step_s, default=None) if run else None
+    return max(run.summary.bars, key=lambda bar: bar.whole_s, default=None) if run else None
 
 
 def _alone(run: RunAnalysis | None, other: RunAnalysis | None) -> tuple[ChangedFinding, ...]:

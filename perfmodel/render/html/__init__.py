@@ -146,7 +146,7 @@ def lead(run: RunAnalysis, asked: WhatIf | None) -> Lead:
         legend=tuple(
             (part, name, first_screen.shares(said, part))
             for part, name in first_screen.names_of(said).items()
-            if any(bar.part_s(part) >= _REST * bar.step_s for bar in said.bars)
+            if any(bar.part_s(part) >= _REST * bar.whole_s for bar in said.bars)
         ),
         caveats=said.caveats,
         fixes=tuple(_fixes(run, said, asked))[:FIXES],
@@ -160,7 +160,7 @@ def lead(run: RunAnalysis, asked: WhatIf | None) -> Lead:
 def _bars(said: Summary) -> Iterator[RankParts]:
     """The ranks' bars: of many ranks the slowest and the fastest ones."""
     shown = first_screen.shown_bars(said, _BARS)
-    longest = max((bar.step_s for bar in shown), default=0.0)
+    longest = max((bar.whole_s for bar in shown), default=0.0)
     for bar in shown:
         begin, drawn = 0.0, []
         for part, name in first_screen.names_of(said).items():
@@ -221,9 +221,9 @@ def _tiles(run: RunAnalysis) -> Iterator[Tile]:
         f"rank{'s' * (len(run.ranks) != 1)}; rerun: {tables.another(seconds)}",
     )
     said = run.summary
-    slowest = max(said.bars, key=lambda bar: bar.step_s, default=None)
+    slowest = max(said.bars, key=lambda bar: bar.whole_s, default=None)
     if said.uses_gpu and slowest is not None and head.gpu_busy_s is not None:
-        share = slowest.compute_s / slowest.step_s
+        share = slowest.part_s("compute") / slowest.whole_s
         note, lost = f"GPU busy with that, copies and communication: {si(head.gpu_busy_s, 's')}", 0
         lost = lacking(run.unattributed)
         if lost:
