@@ -269,7 +269,7 @@ def _causes(place: str, causes: Iterable[dict[str, Any]]) -> Iterator[Reading]:
 
 
 def _idle_share(place: str, bar: dict[str, Any]) -> Reading:
-    share = bar["idle_s"] / bar["step_s"]
+    share = (bar["idle_s"] or 0.0) / bar["step_s"]
     return Reading("idle share of the slowest rank", place, share, _SHARE)
 
 

@@ -43,7 +43,7 @@ _ABSOLUTE: Final = frozenset({"start_s", "utc_start_ns", "path", "tables"})
 """What counts from the clock's zero, or names the file."""
 _SCALED: Final = ("copies", "collectives", "phases", "ranges_by_rank")
 """Tables of which every time is twice as long where everything is twice as slow."""
-_RECORDED: Final = ("rank", "batches", "recorded_step_s", "gpu_busy_s", "compute_s", "copy_s")
+_RECORDED: Final = ("rank", "batches", "recorded_step_s", "gpu_busy_s", "compute_s", "copies_s")
 """So is this of each rank; the rest is without the recorder, whose cost does not double."""
 _RATES: Final = ("per_s", "of_ceiling")
 _TIMES: Final = ("_s", "seconds", "by_rank", *_RATES)

@@ -550,7 +550,7 @@ def _sized(found: Exchanges, message_bytes: float) -> Exchanges:
 
 def _nccl_waiting(steps: StepBreakdown) -> Waiting:
     """Return each rank's time in communication per step, and its waiting there."""
-    waits = [r.waiting_s for r in steps.ranks if r.waiting_s is not None]
+    waits = [s for s in steps.waiting_s if s is not None]
     seconds = [r.collectives_s or 0.0 for r in steps.ranks]
     return Waiting(seconds, waits if len(waits) == len(seconds) else None)
 

@@ -83,6 +83,10 @@ class StepBreakdown:
         The steps that count, of those whose end is known.
     confidence : float
         Share of the GPU's work inside steps, warm-up included.
+    ranks : tuple of RankRow
+        As recorded.
+    waiting_s : tuple of (float or None)
+        All of the time in which each rank waits for others in communication, hidden or not.
     unattributed : float
         Share of the GPU time between the first and the last step that no step holds.
     idle : tuple of IdleCause
@@ -104,6 +108,7 @@ class StepBreakdown:
     window: slice
     confidence: float
     ranks: tuple[RankRow, ...]
+    waiting_s: tuple[float | None, ...]
     categories: tuple[CategoryTime, ...]
     kernels: tuple[KernelTime, ...]
     unattributed: float
@@ -140,11 +145,14 @@ def break_down(
     window = window_of(reports, steps)
     waiting = _waiting_by_step(found, window)
     rows: list[RankRow] = []
+    waiting_s: list[float | None] = []
     numbered, factors = lane_ranks(reports), clock_factors(reports, steps)
     for report, numbers, factor in zip(reports, numbered, factors, strict=True):
         for lane, rank in enumerate(numbers):
             waited = None if waiting is None else waiting[found.ranks.index(rank)]
-            rows.append(_rank(report.times, lane, rank, window, waited, float(factor[lane])))
+            row, waited_s = _rank(report.times, lane, rank, window, waited, float(factor[lane]))
+            rows.append(row)
+            waiting_s.append(waited_s)
     order = sorted(range(len(rows)), key=lambda i: (rows[i].rank, rows[i].gpu or 0))
     launched = sum(r.launched_ns for r in reports)
     kernels = kernels_of_steps(reports, window)
@@ -157,7 +165,7 @@ def break_down(
         idle_causes(reports, steps),
         kernels,
         steps.step_s,
-        max((row.gpu_busy_s or 0.0) - (row.waiting_s or 0.0) for row in rows),
+        max((r.gpu_busy_s or 0.0) - (s or 0.0) for r, s in zip(rows, waiting_s, strict=True)),
         _long_steps(reports, window, numbered),
         timed,
         pinned_bytes_per_s,
@@ -168,6 +176,7 @@ def break_down(
         window=window,
         confidence=min(r.steps.confidence for r in reports),
         ranks=tuple(rows[i] for i in order),
+        waiting_s=tuple(waiting_s[i] for i in order),
         categories=_categories(reports, rows, window),
         kernels=kernels[:_TOP_KERNELS],
         unattributed=sum(r.lost_ns for r in reports) / launched if launched else 0.0,
@@ -209,8 +218,11 @@ def clock_factors(reports: Sequence[StepReport], steps: RunSteps) -> list[Floats
 
 def _rank(
     times: StepTimes, lane: int, rank: int, window: slice, waited: Floats | None, factor: float
-) -> RankRow:
-    """Median step of a lane; `factor` brings its parts to the clock of the steps."""
+) -> tuple[RankRow, float | None]:
+    """Median step of a lane, and all of its waiting, hidden or not.
+
+    `factor` brings the parts to the clock of the steps.
+    """
     on_gpu = bool(times.device[lane] >= 0)
     present = times.busy_ns[lane, window] >= 0
 
@@ -226,22 +238,24 @@ def _rank(
     if waited is not None and present.any():
         spent = times.communication_ns[lane, window][present] * 1e-9
         longest = np.minimum(waited[: len(present)][present], spent)
-        waiting_s = min(factor * float(np.median(longest)), exposed_s)
+        waiting_s = factor * float(np.median(longest))
+    exposed_waiting_s = None if waiting_s is None else min(waiting_s, exposed_s)
     step_s = median(times.step_ns)
-    return RankRow(
+    row = RankRow(
         rank=rank,
         gpu=int(times.device[lane]) if on_gpu else None,
         batches=int(present.sum()),
         step_s=step_s,
         recorded_step_s=step_s,
         compute_s=compute_s,
-        communication_s=exposed_s - (waiting_s or 0.0),
-        waiting_s=waiting_s,
+        communication_s=exposed_s - (exposed_waiting_s or 0.0),
+        waiting_s=exposed_waiting_s,
         copies_s=copies_s if on_gpu else None,
         idle_s=max(step_s - active_s, 0.0) if on_gpu else None,
         gpu_busy_s=median(times.busy_ns) if on_gpu else None,
         collectives_s=max(median(times.communication_ns), exposed_s),
     )
+    return row, waiting_s
 
 
 def _gpu_idle_s(times: StepTimes, lane: int, window: slice) -> float:

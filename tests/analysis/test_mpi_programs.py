@@ -224,7 +224,7 @@ def test_waiting_of_a_rank_is_its_median_step_s(tmp_path: Path) -> None:
     run = analyzed(builder_of(step), tmp_path)
     waiting = {r.rank: r.waiting_s for r in run.ranks}
     assert waiting[0] == pytest.approx(3e-3, rel=1e-3)
-    assert run.ranks[0].communication_s == pytest.approx(3.001e-3, rel=1e-3)
+    assert run.ranks[0].communication_s == pytest.approx(1e-6, rel=1e-2)
     assert run.skew is not None
     busy = {r.rank: r.busy_s for r in run.skew.ranks}
     assert busy[0] == pytest.approx(7e-3, rel=1e-2)

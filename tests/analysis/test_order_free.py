@@ -475,7 +475,7 @@ def lost(path: Path) -> tuple[dict[Any, float], dict[Any, float]]:
         return sums, said
     facts = run.steps.facts
     for rank in run.steps.ranks:
-        for name in ("batch_s", "gpu_busy_s", "idle_s", "communication_s", "waiting_s", "copy_s"):
+        for name in ("step_s", "gpu_busy_s", "idle_s", "communication_s", "waiting_s", "copies_s"):
             sums[rank.rank, name] = getattr(rank, name) or 0.0
     said |= {("idle", c.rank, c.cause): c.seconds for c in run.steps.idle}
     said |= {("free", kind): facts.step_s - s for kind, s in facts.free_s.items()}
@@ -576,7 +576,7 @@ TIMED = (
     "ranges_by_rank", "levels", "layers", "skew",
 )  # fmt: skip
 """Sections that hold what was measured."""
-RECORDED = ("rank", "gpu", "batches", "recorded_step_s", "gpu_busy_s", "compute_s", "copy_s")
+RECORDED = ("rank", "gpu", "batches", "recorded_step_s", "gpu_busy_s", "compute_s", "copies_s")
 """Of `ranks`; the others are without the recorder, whose cost does not double."""
 FITTED = {"low_s", "high_s", "launch_low_s", "launch_high_s"}
 

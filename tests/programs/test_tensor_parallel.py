@@ -133,7 +133,9 @@ def test_sums_of_layers_are_exposed_in_both_passes(tmp_path: Path) -> None:
     assert "3 NCCL kernels per step, 60.0 µs of them beside no computing" in found.evidence
     assert "(40.0 µs in 'backward', 20.0 µs in 'forward')" in found.evidence
     assert "tensor parallelism over fewer ranks" in found.action
-    assert [row.exposed_communication_s for row in run.ranks] == pytest.approx([60e-6] * 4)
+    assert [
+        row.part_s("communication") + row.part_s("waiting") for row in run.ranks
+    ] == pytest.approx([60e-6] * 4)
     (group,) = run.collectives
     assert (group.name, group.count, group.ranks) == ("NCCL AllReduce", 3, 4)
 

@@ -201,7 +201,7 @@ def test_the_events_of_a_late_rank(late: tuple[RunAnalysis, dict[str, Any]]) -> 
         ("batch.median_s", 1e-9),
         ("ranks[rank=0].recorded_step_s", 1e-9),
         ("ranks[rank=1].compute_s", 0.02),
-        ("ranks[rank=1].copy_s", 0.02),
+        ("ranks[rank=1].copies_s", 0.02),
         ("ranks[rank=1].gpu_busy_s", 1e-9),
         ("kernels.categories[category=GEMM].kernel_s", 0.02),
     ],

@@ -108,7 +108,7 @@ def test_a_gap_is_given_to_what_the_host_did(
     assert first.seconds == pytest.approx(4e-3, rel=0.03)
     assert steps.idle[0].seconds == pytest.approx(first.seconds - added_s)
     rank, idle_s = steps.ranks[0], sum(c.seconds for c in recorded)
-    assert idle_s == pytest.approx(rank.batch_s - (rank.gpu_busy_s or 0.0))
+    assert idle_s == pytest.approx((rank.step_s or 0.0) - (rank.gpu_busy_s or 0.0))
     if cause != "communication":  # which is exposed, and not idle, time of the rank
         assert idle_s == pytest.approx(rank.idle_s)
     assert (first.gaps[0].call, first.gaps[0].range) == (call, where)
