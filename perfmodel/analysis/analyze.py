@@ -758,7 +758,10 @@ def _host_ranks(analysis: RunAnalysis) -> dict[int, tuple[float, float]]:
     """Median time of every rank outside and inside MPI, of a program without a GPU."""
     if any(r.gpu is not None or r.compute_s is None for r in analysis.ranks):
         return {}
-    return {r.rank: (r.compute_s or 0.0, r.communication_s or 0.0) for r in analysis.ranks}
+    return {
+        r.rank: (r.part_s("compute"), r.part_s("communication") + r.part_s("waiting"))
+        for r in analysis.ranks
+    }
 
 
 def _reduced(analysis: RunAnalysis) -> DeviceReduce | None:
