@@ -193,5 +193,6 @@ def test_two_hundred_ranks(tmp_path: Path) -> None:
     training = Training(D=8, H=6, C=3, p=200, B=1000, pace=(2, 1, 1))
     run = analyzed(training_report(tmp_path / "r.sqlite", training)).fitted
     assert len(run.ranks) == 200
-    assert run.batch.median.instances == 400
+    assert run.batch.median.instances == run.batch.count == 2
+    assert {rank.batches for rank in run.ranks} == {2}
     assert run.identity.values["B"] == 1000

@@ -43,7 +43,10 @@ def shown(run: RunAnalysis) -> list[object]:
     assert run.steps is not None
     return [
         run.batch.count,
-        [(rank.rank, rank.gpu, rank.batch_s, rank.gpu_busy_s) for rank in run.ranks],
+        [
+            (rank.rank, rank.gpu, rank.step_s, rank.recorded_step_s, rank.gpu_busy_s)
+            for rank in run.ranks
+        ],
         [(c.name, c.count, c.bytes) for c in run.collectives],
     ]
 

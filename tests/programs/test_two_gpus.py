@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.programs.program import Options
 from perfmodel.render.summary import what_ran
 from support.build_report import ReportBuilder
-from support.recorded import analyzed, truth, with_warmup_s
+from support.recorded import analyzed, truth
 
 
 def test_steps_of_jax_are_found_behind_compiling_and_tuning() -> None:
@@ -55,7 +56,8 @@ def test_flops_of_a_stage_are_those_of_its_products(name: str) -> None:
     run, said = analyzed(name), truth(name)
     assert run.work is not None
     assert run.work.flops == said["flops_by_hand"]
-    assert with_warmup_s(run.batch) == pytest.approx(said["step_s_profiled"], rel=0.01)
+    of_all_ranks = np.nanmean(run.run_steps.seconds())  # the warm-up is not as long on both
+    assert of_all_ranks == pytest.approx(said["step_s_profiled"], rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["pipeline", "pipeline_shared"])
