@@ -186,7 +186,7 @@ class RankRow:
     copies_s : float or None
         Copies and sets of memory beside no computing.
     idle_s : float or None
-        What is left; None without a GPU.
+        What is left: nothing without a GPU.
     gpu_busy_s : float or None
         Union of all operations of the GPU, as recorded.
     collectives_s : float or None

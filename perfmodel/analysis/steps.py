@@ -251,7 +251,7 @@ def _rank(
         communication_s=exposed_s - (exposed_waiting_s or 0.0),
         waiting_s=exposed_waiting_s,
         copies_s=copies_s if on_gpu else None,
-        idle_s=max(step_s - active_s, 0.0) if on_gpu else None,
+        idle_s=max(step_s - active_s, 0.0),
         gpu_busy_s=median(times.busy_ns) if on_gpu else None,
         collectives_s=max(median(times.communication_ns), exposed_s),
     )

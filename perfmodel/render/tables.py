@@ -260,7 +260,7 @@ PARTS: Final = (
     Column("copies_s", "Copies", "si", "s"),
     Column("communication_s", "Communication", "si", "s"),
     Column("waiting_s", "Waiting", "si", "s"),
-    Column("idle_s", "Idle", "si", "s"),
+    Column("idle_s", "Idle", "si", "s", of=lambda r: r.idle_s if r.gpu is not None else None),
     _BUSY,
     Column("collectives_s", "In collectives", "si", "s"),
 )
