@@ -430,7 +430,7 @@ class Compared:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document that `perfmodel compare --json` prints."""
-        return comparisons.document(self.comparison)
+        return comparisons.compare_document(self.comparison)
 
     def __repr__(self) -> str:
         return repr(self.comparison).replace("<Comparison", "<Compared", 1)

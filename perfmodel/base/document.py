@@ -9,12 +9,13 @@ import sys
 import tomllib
 from collections import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args, get_origin, get_type_hints
 
+from perfmodel import __version__
 from perfmodel.base.errors import ModelError
 from perfmodel.base.escape import escape_json, printable
 from perfmodel.base.files import read_whole
@@ -39,6 +40,22 @@ _LONG_NUMBER: Final = re.compile(r"(?<![\w-])[+-]?0[xob][0-9a-fA-F_]{200}")  # T
 _LONG_KEY: Final = re.compile(rf"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){{{_MOST_PARTS}}}")
 
 
+@dataclass(frozen=True)
+class Head:
+    """What a document begins with.
+
+    Attributes
+    ----------
+    schema_version : int
+        Grows by one when a key changes its meaning or goes away; new keys do not change it.
+    perfmodel_version : str
+        Of the package that wrote it.
+    """
+
+    schema_version: int
+    perfmodel_version: str = __version__
+
+
 def to_json(value: Any, indent: int | None = 1) -> str:
     """Return a value as JSON that is harmless in a terminal; see `plain`."""
     return "".join(to_json_parts(value, indent))
@@ -54,15 +71,16 @@ def to_json_parts(value: Any, indent: int | None = 1) -> Iterator[str]:
 def plain(value: Any) -> Any:
     """Return plain Python data: data classes as dictionaries, infinity and NaN as None.
 
-    `JSON_KEYS` of a data class maps attributes to keys: fields with another key, and properties
-    that are written, too. A field with `LEFT_OUT` is left out where it is None.
+    `JSON_KEYS` of a data class maps attributes to keys: fields with another key, properties that
+    are written, too, and fields without a key, which are not written. A field with `LEFT_OUT` is
+    left out where it is None. A key of several parts has dots between them.
     """
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {_key(k): plain(v) for k, v in value.items()}
     if is_dataclass(value):
         members = ((key, getattr(value, name)) for name, key in json_keys(type(value)).items())
         absent = {f.name for f in fields(value) if f.metadata == LEFT_OUT}
@@ -72,9 +90,19 @@ def plain(value: Any) -> Any:
     return plain(value.item()) if hasattr(value, "item") else str(value)
 
 
+def view(*records: Any, **more: Any) -> dict[str, Any]:
+    """Return the keys of data classes and views, and more, as one dictionary of plain data."""
+    return {key: value for one in (*records, more) for key, value in plain(one).items()}
+
+
 def json_keys(kind: type[Any]) -> dict[str, str]:
     """Return the keys of a data class in JSON by the attributes that they hold."""
-    return {f.name: f.name for f in fields(kind)} | dict(getattr(kind, "JSON_KEYS", {}))
+    keys = {f.name: f.name for f in fields(kind)} | dict(getattr(kind, "JSON_KEYS", {}))
+    return {name: key for name, key in keys.items() if key}
+
+
+def _key(key: object) -> str:
+    return ".".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
 def pick(item: object, names: str, **renamed: str) -> dict[str, Any]:

@@ -1,4 +1,9 @@
-"""JSON Schema of data classes and TypedDicts, described by their docstrings."""
+"""JSON Schema of data classes, TypedDicts and views, described by their docstrings.
+
+A view is a function that returns a dictionary for JSON. Its return type says the keys:
+`Annotated[dict[str, Any], Kind, {"key": float}]` has those of `Kind`, a data class or another view,
+and one more. Its docstring describes keys below `Keys`.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +47,7 @@ _PLAIN: Final[dict[Any, dict[str, Any]]] = {
 _ENTRY: Final = re.compile(  # name, other : type, and the indented lines below
     r"^(?P<names>\w+(?:, \w+)*)(?: : .*)?\n(?P<text>(?: .*(?:\n|$)|\n)+)", re.MULTILINE
 )
+_LISTED: Final = "\n\nAttributes\n----------\n", "\n\nKeys\n----\n"
 
 
 def schema_of(title: str, version: int, roots: Sequence[Any]) -> dict[str, Any]:
@@ -57,11 +63,11 @@ def schema_of(title: str, version: int, roots: Sequence[Any]) -> dict[str, Any]:
 
 
 class Schemas:
-    """Schemas of types, with each data class and TypedDict once in `defs`."""
+    """Schemas of types, with each data class, TypedDict and view once in `defs`."""
 
     def __init__(self) -> None:
         self.defs: dict[str, dict[str, Any]] = {}
-        self._kinds: dict[str, type[Any]] = {}
+        self._kinds: dict[str, Any] = {}
 
     def of(self, hint: Any) -> dict[str, Any]:
         """Return the schema of a type.
@@ -88,11 +94,12 @@ class Schemas:
         if origin is not None and issubclass(origin, Sequence):
             return {"type": "array", "items": self.of(kinds[0])}
         if isinstance(hint, type) and (is_dataclass(hint) or is_typeddict(hint)):
-            return self._reference(hint)
+            return self._reference(hint.__name__, hint)
+        if inspect.isfunction(hint):
+            return self._reference(hint.__name__.title().replace("_", ""), hint)
         raise TypeError(f"expected a type that JSON has; got {hint!r}")
 
-    def _reference(self, kind: type[Any]) -> dict[str, Any]:
-        name = kind.__name__
+    def _reference(self, name: str, kind: Any) -> dict[str, Any]:
         if self._kinds.setdefault(name, kind) is not kind:
             raise TypeError(f"expected one type called {name}; got two; rename one")
         if name not in self.defs:
@@ -100,28 +107,52 @@ class Schemas:
             self.defs[name] = self._members(kind)
         return {"$ref": f"#/$defs/{name}"}
 
-    def _members(self, kind: type[Any]) -> dict[str, Any]:
-        hints, text, said = _hints(kind), *described(kind)
+    def _members(self, kind: Any) -> dict[str, Any]:
+        text, said = described(kind)
+        properties, required = self._own(kind, said)
+        return {
+            "description": text,
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": False,
+        }
+
+    def _own(self, kind: Any, said: dict[str, str]) -> tuple[dict[str, Any], list[str]]:
+        """Return the schemas of a type's keys, and the keys that are never absent."""
+        if inspect.isfunction(kind):
+            return self._of_view(kind, said)
+        hints = _hints(kind)
         if is_typeddict(kind):
             keys = {name: name for name in hints}
-            absent = {n for n, hint in hints.items() if get_origin(hint) is NotRequired}
+            absent = {name for name, hint in hints.items() if _may_be_absent(hint)}
             absent |= kind.__optional_keys__
         else:
             keys = json_keys(kind)
             absent = {f.name for f in fields(kind) if f.metadata == LEFT_OUT}
             for base in kind.__mro__[1:-1]:
                 said = described(base)[1] | said
-        properties = {
-            key: self.of(hints[name]) | ({"description": said[name]} if name in said else {})
-            for name, key in keys.items()
-        }
-        return {
-            "description": text,
-            "type": "object",
-            "properties": properties,
-            "required": [key for key in properties if key not in absent],
-            "additionalProperties": False,
-        }
+        properties = {key: self._said(hints[name], said.get(name)) for name, key in keys.items()}
+        return properties, [key for key in properties if key not in absent]
+
+    def _of_view(self, view: Any, said: dict[str, str]) -> tuple[dict[str, Any], list[str]]:
+        properties: dict[str, Any] = {}
+        required: list[str] = []
+        for part in get_args(eval(view.__annotations__["return"], _namespace(view.__module__)))[1:]:
+            if isinstance(part, Mapping):
+                more = {key: self._said(hint, said.get(key)) for key, hint in part.items()}
+                needed = [key for key, hint in part.items() if not _may_be_absent(hint)]
+            else:
+                more, needed = self._own(part, described(part)[1])
+            properties, required = properties | more, required + needed
+        return properties, [*dict.fromkeys(required)]
+
+    def _said(self, hint: Any, text: str | None) -> dict[str, Any]:
+        return self.of(hint) | ({"description": text} if text else {})
+
+
+def _may_be_absent(hint: Any) -> bool:
+    return get_origin(hint) is NotRequired
 
 
 def _any_of(each: list[dict[str, Any]]) -> dict[str, Any]:
@@ -132,9 +163,10 @@ def _any_of(each: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": [*dict.fromkeys(names)]}
 
 
-def described(kind: type[Any]) -> tuple[str, dict[str, str]]:
-    """Return the text of a class's docstring, and those of its fields and properties by name."""
-    text, _, listed = inspect.cleandoc(kind.__doc__ or "").partition("\n\nAttributes\n----------\n")
+def described(kind: Any) -> tuple[str, dict[str, str]]:
+    """Return the text of a docstring, and those of fields, properties or keys by name."""
+    head = _LISTED[inspect.isfunction(kind)]
+    text, _, listed = inspect.cleandoc(kind.__doc__ or "").partition(head)
     said = {
         name: " ".join(entry["text"].split())
         for entry in _ENTRY.finditer(listed)

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import perfmodel
-from perfmodel.analysis.compare.compare import (
-    Comparison,
-    Difference,
-    Gate,
-    Row,
-    Side,
-    Unit,
-    Verdict,
-    work_changed,
-)
-from perfmodel.analysis.compare.pairs import By, Pairs
+from perfmodel.analysis.compare.compare import Amount, Comparison, Gate, Row
+from perfmodel.analysis.compare.pairs import Pairs
 from perfmodel.analysis.compare.series import GPU_IDLE, GROUPS, Group
 from perfmodel.analysis.compare.summary import ComparedSummary, analyzed, summarize
-from perfmodel.base.document import pick, plain
+from perfmodel.base.document import Head, view
 from perfmodel.base.escape import printable
 from perfmodel.base.kernels import kernel
 from perfmodel.base.table import Column, Table
@@ -31,7 +20,7 @@ from perfmodel.render.result import Block, Result
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """Grows by one when a key changes its meaning or goes away; new keys do not change it."""
 
 _TITLES: Final[dict[Group, str]] = {
@@ -73,9 +62,9 @@ ROWS_TEXT: Final = (
 
 
 WORK: Final = (
-    Column("name", "Work", of=lambda w: w[0]),
-    Column("before", "Before", "float", of=lambda w: w[1]),
-    Column("after", "After", "float", of=lambda w: w[2]),
+    Column("name", "Work"),
+    Column("before", "Before", "float"),
+    Column("after", "After", "float"),
 )
 _MOST_PAIRS: Final = 16
 _MOST_IDLE: Final = 12
@@ -101,7 +90,7 @@ def result(found: Comparison, section: str | None = None, *, every: bool = False
     """
     return Result(
         _first(found) if section is None else _chosen(found, section, every=every),
-        lambda: document(found),
+        lambda: compare_document(found),
         tables=[rows(found)],
         warnings=found.warnings,
     )
@@ -169,7 +158,7 @@ def rows(comparison: Comparison, group: Group | None = None) -> Table:
 
 def work(comparison: Comparison) -> Table:
     """Return what a step does more or less of, a row each."""
-    return Table.of("Work", work_changed(comparison.before, comparison.after), WORK)
+    return Table.of("Work", comparison.work, WORK)
 
 
 def group_table(comparison: Comparison, group: Group, *, every: bool = False) -> Table | None:
@@ -225,14 +214,14 @@ def notes(comparison: Comparison) -> tuple[str, ...]:
     c = comparison
     said = (
         f"ratio: after / before; a verdict needs its interval to leave out -{_percent(c.least)} to "
-        f"+{_percent(c.least)}; the {c.tested} intervals all hold with {_percent(1 - c.alpha)} "
+        f"+{_percent(c.least)}; the {c.intervals} intervals all hold with {_percent(1 - c.alpha)} "
         f"(Holm, half of the {_percent(c.alpha)} for the step)"
     )
-    if c.noise is None:
+    if c.launch_noise is None:
         how = "runs are the unit (Welch, on the logarithms of their median steps)"
     else:
         how = (
-            f"runs of one configuration are assumed to differ by {_percent(c.noise)} "
+            f"runs of one configuration are assumed to differ by {_percent(c.launch_noise)} "
             f"(standard deviation of host times), steps within them by what they do"
         )
     return said, how
@@ -257,10 +246,9 @@ def _answer(c: Comparison) -> Iterator[str]:
     batch = c.batch
     yield f"A step takes {_change(batch)}: {_verdict(batch)}"
     if batch.verdict == "within noise":
-        down = 1 - 1 / (1 + c.detectable)
         yield (
-            f"    with these reports, only changes above +{percent(c.detectable)} or "
-            f"-{percent(down)} can be detected"
+            f"    with these reports, only changes above +{percent(c.detectable_slower)} or "
+            f"-{percent(c.detectable_faster)} can be detected"
         )
     if c.unit is not None:
         yield _per(c.unit, batch)
@@ -294,7 +282,7 @@ def _answer(c: Comparison) -> Iterator[str]:
             yield f"Idle time {word}, by cause: {causes}"
 
 
-def _per(unit: Unit, batch: Row) -> str:
+def _per(unit: Amount, batch: Row) -> str:
     """Say what a sample or token takes, where a step has not as many on the two sides."""
     counts = f"{unit.before:,.0f} before, {unit.after:,.0f} after"
     before, after = (batch.before_s or 0.0) / unit.before, (batch.after_s or 0.0) / unit.after
@@ -412,255 +400,15 @@ def _gain(row: Row, batch: Row) -> str:
     return f"{now}; {saved} of the {of_step} saved"
 
 
-@dataclass(frozen=True)
-class ComparedLaunch:
-    """One run of a side: its steps that count, its warm-up, and its settings."""
-
-    label: str
-    batches: int
-    warmup: int
-    ranks: int
-    queues: bool
-    settings: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class ComparedSide:
-    """The runs of a side."""
-
-    launches: tuple[ComparedLaunch, ...]
-
-
-@dataclass(frozen=True)
-class ComparedTest:
-    """How differences are tested.
-
-    Attributes
-    ----------
-    intervals : int
-        Intervals that were tested.
-    least : float
-        Relative change that a verdict must exceed.
-    launch_noise : float or None
-        Relative standard deviation that is assumed between runs; None where it is measured.
-    other_machines : bool
-        Whether the sides ran on different machines.
-    detectable_slower, detectable_faster : float
-        Smallest changes of the step that can be detected.
-    """
-
-    alpha: float
-    intervals: int
-    correction: str
-    least: float
-    unit: str
-    launch_noise: float | None
-    other_machines: bool
-    detectable_slower: float
-    detectable_faster: float
-
-
-@dataclass(frozen=True)
-class ComparedRow:
-    """A time per step on both sides.
-
-    Attributes
-    ----------
-    before_s, after_s : float or None
-        None where a side has none.
-    share_before : float or None
-        Of the step.
-    ratio, ratio_low, ratio_high : float or None
-        After over before, with its interval at `level`.
-    p : float or None
-        Of the hypothesis that nothing differs.
-    launches_before, launches_after : int
-        Runs in which it was measured.
-    """
-
-    group: Group
-    name: str
-    path: tuple[str, ...]
-    before_s: float | None
-    after_s: float | None
-    difference_s: float | None
-    share_before: float | None
-    ratio: float | None
-    p: float | None
-    level: float | None
-    verdict: Verdict
-    ratio_low: float | None
-    ratio_high: float | None
-    launches_before: int
-    launches_after: int
-
-
-@dataclass(frozen=True)
-class ComparedWork:
-    """What a step does more or less of."""
-
-    name: str
-    before: float
-    after: float
-
-
-@dataclass(frozen=True)
-class ComparedUnit:
-    """Samples or tokens of a step on both sides, of which times are compared."""
-
-    name: str
-    before: float
-    after: float
-    ratio: float
-
-
-@dataclass(frozen=True)
-class ComparedPair:
-    """Kernels of both sides that do the work of one operator."""
-
-    operator: str
-    by: By
-    before: tuple[str, ...]
-    after: tuple[str, ...]
-    calls: int
-    before_s: float
-    after_s: float
-
-
-@dataclass(frozen=True)
-class ComparedPairs:
-    """All pairs, their time, and that of kernels that only one side has."""
-
-    before_s: float
-    after_s: float
-    alone_before_s: float
-    alone_after_s: float
-    rows: tuple[ComparedPair, ...]
-
-
-@dataclass(frozen=True)
-class ComparedGate:
-    """The answer of `--fail-if-slower`: `low` and `high` are limits of after / before of the step.
-
-    Attributes
-    ----------
-    slower : bool or None
-        None where the noise is too large to decide.
-    gpu, host : (float, float, bool or None) or None
-        Limits and answer for the time in kernels, and for the step with hosts of one speed.
-    """
-
-    limit: float
-    low: float
-    high: float
-    slower: bool | None
-    gpu: tuple[float, float, bool | None] | None
-    host: tuple[float, float, bool | None] | None
-    host_ratio: float | None
-    per: str | None
-    less: float | None
-    without_recorder_s: tuple[float, float] | None
-    rows: tuple[ComparedRow, ...]
-
-
-@dataclass(frozen=True)
-class CompareDocument:
+def compare_document(
+    c: Comparison,
+) -> Annotated[dict[str, Any], Head, {"summary": ComparedSummary}, Comparison]:
     """What `perfmodel compare --json` prints.
 
-    Attributes
-    ----------
-    summary : ComparedSummary
+    Keys
+    ----
+    summary
         The first screen.
-    batch : ComparedRow
-        The step.
-    per : ComparedUnit or None
-        Where the sides have not as many samples or tokens in a step.
-    addressed : sequence of ComparedRow
-        What became faster or slower most.
-    idle : sequence of ComparedRow
-        Idle time of the GPUs by cause.
     """
-
-    schema_version: int
-    perfmodel_version: str
-    summary: ComparedSummary
-    before: ComparedSide
-    after: ComparedSide
-    differences: tuple[Difference, ...]
-    test: ComparedTest
-    batch: ComparedRow
-    work: tuple[ComparedWork, ...]
-    per: ComparedUnit | None
-    addressed: tuple[ComparedRow, ...]
-    rows: tuple[ComparedRow, ...]
-    idle: tuple[ComparedRow, ...]
-    pairs: ComparedPairs | None
-    gate: ComparedGate | None
-    warnings: tuple[str, ...]
-
-
-def document(comparison: Comparison) -> dict[str, Any]:
-    """Return the whole comparison as plain Python data in base units, missing as None."""
-    c = comparison
-    unit, pairs, gate = c.unit, c.pairs, c.gate
-    found: dict[str, Any] = plain(
-        CompareDocument(
-            schema_version=SCHEMA_VERSION,
-            perfmodel_version=perfmodel.__version__,
-            summary=summarize(c, analyzed(c.before), analyzed(c.after)),
-            before=_side(c.before),
-            after=_side(c.after),
-            differences=tuple(c.differences),
-            test=ComparedTest(
-                alpha=c.alpha,
-                intervals=c.tested,
-                correction="Holm, half of alpha for the batch",
-                least=c.least,
-                unit="launches" if c.noise is None else "batches, launches assumed",
-                launch_noise=c.noise,
-                other_machines=c.machines,
-                detectable_slower=c.detectable,
-                detectable_faster=1 - 1 / (1 + c.detectable),
-            ),
-            batch=_row(c.batch),
-            work=tuple(ComparedWork(*one) for one in work_changed(c.before, c.after)),
-            per=None if unit is None else ComparedUnit(**pick(unit, "name before after ratio")),
-            addressed=tuple(map(_row, c.addressed)),
-            rows=tuple(map(_row, c.rows)),
-            idle=tuple(map(_row, c.idle)),
-            pairs=None if pairs is None else ComparedPairs(
-                **pick(pairs, "before_s after_s alone_before_s alone_after_s"),
-                rows=tuple(
-                    ComparedPair(**pick(p, "operator by before after calls before_s after_s"))
-                    for p in pairs.rows
-                ),
-            ),
-            gate=None if gate is None else ComparedGate(
-                **pick(gate, "limit low high slower gpu host host_ratio per less"),
-                **pick(gate, "without_recorder_s"),
-                rows=tuple(map(_row, gate.rows)),
-            ),
-            warnings=tuple(c.warnings),
-        )
-    )  # fmt: skip
-    return found
-
-
-def _side(side: Side) -> ComparedSide:
-    keys = "label batches warmup ranks queues"
-    return ComparedSide(
-        tuple(
-            ComparedLaunch(**pick(launch, keys), settings=dict(known))
-            for launch, known in zip(side.launches, side.settings, strict=True)
-        )
-    )
-
-
-def _row(row: Row) -> ComparedRow:
-    before, after = row.launches
-    return ComparedRow(
-        **pick(row, "group name path before_s after_s difference_s share_before ratio"),
-        **pick(row, "p level verdict", ratio_low="low", ratio_high="high"),
-        launches_before=before,
-        launches_after=after,
-    )
+    summary = summarize(c, analyzed(c.before), analyzed(c.after))
+    return view(Head(SCHEMA_VERSION), c, summary=summary)

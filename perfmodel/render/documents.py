@@ -11,7 +11,7 @@ from perfmodel.analysis.changes import GraphChanges
 from perfmodel.base.errors import ErrorDocument
 from perfmodel.base.schema import schema_of
 from perfmodel.render.analysis_json import SCHEMA_VERSION, AnalysisDocument, BriefDocument
-from perfmodel.render.compare import CompareDocument
+from perfmodel.render.compare import compare_document
 from perfmodel.render.evidence import Evidence
 from perfmodel.render.operator_prediction import ReportPredictionDocument
 from perfmodel.render.predict import PredictionDocument
@@ -19,7 +19,7 @@ from perfmodel.render.scaling import ScalingDocument
 from perfmodel.render.whatif import WhatIfDocument
 
 DOCUMENTS: Final = (
-    AnalysisDocument, BriefDocument, Evidence, GraphChanges, CompareDocument, WhatIfDocument,
+    AnalysisDocument, BriefDocument, Evidence, GraphChanges, compare_document, WhatIfDocument,
     ReportPredictionDocument, PredictionDocument,
     tuple[PredictionDocument, ...], ScalingDocument, ErrorDocument,
 )  # fmt: skip

@@ -15,7 +15,7 @@ from perfmodel.base.units import percent, si
 
 if TYPE_CHECKING:
     from perfmodel.analysis.compare.compare import Comparison
-    from perfmodel.analysis.compare.summary import ChangedFinding, ComparedSummary
+    from perfmodel.analysis.compare.summary import ComparedSummary
     from perfmodel.analysis.result import Part, RankRow, RunAnalysis
     from perfmodel.analysis.serving import ServingRow
     from perfmodel.analysis.verdict import Fix, Summary
@@ -245,7 +245,7 @@ def _compared(
         yield "more", f"      {count} warning{'s' * (count != 1)}: --section warnings"
 
 
-def _changed(head: str, found: Sequence[ChangedFinding], most: int) -> Iterator[_Line]:
+def _changed(head: str, found: Sequence[Finding], most: int) -> Iterator[_Line]:
     """A line for each finding that went away or appeared."""
     for i, one in enumerate(found[:most]):
         saves = f" (up to {si(one.saving_s, 's')})"

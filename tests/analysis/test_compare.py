@@ -22,7 +22,7 @@ from perfmodel.analysis.steps import idle_causes
 from perfmodel.base.errors import ReportError, SchemaError, WorkloadError
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
-from perfmodel.render.compare import document, result
+from perfmodel.render.compare import compare_document, result
 from perfmodel.timing.host_timeline import CAUSE_NAMES
 from support.build_report import ReportBuilder
 from support.build_thread import Thread
@@ -374,7 +374,7 @@ def test_three_launches_a_side_tell_their_noise(tmp_path: Path) -> None:
         for s, paces in (("b", (10, 11, 12)), ("a", (5, 5, 6)))
     ]  # fmt: skip
     found = compared(*sides)
-    assert found.noise is None
+    assert found.launch_noise is None
     assert found.batch.launches == (3, 3)
     assert found.batch.before_s == pytest.approx((10 * 11 * 12) ** (1 / 3) * 1e-3)
     assert found.batch.ratio == pytest.approx((5 * 5 * 6 / 10 / 11 / 12) ** (1 / 3))
@@ -421,9 +421,9 @@ def test_other_gpus_are_another_machine(tmp_path: Path) -> None:
         steady(p=1).run(report.thread(rank=0))
         paths.append(report.write(tmp_path / f"{name}.sqlite"))
     found = compared(*paths)
-    assert found.machines
+    assert found.other_machines
     assert any("the sides ran on different GPUs" in w for w in found.warnings)
-    assert not compared(paths[0], paths[:1]).machines
+    assert not compared(paths[0], paths[:1]).other_machines
 
 
 # --- errors, text, JSON
@@ -457,15 +457,15 @@ def test_the_text_answers_the_question(base: Path, slow: Path) -> None:
 
 def test_the_document_holds_everything(base: Path, pinned: Path) -> None:
     found = compared(base, pinned)
-    told = json.loads(json.dumps(document(found), allow_nan=False))
-    assert told["schema_version"] == 1
+    told = json.loads(json.dumps(compare_document(found), allow_nan=False))
+    assert told["schema_version"] == 2
     assert told["before"]["launches"][0]["label"] == "base"
-    assert told["test"]["intervals"] == found.tested
+    assert told["intervals"] == found.intervals
     assert told["batch"] == told["rows"][0]
     assert len(told["rows"]) == len(found.rows)
     assert set(told["rows"][0]) == {
         "group", "name", "path", "before_s", "after_s", "difference_s", "share_before", "ratio",
-        "ratio_low", "ratio_high", "p", "level", "verdict", "launches_before", "launches_after",
+        "ratio_low", "ratio_high", "p", "level", "verdict", "launches", "part",
     }  # fmt: skip
 
 
@@ -575,4 +575,4 @@ def test_what_is_kept_of_reports_compares_as_all_of_them(
     found = compare_reports([sides[0]], [sides[1]], CompareOptions(), lambda _: None)
     whole = compare_traces([read(sides[0])], [read(sides[1])])
     assert len(found.rows) > 10
-    assert [document(found), found.warnings] == [document(whole), whole.warnings]
+    assert [compare_document(found), found.warnings] == [compare_document(whole), whole.warnings]

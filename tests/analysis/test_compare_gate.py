@@ -16,7 +16,7 @@ import pytest
 from benchmarks import gate as hosts
 from benchmarks.common import results
 from benchmarks.common.folders import PROFILES
-from perfmodel.analysis.compare.compare import KERNEL_NOISE, Unit, gate_of, judged
+from perfmodel.analysis.compare.compare import KERNEL_NOISE, Amount, gate_of, judged
 from perfmodel.analysis.compare.series import Launch, Series
 from perfmodel.models.launches import GATE_SCALES, LAUNCH_NOISE, SCALES, Effect, Median, effect
 from perfmodel.render.compare import _gate
@@ -103,7 +103,7 @@ def test_kernels_are_judged_apart_and_times_per_sample() -> None:
     assert gate_of(noisy, (), 0.05, tight).slower is None
     half = Effect(0.0, 0.005, 10.0)  # as long as before, of half the samples
     assert gate_of(half, (), 0.05).slower is False
-    found = gate_of(half, (), 0.05, unit=Unit("sample", 64, 32))
+    found = gate_of(half, (), 0.05, unit=Amount("sample", 64, 32))
     assert (found.slower, found.per) == (True, "sample")
     assert found.low == pytest.approx(2 * math.exp(-1.812 * 0.005), rel=1e-4)
 
@@ -114,7 +114,7 @@ def test_less_work_of_an_unknown_number_of_samples_does_not_pass() -> None:
     assert (found.slower, found.less) == (None, 0.5)
     assert next(_gate(found)).startswith("Gate: a step does 0.50 times the work after")
     assert gate_of(equal, (), 0.05, work=0.96).slower is False
-    assert gate_of(equal, (), 0.05, unit=Unit("token", 4, 4), work=0.5).slower is False
+    assert gate_of(equal, (), 0.05, unit=Amount("token", 4, 4), work=0.5).slower is False
     assert gate_of(Effect(0.2, 0.005, 10.0), (), 0.05, work=0.5).slower is True
 
 

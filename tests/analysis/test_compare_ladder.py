@@ -17,7 +17,7 @@ from perfmodel.analysis.compare.series import Key, Launch, Series, launch_of
 from perfmodel.models.launches import LAUNCH_NOISE, SCALES
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
-from perfmodel.render.compare import document, group_table, result
+from perfmodel.render.compare import compare_document, group_table, result
 from perfmodel.timing.run import time_run
 from support.launches_made import certain, compared
 
@@ -138,7 +138,7 @@ def test_times_of_queueing_address_no_bottleneck() -> None:
     shown = group_table(found, "range")
     assert shown is not None
     assert "the step until the GPU is done" in shown.title
-    assert all(one["queues"] for one in document(found)["after"]["launches"])
+    assert all(one["queues"] for one in compare_document(found)["after"]["launches"])
 
 
 def test_more_may_be_lost_than_the_batch_lost() -> None:

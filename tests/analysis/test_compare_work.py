@@ -12,7 +12,7 @@ from perfmodel.analysis.compare.compare import CompareOptions, Side, compare_sid
 from perfmodel.analysis.compare.series import KERNELS, TOKENS, Launch, Series
 from perfmodel.api import Compared
 from perfmodel.readers import read
-from perfmodel.render.compare import document
+from perfmodel.render.compare import compare_document
 
 PROGRAMS = PROFILES / "programs"
 STEP = ("range", ("step",))
@@ -46,7 +46,7 @@ def test_sizes_are_read_off_operators_where_flops_differ() -> None:
     assert (found.unit.name, found.unit.before, found.unit.after) == ("token", 4608, 2048)
     assert found.gate is not None
     assert (found.gate.per, found.gate.slower) == ("token", True)  # 0.80 times the time for 0.44
-    work = {w["name"]: (w["before"], w["after"]) for w in document(found)["work"]}
+    work = {w["name"]: (w["before"], w["after"]) for w in compare_document(found)["work"]}
     assert work["FLOPs"] == pytest.approx((971.0862336e9, 232.565768192e9))
     assert "FLOPs" in set(Compared(found).work["name"])
     assert found.addressed == ()

@@ -133,7 +133,7 @@ def test_sets_of_reports(reports: dict[str, Path], words: list[str]) -> None:
     told = json.loads(succeeds("compare", *(reports.get(w, w) for w in words)))
     for side in ("before", "after"):
         assert [x["label"] for x in told[side]["launches"]] == [f"{side[0]}{i}" for i in (1, 2, 3)]
-    assert told["test"]["launch_noise"] is None
+    assert told["launch_noise"] is None
     assert told["batch"]["verdict"] == "faster"
     assert told["warnings"] == []
 
@@ -173,7 +173,7 @@ def test_options_reach_the_verdicts(reports: dict[str, Path]) -> None:
         pair = reports["b1"], reports["a1"]
         return json.loads(succeeds("compare", *pair, "--json", *options))  # type: ignore[no-any-return]
 
-    assert told()["test"]["launch_noise"] == pytest.approx(0.1)  # type: ignore[index]
+    assert told()["launch_noise"] == pytest.approx(0.1)  # type: ignore[index]
     assert told("--launch-noise", 50)["batch"]["verdict"] == "within noise"  # type: ignore[index]
     assert told("--least", 300)["batch"]["verdict"] == "within noise"  # type: ignore[index]
     narrow, wide = (told("--launch-noise", n)["batch"] for n in (0, 10))

@@ -18,7 +18,7 @@ OPEN = {"copied", "versions", "elapsed_s", "flops_by_type", "peak_flops_per_s",
         "bandwidth_bytes_per_s",
         "ceilings_flops_per_s", "bytes", "intensity_flops_per_byte", "case", "causes", "means",
         "sizes", "grid", "parts", "products_flops", "convention", "settings",
-        "asked_bytes", "peaks_by_memory_bytes"}  # fmt: skip
+        "asked_bytes", "peaks_by_memory_bytes", "gone", "new"}  # fmt: skip
 """What is inside these is named by parts, types, levels, symbols, kinds of memory."""
 MEMORY = PROFILES / "memory" / "document.sqlite.xz"
 PINNED = PROFILES / "h200x2_2ranks_pinned_nsys2025.3.1.sqlite.xz"

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 
@@ -92,9 +92,15 @@ class Row:
         Probability that the interval was allowed to miss the truth with.
     share_before : float or None
         Of the batch before.
+    p : float or None
+        Of the hypothesis that nothing differs.
     launches : tuple of (int, int)
-        Launches that have it.
+        Launches before and after that have it.
     """
+
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {
+        "name": "name", "difference_s": "difference_s", "low": "ratio_low", "high": "ratio_high",
+    }  # fmt: skip
 
     group: Group
     path: tuple[str, ...]
@@ -132,11 +138,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The launches of one side, and what they say of themselves.
+    """The launches of one side, and what each says of itself.
 
     `middle` is the launch whose median batch is the middle one of the side, as it was measured, and
     its warm-up; None where launches were not measured here.
     """
+
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {"middle": ""}
 
     launches: tuple[Launch, ...]
     settings: tuple[Mapping[str, str], ...]
@@ -149,17 +157,19 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """What a step works on, and how many of them on either side, over all ranks."""
+class Amount:
+    """What a step works on or does, and how much of it on either side."""
 
-    name: Literal["sample", "token"]
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {"ratio": "ratio"}
+
+    name: str
     before: float
     after: float
 
     @property
     def ratio(self) -> float:
         """After over before."""
-        return self.after / self.before
+        return self.after / self.before if self.before else math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +239,7 @@ def judged(found: Effect, limit: float) -> tuple[float, float, bool | None]:
 
 def gate_of(
     batch: Effect, rows: Sequence[Row], limit: float, kernels: Effect | None = None,
-    unit: Unit | None = None, without_recorder_s: tuple[float, float] | None = None,
+    unit: Amount | None = None, without_recorder_s: tuple[float, float] | None = None,
     steady: _Steady | None = None, work: float = 1.0,
 ) -> Gate:  # fmt: skip
     """Judge the batch, and apart from it its kernels and what no slower host explains, per unit.
@@ -379,15 +389,17 @@ class Comparison:
     ----------
     rows : tuple of Row
         The batch first, then ranges, links and kernels.
-    tested : int
+    intervals : int
         Rows on both sides, which share the chance of a wrong verdict.
     alpha : float
         That chance, over all of them together.
     least : float
         Relative change that a verdict must exceed.
-    noise : float or None
+    launch_noise : float or None
         Assumed relative standard deviation between launches; None if launches give it.
-    detectable : float
+    other_machines : bool
+        Whether the sides ran on different machines.
+    detectable_slower : float
         Smallest relative change of the batch that could have passed.
     addressed : tuple of Row
         The range and the link that lost the most time, of those that lost any for certain.
@@ -398,26 +410,30 @@ class Comparison:
         Where a slowdown that is allowed was named.
     pairs : Pairs or None
         Kernels matched by operator and place, where many have other names on the two sides.
-    unit : Unit or None
-        Samples or tokens of a step, where it has not as many on the two sides.
+    unit : Amount or None
+        Samples or tokens of a step over all ranks, where it has not as many on the two sides.
     """
+
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {
+        "batch": "batch", "work": "work", "detectable_faster": "detectable_faster",
+    }  # fmt: skip
 
     before: Side
     after: Side
     rows: tuple[Row, ...]
     differences: tuple[Difference, ...]
-    tested: int
+    intervals: int
     alpha: float
     least: float
-    noise: float | None
-    machines: bool
-    detectable: float
+    launch_noise: float | None
+    other_machines: bool
+    detectable_slower: float
     addressed: tuple[Row, ...]
     idle: tuple[Row, ...]
     gate: Gate | None
     warnings: tuple[str, ...]
     pairs: Pairs | None = None
-    unit: Unit | None = None
+    unit: Amount | None = None
 
     def __repr__(self) -> str:
         return f"<Comparison of {len(self.rows)} rows, {len(self.warnings)} warnings>"
@@ -426,6 +442,16 @@ class Comparison:
     def batch(self) -> Row:
         """The whole batch."""
         return self.rows[0]
+
+    @property
+    def work(self) -> tuple[Amount, ...]:
+        """What a median batch does more or less of."""
+        return work_changed(self.before, self.after)
+
+    @property
+    def detectable_faster(self) -> float:
+        """The same of a batch that gets faster."""
+        return 1 - 1 / (1 + self.detectable_slower)
 
     def group(self, name: Group) -> tuple[Row, ...]:
         """Rows of one group."""
@@ -778,7 +804,7 @@ def compare_timed(
         )
         sides.append(side)
         warnings += said
-    if any(name == FLOPS for name, *_ in work_changed(*sides)):
+    if any(one.name == FLOPS for one in work_changed(*sides)):
         given = [dict(sizes(i)) for i in (0, 1)]
         if all(given):
             sides = [
@@ -824,12 +850,12 @@ def compare_sides(
         after=after,
         rows=rows,
         differences=differences(before.settings, after.settings),
-        tested=len(effects),
+        intervals=len(effects),
         alpha=ALPHA,
         least=options.least,
-        noise=None if enough else options.noise,
-        machines=machines,
-        detectable=effects[first].detectable(tests[first][2], options.least),
+        launch_noise=None if enough else options.noise,
+        other_machines=machines,
+        detectable_slower=effects[first].detectable(tests[first][2], options.least),
         addressed=addressed(rows, before, after, unit.ratio if unit else 1.0),
         idle=_idle(before.launches, after.launches, batch_s),
         gate=_gate(
@@ -842,7 +868,7 @@ def compare_sides(
 
 def _gate(
     old: Launches, new: Launches, medians: Mapping[Key, tuple[list[Median], list[Median]]],
-    first: Key, rows: Sequence[Row], options: CompareOptions, machines: bool, unit: Unit | None,
+    first: Key, rows: Sequence[Row], options: CompareOptions, machines: bool, unit: Amount | None,
     work: float,
 ) -> Gate | None:  # fmt: skip
     """Judge the batch without its recorder, where that is known; None where no limit was named."""
@@ -872,7 +898,7 @@ def _kernels(
     return effect(*total, KERNEL_NOISE, machines=machines)
 
 
-def _unit(before: Side, after: Side) -> Unit | None:
+def _unit(before: Side, after: Side) -> Amount | None:
     """Return the samples or tokens of a step on both sides; None where a side does not say one.
 
     By the configuration mark, the operators' sizes, or the steps of an engine that serves a model.
@@ -883,7 +909,7 @@ def _unit(before: Side, after: Side) -> Unit | None:
         for side in sides
     ]
     if all(len(found) == 1 for found in marked):
-        return Unit("sample", float(marked[0].pop()), float(marked[1].pop()))
+        return Amount("sample", float(marked[0].pop()), float(marked[1].pop()))
     sized = [side.settings[0] for side in sides]
     if all(BATCH in found for found in sized):
         old, new = (
@@ -891,12 +917,12 @@ def _unit(before: Side, after: Side) -> Unit | None:
             for found, side in zip(sized, sides, strict=True)
         )
         if all(LENGTH in found for found in sized) and sized[0][LENGTH] != sized[1][LENGTH]:
-            return Unit(
+            return Amount(
                 "token", *(n * float(s[LENGTH]) for n, s in zip((old, new), sized, strict=True))
             )
-        return Unit("sample", old, new)
+        return Amount("sample", old, new)
     tokens = [_work(side, TOKENS) for side in sides]
-    return Unit("token", *tokens) if all(tokens) else None
+    return Amount("token", *tokens) if all(tokens) else None
 
 
 def _work(side: Side, name: str) -> float:
@@ -905,8 +931,8 @@ def _work(side: Side, name: str) -> float:
     return float(np.median(found)) if all(found) else 0.0
 
 
-def work_changed(before: Side, after: Side) -> list[tuple[str, float, float]]:
-    """Return what a median batch does more or less of: its name, before and after.
+def work_changed(before: Side, after: Side) -> tuple[Amount, ...]:
+    """Return what a median batch does more or less of.
 
     FLOPs and tokens only where both sides know them.
     """
@@ -915,8 +941,8 @@ def work_changed(before: Side, after: Side) -> list[tuple[str, float, float]]:
         old, new = _work(before, name), _work(after, name)
         known = (old and new) or name not in (FLOPS, TOKENS)
         if known and abs(new - old) > LEAST * max(old, new):
-            found.append((name, old, new))
-    return found
+            found.append(Amount(name, old, new))
+    return tuple(found)
 
 
 def _threads(before: Side, after: Side) -> float:
@@ -1108,10 +1134,10 @@ def _telling_ranges(rows: Sequence[Row], before: Side, after: Side) -> list[Row]
     return [r for r in leaves if r.after_s is None] if after.queues else leaves
 
 
-def _changed_work(name: str, old: float, new: float) -> str:
-    if name == FLOPS:
-        return f"{si(old, 'FLOP')} -> {si(new, 'FLOP')}"
-    return f"{name} {old:,.0f} -> {new:,.0f}"
+def _changed_work(work: Amount) -> str:
+    if work.name == FLOPS:
+        return f"{si(work.before, 'FLOP')} -> {si(work.after, 'FLOP')}"
+    return f"{work.name} {work.before:,.0f} -> {work.after:,.0f}"
 
 
 def _warnings(before: Side, after: Side, machines: bool, options: CompareOptions) -> list[str]:
@@ -1131,7 +1157,7 @@ def _warnings(before: Side, after: Side, machines: bool, options: CompareOptions
             f"the sides do not compute the same ({other}): the comparison is not of one "
             f"change; compare runs of one workload"
         )
-    work = [_changed_work(name, old, new) for name, old, new in work_changed(before, after)]
+    work = [_changed_work(one) for one in work_changed(before, after)]
     threads = _threads(before, after)
     if abs(threads - 1) > LEAST:
         work.append(f"threads of the same kernels: {threads:.2f} times as many")

@@ -45,7 +45,7 @@ class _Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair(BeforeAfter):
+class KernelPair(BeforeAfter):
     """Work of one operator on both sides, all calls of a step with the same kernels together.
 
     Attributes
@@ -75,14 +75,14 @@ class Pairs(BeforeAfter):
 
     Attributes
     ----------
-    rows : tuple of Pair
+    rows : tuple of KernelPair
     before_s, after_s : float
         GPU time of a step: of all its operations, added up.
     alone_before_s, alone_after_s : float
         Of those without a partner.
     """
 
-    rows: tuple[Pair, ...]
+    rows: tuple[KernelPair, ...]
     alone_before_s: float
     alone_after_s: float
 
@@ -128,7 +128,9 @@ def pairs_of(before: Trace, after: Trace, options: Options | None = None) -> Pai
         key = operator, by, old.text(first), new.text(second)
         rows.setdefault(key, []).append((old.sum(first), new.sum(second)))
     made = [
-        Pair(*key, len(times), before_s=sum(t[0] for t in times), after_s=sum(t[1] for t in times))
+        KernelPair(
+            *key, len(times), before_s=sum(t[0] for t in times), after_s=sum(t[1] for t in times)
+        )
         for key, times in rows.items()
     ]
     made.sort(key=lambda row: -max(row.before_s, row.after_s))

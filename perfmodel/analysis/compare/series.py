@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 
@@ -183,6 +183,11 @@ class Launch:
     longest; 0 where nothing is launched.
     `recorder` is the step with and without its profiler, where it was asked for and is known.
     """
+
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {
+        "batches": "batches", "gpus": "", "recorded": "", "series": "", "idle": "", "pieces": "",
+        "idle_share": "", "work": "", "threads": "", "recorder": "", "launch_s": "",
+    }  # fmt: skip
 
     label: str
     warmup: int

@@ -15,13 +15,13 @@ from perfmodel.analysis.compare.compare import (
     Verdict,
     addressed,
     each,
-    work_changed,
 )
 from perfmodel.analysis.compare.series import FLOPS, GPU_IDLE, TOKENS
 from perfmodel.analysis.result import RankRow, RunAnalysis
 from perfmodel.analysis.verdict import CAVEATS, IDLE_CAUSES, Fix
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.units import percent, si
+from perfmodel.programs.findings import Finding
 from perfmodel.programs.program import Options
 
 _LEADS: Final = 0.05
@@ -46,24 +46,6 @@ _OPPOSITE: Final[dict[Verdict, Verdict]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedFinding:
-    """A finding that one side alone has.
-
-    Attributes
-    ----------
-    kind, title : str
-    rank : int or None
-    saving_s : float
-        Of a step of that side.
-    """
-
-    kind: str
-    title: str
-    rank: int | None
-    saving_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class ComparedSummary:
     """What a reader of a comparison sees first.
 
@@ -76,7 +58,7 @@ class ComparedSummary:
     before, after : RankRow or None
         The step of the slowest rank in its parts, of the middle run of a side; without the
         profiler where it makes steps longer.
-    gone, new : tuple of ChangedFinding
+    gone, new : tuple of Finding
         Findings of one side alone that would save 5 % of its step or more, the largest first.
     limit : str or None
         What limits a step now.
@@ -90,8 +72,8 @@ class ComparedSummary:
     verdict: Verdict
     before: RankRow | None
     after: RankRow | None
-    gone: tuple[ChangedFinding, ...]
-    new: tuple[ChangedFinding, ...]
+    gone: tuple[Finding, ...]
+    new: tuple[Finding, ...]
     limit: str | None
     fix: Fix | None
     caveats: tuple[str, ...]
@@ -132,20 +114,19 @@ def _slowest(run: RunAnalysis | None) -> RankRow | None:
     return max(run.summary.bars, key=lambda bar: bar.whole_s, default=None) if run else None
 
 
-def _alone(run: RunAnalysis | None, other: RunAnalysis | None) -> tuple[ChangedFinding, ...]:
+def _alone(run: RunAnalysis | None, other: RunAnalysis | None) -> tuple[Finding, ...]:
     """Findings that lead, and that the other side has not at all."""
     if run is None or other is None:
         return ()
     known = {(one.kind, one.rank, one.subject) for one in other.findings}
     step_s = run.summary.step_s
     found = [
-        ChangedFinding(one.kind, one.title, one.rank, one.saving_s)
+        one
         for one in run.findings
-        if one.saving_s is not None
-        and one.saving_s >= _LEADS * step_s
+        if (one.saving_s or 0.0) >= _LEADS * step_s
         and (one.kind, one.rank, one.subject) not in known
     ]
-    return tuple(sorted(found, key=lambda one: -one.saving_s))
+    return tuple(sorted(found, key=lambda one: -(one.saving_s or 0.0)))
 
 
 def _work(c: Comparison) -> Iterator[str]:
@@ -158,9 +139,9 @@ def _work(c: Comparison) -> Iterator[str]:
     else:
         few = _SLOWEST_LINK * LEAST * (c.batch.before_s or 0.0)
         said = [
-            f"{_amount(name, new)} in place of {_amount(name, old, bare=True)}"
-            for name, old, new in work_changed(c.before, c.after)
-            if not name.startswith(_BYTES) or max(old, new) > few
+            f"{_amount(w.name, w.after)} in place of {_amount(w.name, w.before, bare=True)}"
+            for w in c.work
+            if not w.name.startswith(_BYTES) or max(w.before, w.after) > few
         ][:_NAMED]
         if said:
             yield f"A step has {', and '.join(said)}."
@@ -196,11 +177,10 @@ def _change(c: Comparison, batch: Row) -> str:
     else:
         said = f"{step} takes {percent(ratio - 1)} longer {times}"
     if batch.verdict == "within noise":
-        down = 1 - 1 / (1 + c.detectable)
         equal = abs(ratio - 1) < _EQUAL
         return (
             f"{said}{'' if equal else ', which is not significant'}: these reports show changes "
-            f"above +{percent(c.detectable)} or -{percent(down)} only."
+            f"above +{percent(c.detectable_slower)} or -{percent(c.detectable_faster)} only."
         )
     reasons = [*_reasons(c, batch)]
     return f"{said}, more than noise explains{': ' if reasons else ''}{'; '.join(reasons)}."
@@ -252,12 +232,12 @@ def _back(row: Row) -> Row:
 def _caveats(c: Comparison) -> Iterator[str]:
     """What to know of the answer, what matters most first."""
     yield from (one for one in c.warnings if "no difference can show" in one)
-    if c.machines:
+    if c.other_machines:
         yield "The sides ran on different GPUs: run both on one machine"
     counts = len(c.before.launches), len(c.after.launches)
-    if c.noise is not None:
+    if c.launch_noise is not None:
         runs = f"{counts[0]} run{'s' * (counts[0] != 1)} before, {counts[1]} after"
-        yield f"{runs}: {percent(c.noise)} between runs is assumed; 3 of each measure it"
+        yield f"{runs}: {percent(c.launch_noise)} between runs is assumed; 3 of each measure it"
     if any(x.batches == 1 for side in (c.before, c.after) for x in side.launches):
         yield "One finished step in a run: how much steps differ is unknown"
     if c.before.queues or c.after.queues:
