@@ -23,7 +23,14 @@ from benchmarks.common.arguments import report
 from benchmarks.common.pages import Shown, markdown, put_parts
 from benchmarks.scaling import communication, programs, steps, sums
 from perfmodel.analysis.measure import Launch, launches_of
-from perfmodel.analysis.scaling import Bandwidth, Series, Study, of_launches, of_machine, study
+from perfmodel.analysis.scaling import (
+    Bandwidth,
+    ScalingSeries,
+    Study,
+    of_launches,
+    of_machine,
+    study,
+)
 from perfmodel.base.table import render
 from perfmodel.machines.measure.measurement import load
 from perfmodel.models.scaling_laws import fit, karp_flatt, weak_fraction
@@ -260,14 +267,14 @@ def summary(found: Study, kind: str) -> str:
     return markdown(columns, map(_row, mine))
 
 
-def _row(series: Series) -> tuple[object, ...]:
+def _row(series: ScalingSeries) -> tuple[object, ...]:
     at = {p.ranks: p for p in series.points}
     law = series.fit
     assert law is not None
     return (
         series.label, *(at[p].batch_s if p in at else None for p in (1, 2, 4)),
         *(steps.speedup(at[p]) if p in at else None for p in (2, 4)),
-        series.points[-1].efficiency, *(at[p].serial if p in at else None for p in (2, 4)),
+        series.points[-1].efficiency, *(at[p].serial_fraction if p in at else None for p in (2, 4)),
         f"{law.serial:.2f} ({law.low:.2f} to {law.high:.2f})", law.misfit,
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.common.pages import markdown
 from benchmarks.ladder.rows import launches
 from perfmodel.analysis.measure import Launch
-from perfmodel.analysis.scaling import Point, Series, Study, study
+from perfmodel.analysis.scaling import ScalingPoint, ScalingSeries, Study, study
 from perfmodel.programs.mlp.program import MLP_PROGRAM
 
 ALONE: Final = {"peer x3": "fused x3"}
@@ -61,11 +61,11 @@ def _table(found: Study, kind: str) -> str:
     return markdown(columns, (_row(s, ranks) for s in mine))
 
 
-def _row(series: Series, ranks: list[int]) -> tuple[object, ...]:
+def _row(series: ScalingSeries, ranks: list[int]) -> tuple[object, ...]:
     at = {p.ranks: p for p in series.points}
     sizes = " ".join(f"{k}={v}" for k, v in sorted(series.sizes.items()))
-    if series.per_rank is not None:
-        sizes += f" B/p={series.per_rank:g}"
+    if series.batch_per_rank is not None:
+        sizes += f" B/p={series.batch_per_rank:g}"
     last = at.get(ranks[-1])
     assert series.fit is not None
     return (
@@ -76,7 +76,7 @@ def _row(series: Series, ranks: list[int]) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def speedup(point: Point) -> str:
+def speedup(point: ScalingPoint) -> str:
     """Write a speed-up, with its interval where there is one."""
     if point.speedup_low is None:
         return f"{point.speedup:.2f}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -25,7 +25,7 @@ _KINDS: Final[tuple[Scaling, ...]] = ("strong", "weak")
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ScalingPoint:
     """One number of ranks of a series.
 
     Attributes
@@ -43,12 +43,14 @@ class Point:
         In images per second against the fewest ranks, and over the ratio of ranks.
     speedup_low, speedup_high : float or None
         95 % interval.
-    serial : float or None
+    serial_fraction : float or None
         What this point alone says of the serial fraction: by Karp and Flatt in strong scaling, of
         Gustafson's law in weak scaling. None on one rank, and without a run of one rank.
     split : Split or None
         Of the first launch that gives it.
     """
+
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {"launches": "", "labels": "launches"}
 
     ranks: int
     batch: int | None
@@ -60,12 +62,17 @@ class Point:
     efficiency: float
     speedup_low: float | None
     speedup_high: float | None
-    serial: float | None
+    serial_fraction: float | None
     split: Split | None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the launches."""
+        return tuple(launch.label for launch in self.launches)
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ScalingSeries:
     """Points that differ in ranks alone: `kind` says what of the batch stays, B or B/p.
 
     Attributes
@@ -75,9 +82,9 @@ class Series:
         Values that all points have in common; B is one in strong scaling.
     unusual : sequence of str
         Settings that are not the program's default, in words.
-    per_rank : float or None
+    batch_per_rank : float or None
         B/p of weak scaling.
-    points : tuple of Point
+    points : tuple of ScalingPoint
         By ranks, rising.
     fit : Fit or None
         Amdahl's law in strong, Gustafson's in weak scaling; None without a run of one rank.
@@ -89,8 +96,8 @@ class Series:
     sizes: Mapping[str, int]
     settings: Mapping[str, str]
     unusual: Sequence[str]
-    per_rank: float | None
-    points: tuple[Point, ...]
+    batch_per_rank: float | None
+    points: tuple[ScalingPoint, ...]
     fit: Fit | None
     by_launches: bool
 
@@ -98,9 +105,9 @@ class Series:
     def label(self) -> str:
         """Return the settings that the points share, in a few words."""
         shown = [f"{k}={v}" for k, v in sorted(self.sizes.items()) if k in ("H", "B")]
-        if self.per_rank is not None:
-            shown.append(f"B/p={self.per_rank:g}")
-        names = [launch.label for point in self.points for launch in point.launches]
+        if self.batch_per_rank is not None:
+            shown.append(f"B/p={self.batch_per_rank:g}")
+        names = [label for point in self.points for label in point.labels]
         return " ".join([*shown, *self.unusual]) or ", ".join(names)
 
 
@@ -108,7 +115,9 @@ class Series:
 class Study:
     """All series that the launches make, strong scaling first, and what to be careful about."""
 
-    series: tuple[Series, ...]
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {"launches": ""}
+
+    series: tuple[ScalingSeries, ...]
     launches: tuple[Launch, ...]
     warnings: tuple[str, ...]
 
@@ -202,7 +211,7 @@ def _work(launch: Launch) -> float | None:
     return None if launch.flops is None else launch.flops * launch.ranks
 
 
-def _series(kind: Scaling, group: Sequence[Launch]) -> Series:
+def _series(kind: Scaling, group: Sequence[Launch]) -> ScalingSeries:
     by_ranks: dict[int, list[Launch]] = {}
     for launch in sorted(group, key=lambda x: x.ranks):
         by_ranks.setdefault(launch.ranks, []).append(launch)
@@ -222,12 +231,14 @@ def _series(kind: Scaling, group: Sequence[Launch]) -> Series:
         law = fit(name, [p.ranks for p in more], [p.speedup for p in more], whole)
     last = group[-1]
     sizes = {k: v for k, v in last.sizes.items() if kind == "strong" or k != "B"}
-    return Series(
+    return ScalingSeries(
         kind=kind,
         sizes=sizes,
         settings=dict(last.settings),
         unusual=last.calibrated.unusual(last.settings) if last.calibrated else (),
-        per_rank=last.sizes["B"] / last.ranks if kind == "weak" and "B" in last.sizes else None,
+        batch_per_rank=last.sizes["B"] / last.ranks
+        if kind == "weak" and "B" in last.sizes
+        else None,
         points=points,
         fit=law,
         by_launches=all(len(mine) > 1 for mine in by_ranks.values()),
@@ -237,7 +248,7 @@ def _series(kind: Scaling, group: Sequence[Launch]) -> Series:
 def _point(
     kind: Scaling, by_ranks: Mapping[int, list[Launch]], drawn: Mapping[int, Floats | None],
     ranks: int, first: int,
-) -> Point:  # fmt: skip
+) -> ScalingPoint:  # fmt: skip
     mine = by_ranks[ranks]
     batch_s, base_s = (float(np.median([x.median_s for x in by_ranks[p]])) for p in (ranks, first))
     more = ranks / first if kind == "weak" else 1.0  # B of weak scaling grows with p
@@ -248,7 +259,7 @@ def _point(
         serial = (karp_flatt if kind == "strong" else weak_fraction)(speedup, ranks)
     low_s, high_s = _interval(drawn[ranks])
     low, high = _interval(ratio) if ranks > first else (None, None)
-    return Point(
+    return ScalingPoint(
         ranks=ranks,
         batch=mine[0].sizes.get("B"),
         launches=tuple(mine),
@@ -259,7 +270,7 @@ def _point(
         efficiency=speedup * first / ranks,
         speedup_low=low,
         speedup_high=high,
-        serial=serial,
+        serial_fraction=serial,
         split=next((x.split for x in mine if x.split is not None), None),
     )
 
@@ -352,7 +363,7 @@ def of_launches(launches: Sequence[Launch]) -> tuple[Bandwidth, ...]:
 def of_machine(measured: MachineMeasurement) -> tuple[Bandwidth, ...]:
     """Return the all-reduces that `perfmodel machine measure` timed, on the GPU's clock if it did.
 
-    Series of one rank are left out.
+    ScalingSeries of one rank are left out.
     """
     best = {}
     for series in measured.series:

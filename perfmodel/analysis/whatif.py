@@ -33,25 +33,49 @@ _USUAL: Final = Options()
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
-    """One change and what it would save of this report's batch.
+class Step:
+    """A change and what it would save of this report's batch, alone or after those before it.
 
     Attributes
     ----------
-    name, change, removes : str
+    name, removes : str
         As of `perfmodel.programs.program.Change`.
     case : Case
         The changed run.
     source : {'model', 'bound'}
         'model': the calibrated model's relative change of the report's own batch. 'bound': at most
         this, by the report alone.
-    saving_s, low_s, high_s : float
-        Per batch, of a doubled batch per as many images; 90 %. Of a prediction what the
+    saving_s : float
+        Per batch, of a doubled batch per as many images; of the greedy sequence against the step
+        before.
+    batch_s : float
+        The batch after the change (of a bound: at least), per as many images as before; of the
+        greedy sequence after all steps up to this one.
+    low_s, high_s : float
+        90 % of `saving_s`, of the greedy sequence of `batch_s`: of a prediction what the
         coefficients leave, of a bound what the report's batches leave.
+    """
+
+    name: str
+    removes: str
+    case: Case
+    source: Source
+    saving_s: float
+    batch_s: float
+    low_s: float
+    high_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Saving(Step):
+    """One change and what it would save alone.
+
+    Attributes
+    ----------
+    change : str
+        As of `perfmodel.programs.program.Change`.
     next_low_s, next_high_s : float or None
         Of a prediction: 90 % of what another launch would show, as launches differ.
-    batch_s : float
-        The batch after the change (of a bound: at least), per as many images as before.
     alone_s : float or None
         Of a prediction: the batch by the model alone, whatever this report took.
     phases : mapping of str to (float or None, float or None)
@@ -62,39 +86,13 @@ class Saving:
         Why the model does not give it; what is extrapolated.
     """
 
-    name: str
     change: str
-    removes: str
-    case: Case
-    source: Source
-    saving_s: float
-    low_s: float
-    high_s: float
-    next_low_s: float | None
-    next_high_s: float | None
-    batch_s: float
-    alone_s: float | None
     phases: Mapping[str, tuple[float | None, float | None]]
     exact: bool
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of the greedy sequence.
-
-    `saving_s` is against the step before; `batch_s` is what is left after all steps up to this
-    one (of bounds: at least), with its 90 %.
-    """
-
-    name: str
-    removes: str
-    case: Case
-    source: Source
-    saving_s: float
-    batch_s: float
-    low_s: float
-    high_s: float
+    next_low_s: float | None = None
+    next_high_s: float | None = None
+    alone_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +119,9 @@ class WhatIf:
     later : tuple of Later
     path : tuple of Step
         The greedy best sequence.
-    parallel : Parallelisms or None
+    model_parallel : Parallelisms or None
         Model parallelism by formula; None with one rank, or where the report has no rates.
-    answer : Answer
+    question : Answer
         To the assignment's Question 2.6.
     warnings : tuple of str
     """
@@ -136,8 +134,8 @@ class WhatIf:
     changes: tuple[Saving, ...]
     later: tuple[Later, ...]
     path: tuple[Step, ...]
-    parallel: Parallelisms | None
-    answer: Answer
+    model_parallel: Parallelisms | None
+    question: Answer
     warnings: tuple[str, ...]
 
 
@@ -289,8 +287,8 @@ class Judge:
         beyond = ", ".join(said.extrapolated)
         notes = (f"extrapolated: {beyond} beyond the calibration's runs",) if beyond else ()
         return Saving(
-            change.name, change.change, change.removes, after, "model", whole * (1 - ratio), low,
-            high, next_low, next_high, whole * ratio, alone, phases, change.exact, notes,
+            change.name, change.removes, after, "model", whole * (1 - ratio), whole * ratio, low,
+            high, change.change, phases, change.exact, notes, next_low, next_high, alone,
         )  # fmt: skip
 
     def bound(self, change: Change, after: Case) -> Saving:
@@ -309,8 +307,8 @@ class Judge:
         phases = _changed(self.found.seconds, parts)
         phases = {k: v for k, v in phases.items() if (v[1] or 0.0) < (v[0] or 0.0)}
         return Saving(
-            change.name, change.change, change.removes, after, "bound", saving, low, high, None,
-            None, self.found.batch_s - saving, None, phases, change.exact,
+            change.name, change.removes, after, "bound", saving, self.found.batch_s - saving, low,
+            high, change.change, phases, change.exact,
         )  # fmt: skip
 
     def batch(self, after: Case) -> tuple[float, Source]:
@@ -520,8 +518,8 @@ def what_if_of(run: Run, model: Model | None = None, options: Options = _USUAL) 
         changes=changes,
         later=later,
         path=judge.path(),
-        parallel=parallelisms(full, mine.case, model),
-        answer=answer(analysis, mine, judge.batch),
+        model_parallel=parallelisms(full, mine.case, model),
+        question=answer(analysis, mine, judge.batch),
         warnings=_warnings(model, mine),
     )
 
@@ -552,14 +550,14 @@ _NEAR: Final = 1.05
 
 def words(said: WhatIf) -> Iterator[str]:
     """Say where the batch is on the roofline, what moves it, and what the other split would do."""
-    yield from _position(said.answer, said.label)
-    yield from (_follows(said.answer, r) for r in said.answer.reach)
-    if said.answer.ceilings:
+    yield from _position(said.question, said.label)
+    yield from (_follows(said.question, r) for r in said.question.reach)
+    if said.question.ceilings:
         far = [f"{c.name} {si(c.flops_per_s, 'FLOP/s')} ({c.factor:.3g}x)"
-               for c in said.answer.ceilings]  # fmt: skip
+               for c in said.question.ceilings]  # fmt: skip
         yield f"Distance to the ceilings: {', '.join(far)}."
-    if said.parallel is not None:
-        yield from words_of_splits(said.parallel)
+    if said.model_parallel is not None:
+        yield from words_of_splits(said.model_parallel)
 
 
 def _position(said: Answer, label: str) -> Iterator[str]:

@@ -31,7 +31,7 @@ from perfmodel.readers import RAW, read
 from perfmodel.render import compare as comparisons
 from perfmodel.render.analysis_json import analysis_document, brief_document
 from perfmodel.render.evidence import evidence, find
-from perfmodel.render.operator_prediction import report_document
+from perfmodel.render.operator_prediction import report_prediction_document
 from perfmodel.render.plot import png_bytes, quiet
 from perfmodel.render.plot.timeline import timeline
 from perfmodel.timing.timeline import drawn_lanes, select, window_of
@@ -235,8 +235,7 @@ class Served:
             operators.call_at,
             _operators.changes_of(asked, other, dtype, trace),
         )
-        document: dict[str, Any] = plain(report_document(found))
-        return document
+        return report_prediction_document(found)
 
     def picture(
         self,

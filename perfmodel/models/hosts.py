@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
@@ -63,6 +63,10 @@ class Host:
         What it is known by.
     """
 
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {
+        "factors": "", "covariance": "", "ranges": "factors",
+    }  # fmt: skip
+
     factors: Floats
     covariance: Floats
     evidence: tuple[str, ...] = ()
@@ -72,6 +76,7 @@ class Host:
         kind = part.host_kind
         return 1.0 if kind is None else math.exp(self.factors[kind])
 
+    @property
     def ranges(self) -> dict[str, tuple[float, float, float]]:
         """Return every kind's ratio to the calibration's host, with its 90 % interval."""
         found = {}

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
 from statistics import NormalDist
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from perfmodel.base.errors import ModelError
 from perfmodel.base.kernels.types import ITEM_BYTES
@@ -239,6 +239,8 @@ class ReportPrediction:
     no_peak : str
         Why there is no peak.
     """
+
+    JSON_KEYS: ClassVar[Mapping[str, str]] = dict.fromkeys(("step", "sizes", "peak", "no_peak"), "")
 
     step: OperatorPrediction
     recorded: OperatorPrediction

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import ClassVar, Final
 
 from perfmodel.base.units import si
 from perfmodel.models.lifetimes import (
@@ -125,6 +125,8 @@ class OperatorPrediction:
         The report whose structure was taken.
     warnings : tuple of str
     """
+
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {"lanes": "", "calls": "", "by_kind": "gpu_s_by_kind"}
 
     sizes: Mapping[str, int]
     step_s: float

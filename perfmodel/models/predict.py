@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 
@@ -61,6 +61,8 @@ class Prediction:
         The batch without Nsight Systems (`Model.recording_s`); None where the model does not know
         what recording adds.
     """
+
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {"limit": "", "variance": ""}
 
     case: Case
     batch_s: float

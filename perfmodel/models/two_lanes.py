@@ -9,9 +9,9 @@ as in a training loop, so that the slower lane sets the time of a step.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final
 
 _LATENCY_S: Final = 5e-6
 """From a call's launch to its kernel's start on an idle GPU."""
@@ -64,6 +64,8 @@ class Lanes:
     exposed_s : float
         Of the step, what it would be shorter by without collectives.
     """
+
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {"step_s": "", "exposed_s": "exposed_communication_s"}
 
     step_s: float
     host_s: float

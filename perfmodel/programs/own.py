@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, get_args
+from typing import ClassVar, Final, get_args
 
 import numpy as np
 
@@ -119,6 +119,8 @@ OWN_PROGRAM: Final = OwnProgram()
 @dataclass(frozen=True)
 class OwnCase(Case):
     """One run of a program of the user's own, which has no settings."""
+
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {"formulas": ""}
 
     formulas: Workload
 

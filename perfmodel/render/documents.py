@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
+from types import GenericAlias
 from typing import Any, Final
 
 from perfmodel.analysis.changes import GraphChanges
@@ -13,15 +14,15 @@ from perfmodel.base.schema import schema_of
 from perfmodel.render.analysis_json import SCHEMA_VERSION, AnalysisDocument, BriefDocument
 from perfmodel.render.compare import compare_document
 from perfmodel.render.evidence import Evidence
-from perfmodel.render.operator_prediction import ReportPredictionDocument
-from perfmodel.render.predict import PredictionDocument
-from perfmodel.render.scaling import ScalingDocument
-from perfmodel.render.whatif import WhatIfDocument
+from perfmodel.render.operator_prediction import report_prediction_document
+from perfmodel.render.predict import prediction_document
+from perfmodel.render.scaling import scaling_document
+from perfmodel.render.whatif import what_if_document
 
 DOCUMENTS: Final = (
-    AnalysisDocument, BriefDocument, Evidence, GraphChanges, compare_document, WhatIfDocument,
-    ReportPredictionDocument, PredictionDocument,
-    tuple[PredictionDocument, ...], ScalingDocument, ErrorDocument,
+    AnalysisDocument, BriefDocument, Evidence, GraphChanges, compare_document, what_if_document,
+    report_prediction_document, prediction_document,
+    GenericAlias(list, prediction_document), scaling_document, ErrorDocument,
 )  # fmt: skip
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
 
-from perfmodel.base.document import pick, plain
+from perfmodel.base.document import pick, view
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si, sizes_text
 from perfmodel.models.one_report import ReportPrediction
 from perfmodel.models.operators import OperatorPrediction
-from perfmodel.models.roles import Role
+from perfmodel.models.recorded import RecordedCall
+from perfmodel.models.two_lanes import Lanes
 from perfmodel.render.result import Result
 
 _MOST_ROWS: Final = 20
@@ -51,7 +51,7 @@ def report_prediction(found: ReportPrediction, tokens: float | None = None) -> R
     said = [line, f"structure from {step.source}", *_speed(found, tokens), *_memory(found)]
     return Result(
         [said, [before, known], roles, split, shown],
-        lambda: report_document(found, tokens),
+        lambda: report_prediction_document(found, tokens),
         tables=(roles, split, every),
         warnings=step.warnings,
     )
@@ -98,20 +98,18 @@ def _throughput(found: ReportPrediction) -> dict[str, float | None]:
         "samples_per_s": each or None,
         "tokens_per_s": each * sizes["seq"] if each and "vocab" in sizes else None,
         "flops_per_s": flops or None,
-        "mfu": found.mfu,
     }
 
 
 def _speed(found: ReportPrediction, asked: float | None) -> list[str]:
     """Say how much a second, and how long tokens take."""
-    speed = _throughput(found)
-    samples, tokens, flops, mfu = speed.values()
+    samples, tokens, flops = _throughput(found).values()
     said = [f"{si(samples, '', 3)} samples/s"] if samples else []
     if tokens:
         count, named = (asked, si(asked, "", 3)) if asked else (1e9, "10⁹")
         said.append(f"{si(tokens, '', 3)} tokens/s, {named} tokens in {_long(count / tokens)}")
     if flops:
-        share = f" (MFU {percent(mfu)})" if mfu else ""
+        share = f" (MFU {percent(found.mfu)})" if found.mfu else ""
         gpus = f"{found.sizes['p']} GPU{'s' * (found.sizes['p'] > 1)}"
         said.append(f"{si(flops, 'FLOP/s', 3)} on {gpus}{share}")
     return ["; ".join(said)] if said else []
@@ -132,136 +130,54 @@ def _memory(found: ReportPrediction) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True)
-class PredictedCall:
-    """Calls of an operator with the same sizes in a predicted step, all of them together."""
-
-    name: str
-    phase: str
-    kind: str
-    sizes: str
-    count: int
-    flops: float
-    bytes: float
-    gpu_s: float
-
-
-@dataclass(frozen=True)
-class RecordedStep:
-    """What the model says of the sizes as recorded."""
-
-    sizes: Mapping[str, int]
-    step_s: float
-    low_s: float
-    high_s: float
-    bound: str
-
-
-@dataclass(frozen=True)
-class PredictedHostRatio:
-    """The host to predict over the report's, and by what that is known."""
-
-    factor: float
-    evidence: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ReportPredictionDocument:
+def report_prediction_document(
+    found: ReportPrediction, tokens: float | None = None
+) -> Annotated[
+    dict[str, Any], OperatorPrediction, Lanes, ReportPrediction,
+    {
+        "peak_bytes": float | None,
+        "peak_bytes_by_kind": Mapping[str, float] | None, "samples_per_s": float | None,
+        "tokens_per_s": float | None, "flops_per_s": float | None, "tokens_s": float | None,
+        "operators": Sequence[predicted_calls],
+    },
+]:  # fmt: skip
     """What `perfmodel predict REPORT --json` prints.
 
-    Attributes
-    ----------
-    sizes : mapping of str to int
-        By symbol, and the ranks 'p'.
-    step_s, low_s, high_s : float
-        A step, and its interval of 90 %.
-    recorded_s : float
-        The step at the sizes as recorded, as `perfmodel analyze` says: without the profiler.
-    bound : str
-        GPU, host or communication.
-    source : str
-        The report whose structure was taken.
-    gpu_s_by_kind : mapping of str to float
-    roles : tuple of Role
-        What the report's sizes were taken for.
-    peak_bytes, peak_bytes_by_kind : float or None
+    Keys
+    ----
+    peak_bytes, peak_bytes_by_kind
         Most memory of PyTorch's allocator.
-    largest_batch : int or None
-        That fits the GPU.
-    samples_per_s, tokens_per_s, flops_per_s : float or None
+    samples_per_s, tokens_per_s, flops_per_s
         Of all ranks together.
-    tokens_s : float or None
+    tokens_s
         Time of the tokens that were asked for.
     """
-
-    sizes: Mapping[str, int]
-    step_s: float
-    low_s: float
-    high_s: float
-    recorded_s: float
-    bound: str
-    source: str
-    warnings: tuple[str, ...]
-    gpu_s: float
-    host_s: float
-    communication_s: float
-    exposed_communication_s: float
-    gpu_s_by_kind: Mapping[str, float]
-    operators: tuple[PredictedCall, ...]
-    roles: tuple[Role, ...]
-    recorded: RecordedStep
-    host: PredictedHostRatio
-    peak_bytes: float | None
-    peak_bytes_by_kind: Mapping[str, float] | None
-    largest_batch: int | None
-    samples_per_s: float | None
-    tokens_per_s: float | None
-    flops_per_s: float | None
-    mfu: float | None
-    tokens_s: float | None
-
-
-def report_document(found: ReportPrediction, tokens: float | None = None) -> dict[str, Any]:
-    """Return a predicted step of a report as plain data; `tokens_s` is the time of `tokens`."""
-    speed: dict[str, Any] = dict(_throughput(found))
+    speed, peak = _throughput(found), found.peak
     rate = speed["tokens_per_s"]
-    made: dict[str, Any] = plain(
-        ReportPredictionDocument(
-            **_of_step(found.step),
-            recorded_s=found.recorded_s,
-            roles=tuple(found.roles),
-            recorded=RecordedStep(**pick(found.recorded, "sizes step_s low_s high_s bound")),
-            host=PredictedHostRatio(**pick(found.host, "factor evidence")),
-            peak_bytes=None if found.peak is None else found.peak.bytes,
-            peak_bytes_by_kind=None if found.peak is None else dict(found.peak.by_kind),
-            largest_batch=found.largest_batch,
-            **speed,
-            tokens_s=tokens / rate if tokens and rate else None,
-        )
-    )
-    return made
-
-
-def _of_step(p: OperatorPrediction) -> dict[str, Any]:
-    """What the document of a step has."""
-    return {
-        **pick(p, "sizes step_s low_s high_s bound source warnings"),
-        "gpu_s": p.lanes.gpu_s,
-        "host_s": p.lanes.host_s,
-        "communication_s": p.lanes.communication_s,
-        "exposed_communication_s": p.lanes.exposed_s,
-        "gpu_s_by_kind": p.by_kind,
-        "operators": tuple(PredictedCall(**one) for one in _calls(p)),
-    }
+    return view(
+        found.step, found.step.lanes, found, speed,
+        peak_bytes=peak and peak.bytes,
+        peak_bytes_by_kind=peak and peak.by_kind,
+        tokens_s=tokens / rate if tokens and rate else None,
+        operators=_calls(found.step),
+    )  # fmt: skip
 
 
 def _calls(p: OperatorPrediction) -> list[dict[str, Any]]:
-    """Calls with the same sizes, all of them together."""
-    return [
-        {
-            "name": call.name, "phase": call.phase, "kind": call.kind,
-            "sizes": sizes_text(call.sizes), "count": count, "flops": count * call.flops,
-            "bytes": count * call.bytes, "gpu_s": count * call.gpu_s,
-        }
-        for count, call in p.calls
-    ]  # fmt: skip
+    return [predicted_calls(count, call) for count, call in p.calls]
+
+
+def predicted_calls(
+    count: int, call: RecordedCall
+) -> Annotated[
+    dict[str, Any],
+    {
+        "name": str, "phase": str, "kind": str, "sizes": str, "count": int, "flops": float,
+        "bytes": float, "gpu_s": float,
+    },
+]:  # fmt: skip
+    """Calls of an operator with the same sizes in a predicted step, all of them together."""
+    return pick(call, "name phase kind") | {
+        "sizes": sizes_text(call.sizes), "count": count, "flops": count * call.flops,
+        "bytes": count * call.bytes, "gpu_s": count * call.gpu_s,
+    }  # fmt: skip

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import numpy as np
 
-from perfmodel.base.document import pick, plain
+from perfmodel.base.document import view
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.models.hosts import SAME, Host
@@ -164,77 +163,27 @@ def host_text(host: Host) -> list[str]:
         return []
     factors = ", ".join(
         f"{kind} x {ratio:.2f} ({low:.2f} to {high:.2f})"
-        for kind, (ratio, low, high) in host.ranges().items()
+        for kind, (ratio, low, high) in host.ranges.items()
     )
     return [f"Host, against the calibration's: {factors}; by {', '.join(host.evidence)}"]
 
 
-@dataclass(frozen=True)
-class PredictedFactor:
-    """By how much a part of the host takes longer than the calibration's, with 90 %."""
+def prediction_document(
+    p: Prediction, images: int, host: Host = SAME
+) -> Annotated[
+    dict[str, Any],
+    Prediction,
+    {"epoch_s": float | None, "images_per_s": float | None, "host": Host},
+]:
+    """What `predict --model MODEL --json` prints; with --sweep and --scaling a list.
 
-    ratio: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class PredictedHost:
-    """The host of a prediction: what is known of it, and its factors by part."""
-
-    evidence: tuple[str, ...]
-    factors: Mapping[str, PredictedFactor]
-
-
-@dataclass(frozen=True)
-class PredictionDocument:
-    """What `perfmodel predict --model MODEL --json` prints; with --sweep and --scaling a list.
-
-    Attributes
-    ----------
-    batch_s, low_s, high_s : float
-        A batch, and its interval.
-    untraced_s : float or None
-        A batch without the profiler.
-    extrapolated : tuple of str
-        Symbols beyond the calibration's runs.
-    interval : float
-        Probability of all intervals.
-    epoch_s, images_per_s : float or None
+    Keys
+    ----
+    epoch_s, images_per_s
         None where the model has no images, or a batch is more than there are.
-    sizes : mapping of str to int
-        By symbol.
-    settings : mapping of str to str
     """
-
-    batch_s: float
-    low_s: float
-    high_s: float
-    untraced_s: float | None
-    extrapolated: tuple[str, ...]
-    interval: float
-    epoch_s: float | None
-    images_per_s: float | None
-    sizes: Mapping[str, int]
-    settings: Mapping[str, str]
-    host: PredictedHost
-    phases: tuple[Phase, ...]
-
-
-def prediction_document(p: Prediction, images: int, host: Host = SAME) -> dict[str, Any]:
-    """Return what `predict --json` prints; times in seconds."""
-    factors = {kind: PredictedFactor(*found) for kind, found in host.ranges().items()}
-    found: dict[str, Any] = plain(
-        PredictionDocument(
-            **pick(p, "batch_s low_s high_s untraced_s extrapolated phases"),
-            interval=0.9,
-            epoch_s=epoch_s(p, images),
-            images_per_s=p.case.sizes["B"] / p.batch_s if "B" in p.case.sizes else None,
-            **pick(p.case, "sizes settings"),
-            host=PredictedHost(tuple(host.evidence), factors),
-        )
-    )
-    return found
+    rate = p.case.sizes["B"] / p.batch_s if "B" in p.case.sizes else None
+    return view(p, epoch_s=epoch_s(p, images), images_per_s=rate, host=host)
 
 
 _SECONDS: Final = Column("batch_s", "Batch", "si", "s")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import perfmodel
 from perfmodel.analysis.measure import Split
-from perfmodel.analysis.scaling import Bandwidth, Series, Study, links
-from perfmodel.base.document import pick, plain
+from perfmodel.analysis.scaling import Bandwidth, ScalingSeries, Study, links
+from perfmodel.base.document import Head, view
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.models.scaling_laws import Fit
@@ -19,14 +17,18 @@ from perfmodel.render.result import Block, Result
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SCHEMA_VERSION: Final = 1
+    from perfmodel.machines.machine import Link
+
+SCHEMA_VERSION: Final = 2
 _UNFIT: Final = 0.1
 """Above this misfit a law does not describe the points."""
 
 
 def result(found: Study, rows: Sequence[Bandwidth]) -> Result:
     """Return a study and its all-reduces in every format."""
-    return Result(_blocks(found, rows), lambda: document(found, rows), warnings=found.warnings)
+    return Result(
+        _blocks(found, rows), lambda: scaling_document(found, rows), warnings=found.warnings
+    )
 
 
 def _blocks(found: Study, rows: Sequence[Bandwidth]) -> Iterator[Block]:
@@ -39,7 +41,7 @@ def _blocks(found: Study, rows: Sequence[Bandwidth]) -> Iterator[Block]:
     yield list(sentences(found))
 
 
-def series_table(series: Series) -> Table:
+def series_table(series: ScalingSeries) -> Table:
     """Return one series: times, speed-ups, efficiency and the serial fraction of every point."""
     columns = (
         Column("p", "Ranks", "int", of="ranks"),
@@ -52,7 +54,13 @@ def series_table(series: Series) -> Table:
         Column("speedup_low", "95 % from", "float", digits=2),
         Column("speedup_high", "to", "float", digits=2),
         Column("efficiency", "Efficiency", "percent"),
-        Column("serial", "Karp-Flatt" if series.kind == "strong" else "Serial", "float", digits=3),
+        Column(
+            "serial",
+            "Karp-Flatt" if series.kind == "strong" else "Serial",
+            "float",
+            digits=3,
+            of="serial_fraction",
+        ),
     )
     title = f"{series.kind.capitalize()} scaling: {series.label}"
     return Table.of(title, series.points, columns, _fitted(series))
@@ -131,7 +139,7 @@ def sentences(found: Study) -> Iterator[str]:
         )
 
 
-def _fitted(series: Series) -> Iterator[str]:
+def _fitted(series: ScalingSeries) -> Iterator[str]:
     found = series.fit
     if found is None:
         return
@@ -154,12 +162,12 @@ def _judged(found: Fit) -> str:
     return ""
 
 
-def _rises(series: Series) -> str:
+def _rises(series: ScalingSeries) -> str:
     """Say that the serial fraction grows with the ranks, if it does from every point to the next.
 
     Overhead that grows with the ranks, by Karp and Flatt.
     """
-    serial = [p.serial for p in series.points if p.serial is not None]
+    serial = [p.serial_fraction for p in series.points if p.serial_fraction is not None]
     if series.kind == "weak" or len(serial) < 2:
         return ""
     if all(b > a for a, b in pairwise(serial)):
@@ -204,121 +212,18 @@ def picture(found: Study, rows: Sequence[Bandwidth]) -> Figure:
     return scaling(curves, stacks, messages)
 
 
-@dataclass(frozen=True)
-class ScalingPoint:
-    """One number of ranks of a series.
-
-    Attributes
-    ----------
-    batch : int or None
-        Samples of all ranks together.
-    low_s, high_s, speedup_low, speedup_high : float or None
-        The series' `interval`.
-    serial_fraction : float or None
-        What this point alone says of it.
-    split : Split or None
-        The parts of a step.
-    launches : tuple of str
-    """
-
-    ranks: int
-    batch: int | None
-    batch_s: float
-    low_s: float | None
-    high_s: float | None
-    speedup: float
-    speedup_low: float | None
-    speedup_high: float | None
-    efficiency: float
-    split: Split | None
-    serial_fraction: float | None
-    launches: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ScalingSeries:
-    """Points that differ in ranks alone, of strong or weak scaling.
-
-    Attributes
-    ----------
-    sizes, settings : mapping
-        Values that all points have in common.
-    fit : Fit or None
-        Amdahl's law in strong, Gustafson's in weak scaling.
-    batch_per_rank : float or None
-        Of weak scaling.
-    interval : float
-        Probability of all intervals.
-    resampled : str
-        Origin of the intervals: launches or batches.
-    """
-
-    kind: Literal["strong", "weak"]
-    sizes: Mapping[str, int]
-    settings: Mapping[str, str]
-    fit: Fit | None
-    batch_per_rank: float | None
-    interval: float
-    resampled: str
-    points: tuple[ScalingPoint, ...]
-
-
-@dataclass(frozen=True)
-class ScalingLink:
-    """The fit of a ring's times over sizes: `alpha_s` a message, `beta_s_per_byte` a byte."""
-
-    source: str
-    through: str
-    ranks: int
-    algorithm: str
-    alpha_s: float | None
-    beta_s_per_byte: float | None
-
-
-@dataclass(frozen=True)
-class ScalingDocument:
+def scaling_document(
+    found: Study, rows: Sequence[Bandwidth]
+) -> Annotated[
+    dict[str, Any], Head, Study, {"all_reduces": Sequence[Bandwidth], "links": Sequence[ring_link]}
+]:
     """What `perfmodel scaling --json` prints."""
-
-    schema_version: int
-    perfmodel_version: str
-    series: tuple[ScalingSeries, ...]
-    all_reduces: tuple[Bandwidth, ...]
-    links: tuple[ScalingLink, ...]
-    warnings: tuple[str, ...]
+    fits = [ring_link(*key, link) for key, link in links(rows).items()]
+    return view(Head(SCHEMA_VERSION), found, all_reduces=rows, links=fits)
 
 
-def document(found: Study, rows: Sequence[Bandwidth]) -> dict[str, Any]:
-    """Return the whole study as plain Python data in base units; what is missing is None."""
-    made: dict[str, Any] = plain(
-        ScalingDocument(
-            schema_version=SCHEMA_VERSION,
-            perfmodel_version=perfmodel.__version__,
-            series=tuple(_series(s) for s in found.series),
-            all_reduces=tuple(rows),
-            links=tuple(
-                ScalingLink(
-                    source, through, ranks, "ring", None if link is None else link.alpha_s,
-                    None if link is None else link.beta_s_per_byte,
-                )
-                for (source, through, ranks), link in links(rows).items()
-            ),
-            warnings=found.warnings,
-        )
-    )  # fmt: skip
-    return made
-
-
-def _series(series: Series) -> ScalingSeries:
-    times = "ranks batch batch_s low_s high_s speedup speedup_low speedup_high efficiency split"
-    return ScalingSeries(
-        **pick(series, "kind sizes settings fit", batch_per_rank="per_rank"),
-        interval=0.95,
-        resampled="launches" if series.by_launches else "batches",
-        points=tuple(
-            ScalingPoint(
-                **pick(p, times, serial_fraction="serial"),
-                launches=tuple(launch.label for launch in p.launches),
-            )
-            for p in series.points
-        ),
-    )
+def ring_link(
+    source: str, through: str, ranks: int, link: Link | None
+) -> Annotated[dict[str, Any], {"source": str, "through": str, "ranks": int, "link": Link | None}]:
+    """The fit of a ring's times over sizes: `alpha_s` a message, `beta_s_per_byte` a byte."""
+    return {"source": source, "through": through, "ranks": ranks, "link": link}

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from perfmodel.analysis.changes import GraphChanges
-from perfmodel.analysis.question import Answer, Source
-from perfmodel.analysis.splits import Parallelisms
-from perfmodel.analysis.whatif import Later, Saving, Step, WhatIf, words
-from perfmodel.base.document import LEFT_OUT, pick, plain
+from perfmodel.analysis.question import Answer
+from perfmodel.analysis.whatif import WhatIf, words
+from perfmodel.base.document import Head, view
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.render.result import Block, Result
@@ -19,7 +17,7 @@ from perfmodel.render.result import Block, Result
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the JSON document."""
 
 _NAME: Final = Column("change", "Change", wrap=False, of="name")
@@ -36,7 +34,7 @@ _NEXT: Final = (
 
 def result(said: WhatIf) -> Result:
     """Return the changes of one run in every format."""
-    return Result(_blocks(said), lambda: document(said), warnings=said.warnings)
+    return Result(_blocks(said), lambda: what_if_document(said), warnings=said.warnings)
 
 
 GRAPH: Final = (
@@ -82,9 +80,9 @@ def _blocks(said: WhatIf) -> Iterator[Block]:
     yield changes_table(said)
     if said.path:
         yield path_table(said)
-    yield free_table(said.answer)
-    if said.answer.removed:
-        yield removed_table(said.answer)
+    yield free_table(said.question)
+    if said.question.removed:
+        yield removed_table(said.question)
     yield list(words(said))
 
 
@@ -179,145 +177,14 @@ def removed_table(answer: Answer) -> Table:
     return Table.of("Without one source of bytes", answer.removed, REMOVED, [note])
 
 
-@dataclass(frozen=True)
-class ChangedPhase:
-    """A phase that a change makes shorter: as it is, and then."""
-
-    name: str
-    now_s: float | None
-    then_s: float | None
-
-
-@dataclass(frozen=True)
-class ChangeDocument:
-    """A change and what it would save of a batch.
-
-    Attributes
-    ----------
-    predicted_s : float or None
-        The batch then, by the model; with a bound `at_most_saving_s` stands in its place.
-    saving_s, low_s, high_s : float
-        With 90 %.
-    next_low_s, next_high_s : float or None
-        What another run would show.
-    alone_s : float or None
-        The batch by the model alone.
-    source : str
-        model or bound.
-    exact : bool
-        Whether results keep their accuracy.
-    """
-
-    name: str
-    change: str
-    removes: str
-    saving_s: float
-    low_s: float
-    high_s: float
-    next_low_s: float | None
-    next_high_s: float | None
-    alone_s: float | None
-    source: Source
-    exact: bool
-    sizes: Mapping[str, int]
-    settings: Mapping[str, str]
-    phases: tuple[ChangedPhase, ...]
-    notes: tuple[str, ...]
-    predicted_s: float | None = field(default=None, metadata=LEFT_OUT)
-    at_most_saving_s: float | None = field(default=None, metadata=LEFT_OUT)
-
-
-@dataclass(frozen=True)
-class PathStep:
-    """A step of the best sequence of changes; `at_least_s` stands for `predicted_s` of a bound."""
-
-    name: str
-    removes: str
-    low_s: float
-    high_s: float
-    saving_s: float
-    source: Source
-    settings: Mapping[str, str]
-    predicted_s: float | None = field(default=None, metadata=LEFT_OUT)
-    at_least_s: float | None = field(default=None, metadata=LEFT_OUT)
-
-
-@dataclass(frozen=True)
-class WhatIfDocument:
+def what_if_document(
+    said: WhatIf,
+) -> Annotated[dict[str, Any], Head, WhatIf, {"answer": Sequence[str]}]:
     """What `perfmodel whatif --json` prints of the trainer's reports.
 
-    Attributes
-    ----------
-    batch_s, low_s, high_s : float
-        The median batch of the report, and 90 % by its batches.
-    interval : float
-        Probability of all intervals.
-    later : tuple of Later
-        Changes that others must come before, or that cannot be predicted.
-    path : tuple of PathStep
-        The greedy best sequence.
-    model_parallel : Parallelisms or None
-    question : Answer
-        To the assignment's Question 2.6.
-    answer : tuple of str
-        The same in sentences.
+    Keys
+    ----
+    answer
+        `question` in sentences.
     """
-
-    format: str
-    version: int
-    report: str
-    sizes: Mapping[str, int]
-    settings: Mapping[str, str]
-    batch_s: float
-    low_s: float
-    high_s: float
-    interval: float
-    changes: tuple[ChangeDocument, ...]
-    later: tuple[Later, ...]
-    path: tuple[PathStep, ...]
-    model_parallel: Parallelisms | None
-    question: Answer
-    answer: tuple[str, ...]
-    warnings: tuple[str, ...]
-
-
-def document(said: WhatIf) -> dict[str, Any]:
-    """Return what `whatif --json` prints; times in seconds, per batch."""
-    made: dict[str, Any] = plain(
-        WhatIfDocument(
-            format="perfmodel whatif",
-            version=VERSION,
-            report=said.label,
-            **pick(said.case, "sizes settings"),
-            **pick(said, "batch_s low_s high_s later warnings"),
-            interval=0.9,
-            changes=tuple(_change(c) for c in said.changes),
-            path=tuple(_step(s) for s in said.path),
-            model_parallel=said.parallel,
-            question=said.answer,
-            answer=tuple(words(said)),
-        )
-    )
-    return made
-
-
-def _change(c: Saving) -> ChangeDocument:
-    by_model = c.source == "model"
-    return ChangeDocument(
-        **pick(c, "name change removes saving_s low_s high_s next_low_s next_high_s alone_s"),
-        **pick(c, "source exact notes"),
-        **pick(c.case, "sizes settings"),
-        phases=tuple(ChangedPhase(name, *times) for name, times in c.phases.items()),
-        predicted_s=c.batch_s if by_model else None,
-        at_most_saving_s=None if by_model else c.saving_s,
-    )
-
-
-def _step(s: Step) -> PathStep:
-    by_model = s.source == "model"
-    return PathStep(
-        **pick(s, "name removes low_s high_s saving_s source"),
-        settings=s.case.settings,
-        predicted_s=s.batch_s if by_model else None,
-        at_least_s=None if by_model else s.batch_s,
-    )
+    return view(Head(VERSION), said, answer=words(said))

@@ -92,12 +92,12 @@ def test_strong_and_weak_series_of_the_same_launches() -> None:
     strong, weak = found.series
     assert [p.speedup for p in strong.points] == [1.0, 1.6, 2.0]
     assert [p.efficiency for p in strong.points] == [1.0, 0.8, 0.5]
-    assert [p.serial for p in strong.points] == [None, *map(pytest.approx, (0.25, 1 / 3))]
+    assert [p.serial_fraction for p in strong.points] == [None, *map(pytest.approx, (0.25, 1 / 3))]
     assert strong.fit is not None
     assert strong.fit.low is None  # one number a point
     assert [(p.ranks, p.batch, p.speedup) for p in weak.points] == [(1, 1200, 1), (4, 4800, 3.2)]
-    assert weak.per_rank == 1200
-    assert weak.points[1].serial == pytest.approx(0.8 / 3)
+    assert weak.batch_per_rank == 1200
+    assert weak.points[1].serial_fraction == pytest.approx(0.8 / 3)
     assert any("intervals hold" in w for w in found.warnings)
 
 
@@ -130,7 +130,7 @@ def test_without_one_rank_there_is_no_serial_fraction() -> None:
     found = study([launch(2, 8.0), launch(4, 5.0), launch(2, 1.0, graph="yes")])
     (series,) = found.series
     assert series.fit is None
-    assert [p.serial for p in series.points] == [None, None]
+    assert [p.serial_fraction for p in series.points] == [None, None]
     assert series.points[1].efficiency == 0.8  # against two ranks
     assert any("no run of one rank" in w for w in found.warnings)
     assert any("left out" in w for w in found.warnings)
@@ -147,7 +147,7 @@ def test_flops_stand_for_a_batch_that_is_unknown() -> None:
     assert (strong.kind, strong.points[1].batch, strong.points[1].speedup) == ("strong", None, 1.6)
     assert strong.label == "p1, p2"
     (weak,) = study([counted(1, 8.0, 1e12), counted(2, 10.0, 1e12)]).series
-    assert (weak.kind, weak.per_rank, weak.points[1].speedup) == ("weak", None, 1.6)
+    assert (weak.kind, weak.batch_per_rank, weak.points[1].speedup) == ("weak", None, 1.6)
     said = [*sentences(study([counted(1, 8.0, 1e12), counted(2, 10.0, 1e12)]))]
     assert said[0].startswith("p1, p2: 2 ranks are 1.60 times as fast as 1")
 

@@ -402,7 +402,7 @@ def test_freeing_a_unit_saves_no_more_than_it_takes(rung: str) -> None:
 
 
 def test_the_document_s_question_for_its_own_program() -> None:
-    said = ask([read(LADDER / "document_1.sqlite.xz")]).answer
+    said = ask([read(LADDER / "document_1.sqlite.xz")]).question
     assert said.intensity_flops_per_byte == pytest.approx(374.5, abs=0.1)
     assert said.ridge_flops_per_byte == pytest.approx(2944, rel=1e-3)
     by = {r.symbol: r for r in said.reach}

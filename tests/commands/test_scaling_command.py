@@ -53,9 +53,9 @@ def test_json_is_a_contract(pair: tuple[Path, Path]) -> None:
     }  # fmt: skip
     (series,) = found["series"]
     assert set(series) == {
-        "kind", "sizes", "settings", "batch_per_rank", "interval", "resampled", "fit", "points",
+        "kind", "sizes", "settings", "unusual", "batch_per_rank", "by_launches", "fit", "points",
     }  # fmt: skip
-    assert (series["kind"], series["resampled"]) == ("strong", "batches")
+    assert (series["kind"], series["by_launches"]) == ("strong", False)
     assert series["fit"] == {
         "law": "Amdahl", "serial": 1.0, "low": 1.0, "high": 1.0, "misfit": None,
     }  # fmt: skip

@@ -178,7 +178,7 @@ def test_anchors_on_the_command_line() -> None:
     model = RESULTS / "predict_model.json"
     sizes = ("-H", 700, "-B", 3300, "-p", 2, "--transport", "host", "--json")
     plain = json.loads(succeeds("predict", "--model", model, *sizes))
-    assert plain["host"]["factors"]["launches"]["ratio"] == 1
+    assert plain["host"]["factors"]["launches"][0] == 1
     anchor = REPORTS / "p2_host_H512_B1500.sqlite.xz"
     found = json.loads(succeeds("predict", "--model", model, *sizes, "--anchor", anchor))
     assert found["host"]["evidence"] == [anchor.name]

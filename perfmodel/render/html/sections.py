@@ -342,9 +342,9 @@ def what_if(run: RunAnalysis, said: WhatIf | str) -> Iterator[Block]:
     yield grid(whatif.changes_table(said), full=batch, plain=("share",))
     if said.path:
         yield grid(whatif.path_table(said), full={"batch_s": said.batch_s})
-    yield grid(whatif.free_table(said.answer), full={"batch_s": said.batch_s})
-    if said.answer.removed:
-        yield grid(whatif.removed_table(said.answer))
+    yield grid(whatif.free_table(said.question), full={"batch_s": said.batch_s})
+    if said.question.removed:
+        yield grid(whatif.removed_table(said.question))
     yield Words("Ways to raise intensity and FLOP/s", tuple(words(said)), listed=True)
 
 
