@@ -44,6 +44,80 @@ made of the types that write the document, and tests hold the documents against 
 - With `--json` an error is JSON, too: `{"error": {...}}` on standard output, with the exit code of
   the command.
 """
+_CHANGES: Final = """## Changes since version 2
+
+Of `perfmodel analyze` (now `schema_version` 3):
+
+| old key | new key |
+|---|---|
+| | `batch.rank`: the slowest rank, of which `batch` is |
+| `ranks[].batch_s` | `ranks[].step_s` without the profiler, `ranks[].recorded_step_s` as \
+recorded; the other parts of a rank are without it, too |
+| `findings[].saving_without_recorder_s` | `findings[].saving_s`, of the step without the \
+profiler |
+| `findings[].after_previous_s` | `summary.fixes[].after_previous_s` |
+| | `findings[].subject`, `summary.fixes[].key` |
+| `idle[]`, `mfu.of_step`, `critical_path[]` of the recorded step | the same keys, of the step \
+without the profiler |
+| `point_to_point.ranks[]` | with all keys of `stragglers[]` |
+
+Of `whatif` of any program: `changes[].name` is the key of a finding: `KIND-2` in place of \
+`KIND_2`. Of the events
+`steps`: `period_s` is new.
+
+Of `perfmodel compare` (now 2):
+
+| old key | new key |
+|---|---|
+| `test.alpha`, `test.least`, `test.launch_noise`, `test.other_machines` | without `test.` |
+| `test.intervals` | `intervals` |
+| `test.detectable_slower`, `test.detectable_faster` | `detectable_slower`, `detectable_faster` |
+| `test.correction`, `test.unit` | none: always Holm's; the unit is runs where `launch_noise` is \
+null |
+| `per` | `unit` |
+| `before.launches[].settings`, `after.launches[].settings` | `before.settings[]`, \
+`after.settings[]`, in the order of the runs |
+| `rows[].launches_before`, `rows[].launches_after` | `rows[].launches[0]`, `rows[].launches[1]`; \
+the same of `batch`, `addressed`, `idle`, `gate.rows` |
+| | `rows[].part`, `work[].ratio`, `gate.launch_ratio` |
+| `summary.gone[]`, `summary.new[]` | with all keys of `findings[]` |
+
+Of `perfmodel scaling` (now 2):
+
+| old key | new key |
+|---|---|
+| `series[].interval` | none: always 0.95 |
+| `series[].resampled` | `series[].by_launches`: true in place of `launches`, false in place of \
+`batches` |
+| | `series[].unusual` |
+| `links[].alpha_s`, `links[].beta_s_per_byte` | `links[].link.alpha_s`, \
+`links[].link.beta_s_per_byte`; `links[].link` is null without a fit |
+| `links[].algorithm` | none: always a ring |
+
+Of `perfmodel whatif` of the trainer (now 2):
+
+| old key | new key |
+|---|---|
+| `format`, `version` | `schema_version`, `perfmodel_version` |
+| `report`, `sizes`, `settings` | `label`, `case.sizes`, `case.settings` |
+| `interval` | none: always 0.9 |
+| `changes[].sizes`, `changes[].settings`, `path[].settings` | `changes[].case`, `path[].case` |
+| `changes[].predicted_s`, `path[].predicted_s`, `path[].at_least_s` | `changes[].batch_s`, \
+`path[].batch_s`; at least where `source` is `bound` |
+| `changes[].at_most_saving_s` | `changes[].saving_s` |
+| `changes[].phases[].name`, `.now_s`, `.then_s` | `changes[].phases.NAME[0]`, \
+`changes[].phases.NAME[1]` |
+
+Of `perfmodel predict`:
+
+| old key | new key |
+|---|---|
+| | of a report `recorded_s`, `host.noise`, `recorded.gpu_s_by_kind`, `recorded.source`, \
+`recorded.warnings`, `micro_batches`, `batches` |
+| of a model `sizes`, `settings` | `case.sizes`, `case.settings` |
+| of a model `interval` | none: always 0.9 |
+| of a model `host.factors.KIND.ratio`, `.low`, `.high` | `host.factors.KIND[0]`, `[1]`, `[2]` |
+"""
 
 
 def _kind(one: Mapping[str, Any]) -> str:
@@ -83,7 +157,7 @@ def _tables(document: Mapping[str, Any]) -> Iterator[str]:
 
 def page() -> str:
     """Return the page of the schema."""
-    return "\n".join([_OPENING, *_tables(json_schema())])
+    return "\n".join([_OPENING, *_tables(json_schema()), _CHANGES])
 
 
 def glossary() -> str:

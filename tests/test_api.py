@@ -175,7 +175,7 @@ def test_pictures_go_where_they_are_wanted(results: perfmodel.Results) -> None:
 def test_saving_and_the_dictionary(results: perfmodel.Results, tmp_path: Path) -> None:
     written = results.save(tmp_path / "out", plots=False)
     assert tmp_path / "out" / "analysis.json" in written
-    assert results.to_dict()["schema_version"] == 2
+    assert results.to_dict()["schema_version"] == 3
     assert results.append_to(tmp_path / "results.db") == 1
     assert results.append_to(str(tmp_path / "results.db")) == 1
 

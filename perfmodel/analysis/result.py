@@ -145,11 +145,28 @@ class RangeRow:
 
 @dataclass(frozen=True, slots=True)
 class BatchSummary:
-    """Number of batches, and the median one of the slowest rank.
+    """Number of steps, and the median one of the slowest rank.
 
-    `queued_s` is the host's own time where it only queues batches: they are then timed until the
-    GPU is done with them, and host times of the ranges inside are those of queueing.
+    Attributes
+    ----------
+    label : str
+        Name of the ranges that are one step each.
+    rank : int
+        The slowest one, whose median step is the longest.
+    count : int
+        Steps that count, without warm-up, on the rank with most of them.
+    warmup : int
+        Leading steps of more than 1.25 medians, and of more than the upper quartile of later ones.
+    warmup_s : float
+        Sum of the warm-up steps of the slowest rank.
+    mean_s : float
+        Over the steps of the slowest rank that count; of the trainer, on the host.
+    queued_s : float or None
+        Median of the host's own time where it only queues steps: they are then timed until the GPU
+        is done with them, and host times of the ranges inside are those of queueing.
     """
+
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {"label": "range", "median": ""}
 
     label: str
     rank: int
@@ -256,7 +273,32 @@ class ModelCheck:
 
 @dataclass(frozen=True, slots=True)
 class RunAnalysis:
-    """Everything perfmodel says about one run; `measured` is the run with all its range times."""
+    """Everything perfmodel says about one run; `measured` is the run with all its range times.
+
+    Attributes
+    ----------
+    label : str
+        Name of the run.
+    ranges : tuple of RangeRow
+        Ranges of a median step, parents before children.
+    rates, rates_by_clock : mapping
+        Effective throughputs, those of each clock apart.
+    model : tuple of ModelCheck
+        The three-parameter model against the measurement.
+    findings : tuple of Finding
+        Losses of a step, largest saving first.
+    warnings : tuple of str
+        Data missing from the report, and how to record it.
+    summary : Summary
+        The first screen.
+    """
+
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {
+        "summary": "summary", "late": "stragglers", "messages": "point_to_point", "measured": "",
+        "program": "", "identity": "", "workload": "", "totals": "", "run_steps": "", "ledger": "",
+        "batch": "", "products": "", "roofline": "", "points": "", "steps": "", "work": "",
+        "serving": "",
+    }  # fmt: skip
 
     label: str
     measured: Run

@@ -82,17 +82,30 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {_key(k): plain(v) for k, v in value.items()}
     if is_dataclass(value):
-        members = ((key, getattr(value, name)) for name, key in json_keys(type(value)).items())
-        absent = {f.name for f in fields(value) if f.metadata == LEFT_OUT}
-        return {key: plain(v) for key, v in members if v is not None or key not in absent}
+        return {key: plain(v) for key, v in _members(value).items()}
     if isinstance(value, Iterable):
         return [plain(v) for v in value]
     return plain(value.item()) if hasattr(value, "item") else str(value)
 
 
-def view(*records: Any, **more: Any) -> dict[str, Any]:
-    """Return the keys of data classes and views, and more, as one dictionary of plain data."""
-    return {key: value for one in (*records, more) for key, value in plain(one).items()}
+def view(*parts: Any, **more: Any) -> dict[str, Any]:
+    """Return the keys of data classes and mappings, and more, with their values as they are."""
+    found: dict[str, Any] = {}
+    for part in parts:
+        found |= part if isinstance(part, Mapping) else _members(part)
+    return found | more
+
+
+def plain_view(*parts: Any, **more: Any) -> dict[str, Any]:
+    """Return the keys of `view` with plain Python data."""
+    return {key: plain(value) for key, value in view(*parts, **more).items()}
+
+
+def _members(record: Any) -> dict[str, Any]:
+    kind = type(record)
+    members = ((key, getattr(record, name)) for name, key in json_keys(kind).items())
+    absent = {f.name for f in fields(kind) if f.metadata == LEFT_OUT}
+    return {key: value for key, value in members if value is not None or key not in absent}
 
 
 def json_keys(kind: type[Any]) -> dict[str, str]:

@@ -77,6 +77,7 @@ class Schemas:
         TypeError
             If JSON has no such type.
         """
+        hint = _itself(hint)
         origin, kinds = get_origin(hint), get_args(hint)
         if (plain := hint if origin is None else origin) in _PLAIN:
             return dict(_PLAIN[plain])
@@ -138,17 +139,36 @@ class Schemas:
     def _of_view(self, view: Any, said: dict[str, str]) -> tuple[dict[str, Any], list[str]]:
         properties: dict[str, Any] = {}
         required: list[str] = []
-        for part in get_args(eval(view.__annotations__["return"], _namespace(view.__module__)))[1:]:
+        for part in get_args(_returned(view))[1:]:
             if isinstance(part, Mapping):
                 more = {key: self._said(hint, said.get(key)) for key, hint in part.items()}
                 needed = [key for key, hint in part.items() if not _may_be_absent(hint)]
             else:
-                more, needed = self._own(part, described(part)[1])
+                kind = _itself(part)
+                more, needed = self._own(kind, described(kind)[1])
             properties, required = properties | more, required + needed
         return properties, [*dict.fromkeys(required)]
 
     def _said(self, hint: Any, text: str | None) -> dict[str, Any]:
         return self.of(hint) | ({"description": text} if text else {})
+
+
+def _returned(view: Any) -> Any:
+    """Return the type that a view returns; views in it are types, as `|` takes no functions."""
+    names = _namespace(view.__module__)
+    space = {n: type(n, (_View,), {"view": one}) if inspect.isfunction(one) else one
+             for n, one in names.items()}  # fmt: skip
+    return eval(view.__annotations__["return"], space)
+
+
+class _View:
+    """Type of a view."""
+
+    view: Any
+
+
+def _itself(kind: Any) -> Any:
+    return kind.view if isinstance(kind, type) and issubclass(kind, _View) else kind
 
 
 def _may_be_absent(hint: Any) -> bool:

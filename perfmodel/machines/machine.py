@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from perfmodel.base.document import Entries
 from perfmodel.base.errors import ModelError
@@ -181,6 +181,8 @@ class Machine:
         The data sheet of a measured machine's device.
     """
 
+    JSON_KEYS: ClassVar[Mapping[str, str]] = {"sheet": "", "sheet_name": "sheet"}
+
     name: str
     source: str
     peak_flops_per_s: Mapping[str, float]
@@ -194,6 +196,11 @@ class Machine:
     chip: Chip | None = None
     basis: Basis = "data sheet"
     sheet: Machine | None = None
+
+    @property
+    def sheet_name(self) -> str | None:
+        """Name of the data sheet of a measured machine's device."""
+        return self.sheet.name if self.sheet else None
 
     @property
     def published(self) -> Machine | None:

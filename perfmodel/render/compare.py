@@ -9,7 +9,7 @@ from perfmodel.analysis.compare.compare import Amount, Comparison, Gate, Row
 from perfmodel.analysis.compare.pairs import Pairs
 from perfmodel.analysis.compare.series import GPU_IDLE, GROUPS, Group
 from perfmodel.analysis.compare.summary import ComparedSummary, analyzed, summarize
-from perfmodel.base.document import Head, view
+from perfmodel.base.document import Head, plain_view
 from perfmodel.base.escape import printable
 from perfmodel.base.kernels import kernel
 from perfmodel.base.table import Column, Table
@@ -411,4 +411,4 @@ def compare_document(
         The first screen.
     """
     summary = summarize(c, analyzed(c.before), analyzed(c.after))
-    return view(Head(SCHEMA_VERSION), c, summary=summary)
+    return plain_view(Head(SCHEMA_VERSION), c, summary=summary)

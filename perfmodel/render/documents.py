@@ -11,7 +11,7 @@ from typing import Any, Final
 from perfmodel.analysis.changes import GraphChanges
 from perfmodel.base.errors import ErrorDocument
 from perfmodel.base.schema import schema_of
-from perfmodel.render.analysis_json import SCHEMA_VERSION, AnalysisDocument, BriefDocument
+from perfmodel.render.analysis_json import SCHEMA_VERSION, analysis_document, brief_document
 from perfmodel.render.compare import compare_document
 from perfmodel.render.evidence import Evidence
 from perfmodel.render.operator_prediction import report_prediction_document
@@ -20,7 +20,7 @@ from perfmodel.render.scaling import scaling_document
 from perfmodel.render.whatif import what_if_document
 
 DOCUMENTS: Final = (
-    AnalysisDocument, BriefDocument, Evidence, GraphChanges, compare_document, what_if_document,
+    analysis_document, brief_document, Evidence, GraphChanges, compare_document, what_if_document,
     report_prediction_document, prediction_document,
     GenericAlias(list, prediction_document), scaling_document, ErrorDocument,
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
-from perfmodel.base.document import pick, view
+from perfmodel.base.document import pick, plain_view
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si, sizes_text
 from perfmodel.models.one_report import ReportPrediction
@@ -154,7 +154,7 @@ def report_prediction_document(
     """
     speed, peak = _throughput(found), found.peak
     rate = speed["tokens_per_s"]
-    return view(
+    return plain_view(
         found.step, found.step.lanes, found, speed,
         peak_bytes=peak and peak.bytes,
         peak_bytes_by_kind=peak and peak.by_kind,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
@@ -264,35 +264,46 @@ def _flops(work: StepWork) -> int | None:
     return _whole(work.flops) if work.flops or work.modelled >= _MOSTLY else None
 
 
-@dataclass(frozen=True)
-class StepWorkDocument:
+def step_work(
+    work: StepWork,
+) -> Annotated[
+    dict[str, Any],
+    {
+        "flops_per_step": float | None, "bytes_per_step": float, "from": str, "attention": str,
+        "modelled_share": float,
+    },
+]:  # fmt: skip
     """Work of a step of a rank: sums over operators with a formula.
 
-    Attributes
-    ----------
-    flops_per_step : float or None
+    Keys
+    ----
+    flops_per_step
         None where too little is known.
-    source : str
+    from
         What counted it.
-    modelled_share : float
+    modelled_share
         Time of operators with a formula over that of operations that do not communicate.
     """
-
-    JSON_KEYS: ClassVar[Mapping[str, str]] = {"source": "from"}
-
-    flops_per_step: float | None
-    bytes_per_step: float
-    source: str
-    attention: str
-    modelled_share: float
+    counted = {"flops_per_step": _flops(work), "bytes_per_step": _whole(work.bytes)}
+    return counted | {
+        "from": work.source, "attention": work.attention, "modelled_share": work.modelled,
+    }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class WorkDocument:
+def work_document(
+    run: RunAnalysis,
+) -> Annotated[
+    dict[str, Any],
+    {
+        "work": step_work | None, "operators": Sequence[OperatorRow],
+        "operators_by_size": Sequence[OperatorRow], "phases": Sequence[PhaseRow],
+        "modules": Sequence[ModuleRow], "mfu": Utilization | None,
+    },
+]:  # fmt: skip
     """Keys of `analysis.json` that say what a framework's operators do in a median step.
 
-    Attributes
-    ----------
+    Keys
+    ----
     work
         Work of a step; None where nothing counts any.
     operators, operators_by_size
@@ -302,33 +313,16 @@ class WorkDocument:
     mfu
         Model FLOPs utilization.
     """
-
-    work: StepWorkDocument | None
-    operators: list[OperatorRow]
-    operators_by_size: list[OperatorRow]
-    phases: list[PhaseRow]
-    modules: list[ModuleRow]
-    mfu: Utilization | None
-
-
-def work_document(run: RunAnalysis) -> dict[str, Any]:
-    """Return the values of `WorkDocument` by name."""
     work = run.work
-    if work is None:
-        return vars(WorkDocument(None, [], [], [], [], None))
-    of_step = StepWorkDocument(
-        _flops(work), _whole(work.bytes), work.source, work.attention, work.modelled
-    )
-    return vars(
-        WorkDocument(
-            of_step if work.modelled else None,
-            [_row(row) for row in work.operators],
-            [_row(row) for row in work.by_sizes],
-            [_row(row) for row in work.phases] if work.modelled else [],
-            [_row(row) for row in work.modules],
-            work.mfu,
-        )
-    )
+    counts = work is not None and bool(work.modelled)
+    return {
+        "work": step_work(work) if work and counts else None,
+        "operators": [_row(row) for row in work.operators] if work else [],
+        "operators_by_size": [_row(row) for row in work.by_sizes] if work else [],
+        "phases": [_row(row) for row in work.phases] if work and counts else [],
+        "modules": [_row(row) for row in work.modules] if work else [],
+        "mfu": work.mfu if work else None,
+    }
 
 
 def _row(row: _Row) -> _Row:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import numpy as np
 
-from perfmodel.base.document import view
+from perfmodel.base.document import plain_view
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.models.hosts import SAME, Host
@@ -183,7 +183,7 @@ def prediction_document(
         None where the model has no images, or a batch is more than there are.
     """
     rate = p.case.sizes["B"] / p.batch_s if "B" in p.case.sizes else None
-    return view(p, epoch_s=epoch_s(p, images), images_per_s=rate, host=host)
+    return plain_view(p, epoch_s=epoch_s(p, images), images_per_s=rate, host=host)
 
 
 _SECONDS: Final = Column("batch_s", "Batch", "si", "s")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from perfmodel.analysis.measure import Split
 from perfmodel.analysis.scaling import Bandwidth, ScalingSeries, Study, links
-from perfmodel.base.document import Head, view
+from perfmodel.base.document import Head, plain_view
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import percent, si
 from perfmodel.models.scaling_laws import Fit
@@ -219,7 +219,7 @@ def scaling_document(
 ]:
     """What `perfmodel scaling --json` prints."""
     fits = [ring_link(*key, link) for key, link in links(rows).items()]
-    return view(Head(SCHEMA_VERSION), found, all_reduces=rows, links=fits)
+    return plain_view(Head(SCHEMA_VERSION), found, all_reduces=rows, links=fits)
 
 
 def ring_link(

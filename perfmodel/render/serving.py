@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from perfmodel.analysis.serving import ServingRow, usual_rows
+from perfmodel.base.document import view
 from perfmodel.base.table import Column, Table
 
 if TYPE_CHECKING:
@@ -104,22 +104,14 @@ def serving_table(run: RunAnalysis) -> Table:
     return Table.of("Serving", run.serving, columns)
 
 
-@dataclass(frozen=True)
-class ServingDocument(ServingRow):
+def served(
+    rows: Sequence[ServingRow],
+) -> Annotated[dict[str, Any], ServingRow, {"phases": Sequence[ServingRow]}]:
     """The median step of the engine's phase with most time.
 
-    Attributes
-    ----------
-    phases : sequence of ServingRow
+    Keys
+    ----
+    phases
         All phases, decodes by their number of sequences, those with most time first.
     """
-
-    phases: Sequence[ServingRow]
-
-
-def serving_document(rows: Sequence[ServingRow]) -> ServingDocument | None:
-    """Return the phase with most time, and all of them as `phases`; None if nothing serves."""
-    if not rows:
-        return None
-    usual = usual_rows(rows)[0]
-    return ServingDocument(**{f.name: getattr(usual, f.name) for f in fields(usual)}, phases=rows)
+    return view(usual_rows(rows)[0], phases=rows)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from perfmodel.analysis.changes import GraphChanges
 from perfmodel.analysis.question import Answer
 from perfmodel.analysis.whatif import WhatIf, words
-from perfmodel.base.document import Head, view
+from perfmodel.base.document import Head, plain_view
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.render.result import Block, Result
@@ -187,4 +187,4 @@ def what_if_document(
     answer
         `question` in sentences.
     """
-    return view(Head(VERSION), said, answer=words(said))
+    return plain_view(Head(VERSION), said, answer=words(said))

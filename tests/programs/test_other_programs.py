@@ -177,7 +177,7 @@ def test_flops_that_no_formula_counts_are_unknown_and_not_0() -> None:
     assert hidden.work is not None
     said = work_document(hidden)["work"]
     assert said is not None
-    assert said.flops_per_step is None
+    assert said["flops_per_step"] is None
     assert next(work_lines(hidden.work)).startswith("work       FLOPs unknown, at least 2.04 GB")
     partly = replace(run.work, modelled=0.9)
     assert next(work_lines(partly)).startswith("work       at least 178.2 GFLOP and 2.04 GB")

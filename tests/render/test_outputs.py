@@ -87,7 +87,7 @@ def test_the_contract_of_analysis_json(document: Analysis, tmp_path: Path) -> No
     outputs.write(document, tmp_path / "out", plots=False)
     text = (tmp_path / "out" / "analysis.json").read_text(encoding="utf-8")
     found = json.loads(text, parse_constant=lambda c: pytest.fail(f"{c} is no strict JSON"))
-    assert found["schema_version"] == SCHEMA_VERSION == 2
+    assert found["schema_version"] == SCHEMA_VERSION == 3
     units = {"P_flops": "FLOP/s", "P_pci": "B/s", "P_mpi": "B/s"}
     assert list(found["rates"]) == list(units)
     for name, unit in units.items():
