@@ -27,13 +27,11 @@ _ADVICE: Final = "record with torch.cuda.memory._record_memory_history() and _du
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """An allocation, or the end of one.
+class Place:
+    """Where a program allocates.
 
     Attributes
     ----------
-    address, size_bytes, time_us : int
-        The size is negative where a block is given back.
     line : str
         `file.py:12 function` that allocated it, the innermost outside of PyTorch; '' if unknown.
     module : str
@@ -44,13 +42,25 @@ class Event:
         In which it happened; what is neither backward nor the optimizer's is forward.
     """
 
+    line: str
+    module: str
+    operator: str
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event(Place):
+    """An allocation, or the end of one.
+
+    Attributes
+    ----------
+    address, size_bytes, time_us : int
+        The size is negative where a block is given back.
+    """
+
     address: int
     size_bytes: int
     time_us: int
-    line: str
-    module: str
-    operator: str = ""
-    phase: str = "forward"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,4 +250,4 @@ def _event(event: Mapping[str, Any], size: int, before: str) -> Event:
         line = module = operator = ""
         phase = phase if frames else before
     time = int(event.get("time_us", 0))
-    return Event(int(event["addr"]), size, time, line, module, operator, phase)
+    return Event(line, module, operator, phase, int(event["addr"]), size, time)

@@ -12,7 +12,16 @@ from perfmodel.base.arrays import Arena, Int64
 from perfmodel.readers.chunks import Chunks
 from perfmodel.readers.codes import Codes, Ids, split_rows
 from perfmodel.readers.order import in_order, row_order
-from perfmodel.readers.trace import NULL, PROCESS_BITS, ApiCalls, GpuOps, Trace, join, rows
+from perfmodel.readers.trace import (
+    NULL,
+    PROCESS_BITS,
+    ApiCalls,
+    GpuOps,
+    Trace,
+    columns_of,
+    join,
+    rows,
+)
 
 _NARROW: Final = tuple((np.iinfo(kind).max, kind) for kind in (np.uint8, np.uint16, np.uint32))
 _LARGEST: Final = 1 << 62
@@ -132,7 +141,7 @@ class Split:
             if process not in self._packed:
                 arena = self._arenas.setdefault(process, Arena(np.uint8))
                 self._packed[process] = Packed(arena)
-            columns = {name: getattr(table, name)[at] for name in table.__slots__}
+            columns = {name: getattr(table, name)[at] for name in columns_of(table)}
             self._packed[process].append({**columns, _ROW: row[at]})
         self._rows += len(table)
         if len(table):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from perfmodel.readers.allocator_snapshot import (
     FORWARD,
     OPTIMIZER,
     Event,
+    Place,
     Snapshot,
 )
 from perfmodel.readers.frames import FRAMEWORK, MODULE, module_path, python_frame
@@ -48,16 +49,6 @@ class _Thread:
 
     spans: list[tuple[float, float, str, int]] = field(default_factory=list)
     rows: list[tuple[float, int]] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Who allocates."""
-
-    operator: str
-    module: str
-    line: str
-    phase: str
 
 
 def read_profiler(path: Path) -> tuple[Snapshot, ...]:
@@ -109,10 +100,10 @@ def _add_span(thread: _Thread, event: Mapping[str, Any]) -> None:
                          sequence if isinstance(sequence, int) else -1))  # fmt: skip
 
 
-def _places(threads: Mapping[tuple[Any, Any], _Thread]) -> dict[int, _Place]:
+def _places(threads: Mapping[tuple[Any, Any], _Thread]) -> dict[int, Place]:
     """Who allocates, of every row; forward operators first, whose sequence numbers tell others'."""
-    found: dict[int, _Place] = {}
-    forward: dict[int, _Place] = {}
+    found: dict[int, Place] = {}
+    forward: dict[int, Place] = {}
     unknown: list[tuple[int, int]] = []
     for thread in threads.values():
         for row, place, sequence in _swept(thread, forward):
@@ -123,11 +114,11 @@ def _places(threads: Mapping[tuple[Any, Any], _Thread]) -> dict[int, _Place]:
         said = forward.get(sequence)
         if said is not None:
             own = found[row]
-            found[row] = _Place(own.operator, said.module, own.line or said.line, own.phase)
+            found[row] = replace(own, module=said.module, line=own.line or said.line)
     return found
 
 
-def _swept(thread: _Thread, forward: dict[int, _Place]) -> Iterator[tuple[int, _Place, int]]:
+def _swept(thread: _Thread, forward: dict[int, Place]) -> Iterator[tuple[int, Place, int]]:
     """Yield each row with its place, and the sequence number around it."""
     spans = sorted(thread.spans, key=lambda s: (s[0], -s[1]))
     marks = [(start, 0, k) for k, (start, *_) in enumerate(spans)]
@@ -147,7 +138,7 @@ def _swept(thread: _Thread, forward: dict[int, _Place]) -> Iterator[tuple[int, _
         yield k, _place(open_spans), sequence
 
 
-def _place(open_spans: Sequence[tuple[float, float, str, int]]) -> _Place:
+def _place(open_spans: Sequence[tuple[float, float, str, int]]) -> Place:
     """The operator, module and line of what is open, outermost first."""
     operator = module = line = ""
     phase = FORWARD
@@ -162,11 +153,11 @@ def _place(open_spans: Sequence[tuple[float, float, str, int]]) -> _Place:
             phase, operator = BACKWARD, name.rpartition(": ")[2]
         elif "::" in name and not _ALLOCATORS.fullmatch(name):
             operator = name
-    return _Place(operator, module, line, phase)
+    return Place(line, module, operator, phase)
 
 
 def _snapshots(
-    events: Sequence[Mapping[str, Any]], places: Mapping[int, _Place]
+    events: Sequence[Mapping[str, Any]], places: Mapping[int, Place]
 ) -> tuple[Snapshot, ...]:
     rows: dict[tuple[int, int], list[int]] = {}
     for row, event in enumerate(events):
@@ -181,16 +172,16 @@ def _snapshots(
 
 def _snapshot(
     device: int, rows: Sequence[int], events: Sequence[Mapping[str, Any]],
-    places: Mapping[int, _Place],
+    places: Mapping[int, Place],
 ) -> Snapshot:  # fmt: skip
     found = []
     for row in rows:
         size, place = int(events[row]["Bytes"]), places[row]
         if size < 0:
-            place = _Place("", "", "", place.phase)
+            place = Place("", "", "", place.phase)
         found.append(
-            Event(int(events[row]["Addr"]), size, int(events[row]["ts"]), place.line,
-                  place.module, place.operator, place.phase)
+            Event(place.line, place.module, place.operator, place.phase,
+                  int(events[row]["Addr"]), size, int(events[row]["ts"]))
         )  # fmt: skip
     first = events[rows[0]]
     in_use = [int(first.get("Total Allocated", 0)) - int(first["Bytes"])]

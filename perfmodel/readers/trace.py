@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -102,16 +102,36 @@ class Events:
         return len(self.start_ns)
 
 
+def columns_of(table: Any) -> tuple[str, ...]:
+    """Return the names of the columns of events, or of a class of them."""
+    return tuple(one.name for one in fields(table))
+
+
 @dataclass(frozen=True, slots=True)
-class Ranges(Events):
-    """NVTX push/pop and start/end ranges, one row per instance.
+class HostEvents(Events):
+    """Events of the host's threads.
 
     Attributes
     ----------
     start_ns, end_ns : int64, shape (n,)
-        Host time; `end_ns` is `NULL` where the range never ended.
+        Host time.
     thread : int32, shape (n,)
-        Index into `Trace.threads` of the thread that opened the range.
+        Index into `Trace.threads`.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int32
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges(HostEvents):
+    """NVTX push/pop and start/end ranges, one row per instance, of the threads that opened them.
+
+    Attributes
+    ----------
+    end_ns : int64, shape (n,)
+        `NULL` where the range never ended.
     name : int32, shape (n,)
         Index into `Trace.range_names` and `Trace.range_labels`, or `NO_NAME`.
     style : int8, shape (n,)
@@ -123,9 +143,6 @@ class Ranges(Events):
         Where in `Trace.numbers` those begin that were cut out of its label.
     """
 
-    start_ns: Int64
-    end_ns: Int64
-    thread: Int32
     name: Int32
     style: Int8
     other_thread: Bool
@@ -181,38 +198,29 @@ class GpuOps(Events):
 
 
 @dataclass(frozen=True, slots=True)
-class ApiCalls(Events):
+class ApiCalls(HostEvents):
     """CUDA runtime and driver API calls.
 
     Attributes
     ----------
-    start_ns, end_ns : int64, shape (n,)
-        Host time.
-    thread : int32, shape (n,)
-        Index into `Trace.threads`.
     correlation : int64, shape (n,)
         Unique within a process.
     name : int32, shape (n,)
         Index into `Trace.strings`.
     """
 
-    start_ns: Int64
-    end_ns: Int64
-    thread: Int32
     correlation: Int64
     name: Int32
 
 
 @dataclass(frozen=True, slots=True)
-class MpiCalls(Events):
+class MpiCalls(HostEvents):
     """MPI calls: point-to-point, start/wait, other and collective, in that order.
 
     Attributes
     ----------
-    start_ns, end_ns : int64, shape (n,)
-        Host time; `end_ns` is `NULL` where the call never returned.
-    thread : int32, shape (n,)
-        Index into `Trace.threads`.
+    end_ns : int64, shape (n,)
+        `NULL` where the call never returned.
     name : int32, shape (n,)
         Index into `Trace.strings`.
     source : int8, shape (n,)
@@ -232,9 +240,6 @@ class MpiCalls(Events):
         where there is none.
     """
 
-    start_ns: Int64
-    end_ns: Int64
-    thread: Int32
     name: Int32
     source: Int8
     size_bytes: Int64
@@ -334,28 +339,20 @@ NO_STACKS: Final = Stacks(
 
 
 @dataclass(frozen=True, slots=True)
-class Spells:
+class Spells(HostEvents):
     """Times that threads spent in one state, such as off the processor.
+
+    Rows come by thread, then by start; those of one thread do not overlap.
 
     Attributes
     ----------
-    start_ns, end_ns : int64, shape (n,)
-        By thread, then by start; those of one thread do not overlap.
-    thread : int32, shape (n,)
-        Index into `Trace.threads`.
     name : int32, shape (n,)
         Index into `names`, -1 for none.
     names : tuple of str
     """
 
-    start_ns: Int64
-    end_ns: Int64
-    thread: Int32
     name: Int32
     names: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
     @classmethod
     def of(
@@ -609,7 +606,7 @@ def without_doubtful_sizes(trace: Trace) -> Trace:
 
 def rows(table: Any, index: Any) -> Any:
     """Return `table` with every column indexed by `index` (a mask, slice or index array)."""
-    return type(table)(*(getattr(table, name)[index] for name in table.__slots__))
+    return type(table)(*(getattr(table, name)[index] for name in columns_of(table)))
 
 
 def concatenate(tables: Sequence[T]) -> T:
@@ -620,7 +617,7 @@ def concatenate(tables: Sequence[T]) -> T:
 def join(tables: list[T]) -> T:
     """Return the rows of several tables as `concatenate` does; empties the list."""
     kind: Any = type(tables[0])
-    joined: T = kind(**join_columns(tables, kind.__slots__))
+    joined: T = kind(**join_columns(tables, columns_of(kind)))
     return joined
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from perfmodel.readers import read
-from perfmodel.readers.trace import Trace
+from perfmodel.readers.trace import Trace, columns_of
 from support.plain import plain
 from support.structured import FINAL_SEED, KINDS, TUNING_SEEDS, UNSEEN_SEEDS, program
 from support.structured.score import scored, table
@@ -24,7 +24,7 @@ def named(trace: Trace) -> dict[str, object]:
     found: dict[str, object] = {}
     for events_of in ("ranges", "ops", "api", "mpi"):
         events = getattr(trace, events_of)
-        found |= {f"{events_of}.{column}": getattr(events, column) for column in events.__slots__}
+        found |= {f"{events_of}.{column}": getattr(events, column) for column in columns_of(events)}
         strings = trace.range_names if events_of == "ranges" else trace.strings
         found[f"{events_of}.name"] = [strings[i] if i >= 0 else None for i in events.name.tolist()]
     for field in fields(trace):

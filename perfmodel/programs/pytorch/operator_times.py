@@ -33,6 +33,7 @@ from perfmodel.timing.nesting import Nesting, innermost, last_moment, nest
 from perfmodel.timing.operator_times import OperatorKey, OperatorTimes, Phase
 from perfmodel.timing.recorder import SIZED, each_ns, events_of
 from perfmodel.timing.step_report import StepReport
+from perfmodel.timing.step_times import StepOps
 
 _MOST_SIZES: Final = 10_000
 """Operators that are kept apart by their sizes and modules, those with most GPU time."""
@@ -49,15 +50,12 @@ _Name = TypeVar("_Name", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """GPU operations of steps: their rows, lanes and steps' numbers; and how many lanes there are.
+class Placed(StepOps):
+    """GPU operations of steps, by the steps' numbers; and how many lanes there are.
 
     `causal` is how attention was counted, `warnings` what a reader should know of the operators.
     """
 
-    op: Int64
-    lane: Int64
-    step: Int64
     lanes: int
     causal: bool = False
     warnings: tuple[str, ...] = ()
@@ -107,7 +105,7 @@ def operator_times(
     inside = steps.times.ops
     number = steps.steps.number[inside.step].astype(np.int64)
     lanes = len(steps.times.process)
-    placed = Placed(inside.op, inside.lane, number, lanes, causal, warnings)
+    placed = Placed(inside.op, number, inside.lane, lanes, causal, warnings)
     made = tabulate(trace, found.calls, placed)
     return replace(made, hidden=found.hidden, places=found.places)
 

@@ -116,7 +116,7 @@ def operator_times_from(
 def _placed(steps: StepReport) -> Placed:
     ops = steps.times.ops
     number = steps.steps.number[ops.step].astype(np.int64)
-    return Placed(ops.op, ops.lane, number, len(steps.times.process))
+    return Placed(ops.op, number, ops.lane, len(steps.times.process))
 
 
 def _steps(trace: Trace, steps: StepReport) -> dict[tuple[int, int], _Step]:

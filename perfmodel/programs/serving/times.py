@@ -65,7 +65,7 @@ def serving_times(
     inside = steps.times.ops
     number = steps.steps.number[inside.step].astype(np.int64)
     lanes = len(steps.times.process)
-    placed = Placed(inside.op, inside.lane, number, lanes, options.causal, found.warnings)
+    placed = Placed(inside.op, number, inside.lane, lanes, options.causal, found.warnings)
     made = tabulate(trace, calls, placed)
     warnings = (*made.warnings, *_untold(trace, steps))
     return replace(made, engine=work, hidden=found.hidden, places=found.places, warnings=warnings)
