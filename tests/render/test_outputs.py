@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
 import os
+import shutil
+import sqlite3
 import tempfile
 import warnings
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,7 @@ from perfmodel.render import outputs, plot
 from perfmodel.render.analysis_json import SCHEMA_VERSION, analysis_document
 from support.build_report import ReportBuilder
 from support.build_training import Training, analyzed, training_report
+from support.cli import succeeds
 from support.document_report import document_report
 from support.once import anew
 
@@ -328,3 +333,25 @@ def test_unicode_folders(document: Analysis, tmp_path: Path) -> None:
 
 def test_the_version_is_in_the_document(document: Analysis) -> None:
     assert analysis_document(document)["perfmodel_version"] == perfmodel.__version__
+
+
+def test_a_report_without_mark_and_mpi_has_rates_and_a_roofline_for_given_sizes(
+    tmp_path: Path,
+) -> None:
+    """As frozen: nothing but the ranges and the GPU's operations says what a batch is."""
+    report = tmp_path / "bare.sqlite"
+    shutil.copyfile(BASE, report)
+    with closing(sqlite3.connect(report)) as db:
+        for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            if name.startswith("MPI_"):
+                db.execute(f"DROP TABLE {name}")
+        db.commit()
+    out = tmp_path / "out"
+    succeeds("analyze", report, "-D", "784", "-H", "512", "-C", "10", "-B", "3000", "-o", out)
+    with (out / "rates.csv").open(encoding="utf-8", newline="") as file:
+        rates = {row["name"]: float(row["value"]) for row in csv.DictReader(file)}
+    assert rates["P_flops"] == pytest.approx(2.2458456098998230e13)
+    assert rates["P_pci"] == pytest.approx(1.0270740815502623e10)
+    assert rates["P_mpi"] == pytest.approx(8.325460995174331e9)
+    pictures = {path.name for path in out.glob("roofline.*")}
+    assert pictures == {"roofline.png", "roofline.svg", "roofline.pdf"}
