@@ -20,8 +20,10 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 from benchmarks.common.folders import PROFILES
+from perfmodel.timing.recorder import Recorder
 
 EDITED: Final = Path(__file__).parent / "edited.toml"
 _HOST: Final = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "overhead")
@@ -42,10 +44,17 @@ Replay = Generator[tuple[float, float], float, None]
 def reports_of(
     case: Mapping[str, Any], folder: Path, made: Path | None = None
 ) -> Iterator[list[Path]]:
-    """Return the reports of a case; those of an edited one are made in `made`, and go away."""
+    """Return the reports of a case; those of an edited one are made in `made`, and go away.
+
+    The steps of an edited one are analyzed as recorded: it never ran without a profiler.
+    """
     reports = [folder / name for name in case["reports"]]
-    with tempfile.TemporaryDirectory(dir=made) as temporary:
-        yield edited(reports, case["edit"], Path(temporary)) if "edit" in case else reports
+    if "edit" not in case:
+        yield reports
+        return
+    as_recorded = mock.patch.object(Recorder, "matters", False)
+    with tempfile.TemporaryDirectory(dir=made) as temporary, as_recorded:
+        yield edited(reports, case["edit"], Path(temporary))
 
 
 def edited(reports: Sequence[Path], edit: Mapping[str, Any], folder: Path) -> list[Path]:

@@ -44,11 +44,7 @@ def score(case: Mapping[str, Any], document: Mapping[str, Any]) -> Score:
     findings: Sequence[Mapping[str, Any]] = document["findings"]
     kinds, named = case.get("kind", []), case.get("range")
     right = next((one for one in findings if one["kind"] in kinds), None)
-    claimed = None
-    if right is not None:
-        claimed = right["saving_s"]
-        if case.get("made") == "edited" and claimed is not None:  # its truth is of recorded steps
-            claimed *= document["summary"]["recorded_s"] / document["summary"]["step_s"]
+    claimed = right["saving_s"] if right is not None else None
     true_s = case["step_s"] - case["without_s"] if "step_s" in case else None
     late = document["stragglers"]
     alarms = [one for one in findings if one["kind"] in FAULTS and (one["share"] or 0) >= ALARM]
