@@ -183,8 +183,8 @@ def test_csvs_of_several_runs_name_the_run(tmp_path: Path) -> None:
         training_report(tmp_path / f"{name}.sqlite", Training(pace=(1, 1))) for name in ("a", "b")
     ]
     outputs.write(analyzed(*paths), tmp_path / "out", plots=False)
-    for csv in (tmp_path / "out").glob("*.csv"):
-        assert set(pd.read_csv(csv)["run"]) == {"a", "b"}, csv.name
+    for table in (tmp_path / "out").glob("*.csv"):
+        assert set(pd.read_csv(table)["run"]) == {"a", "b"}, table.name
 
 
 def test_hostile_names_survive_csv_and_json(hostile: Analysis, tmp_path: Path) -> None:
