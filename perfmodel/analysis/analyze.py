@@ -40,10 +40,10 @@ from perfmodel.analysis.warnings import (
 from perfmodel.base.errors import ModelError, PerfmodelError, SchemaError, WorkloadError
 from perfmodel.base.kernels import kernel_types
 from perfmodel.base.parallel import Engine, all_failed, attempt_reports
+from perfmodel.findings import find
 from perfmodel.machines.devices import Identified, identify, known
 from perfmodel.programs import program_of_run
 from perfmodel.programs.facts import DeviceReduce, Facts, GemmTime, ServingFact
-from perfmodel.programs.findings import find
 from perfmodel.programs.identify import missing_values
 from perfmodel.readers import RAW, check_at_rest
 from perfmodel.readers.trace import NULL, Trace

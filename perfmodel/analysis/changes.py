@@ -10,51 +10,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from perfmodel.base.errors import ModelError
-from perfmodel.programs.findings import Finding
-from perfmodel.timing.critical_path import Change
+from perfmodel.findings import WORTH, Finding, kinds
+from perfmodel.timing.critical_path import EXPOSED, Change
 from perfmodel.timing.ledger import Item, Ledger
+from perfmodel.timing.step_facts import DISPATCH
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import RunAnalysis
     from perfmodel.programs.facts import OperatorRow
 
-TITLES: Final[Mapping[str, str]] = {
-    "launch_bound": "launches cost nothing, as in one CUDA graph per step",
-    "dispatch": "neither launches nor the host's work between them cost anything",
-    "blocking_sync": "the host never waits for the GPU",
-    "host_compute": "the host's own work takes no time",
-    "allocation": "no GPU memory is allocated or freed",
-    "pageable_copy": "no copies from pageable memory",
-    "copy": "no copies",
-    "offloading": "no copies",
+WORDS: Final[Mapping[str, str]] = {
+    DISPATCH: "neither launches nor the host's work between them cost anything",
     "communication": "no communication by MPI",
-    "exposed_communication": "no communication that computing does not hide",
-    "straggler": "the late rank does no more than the others",
-    "many_small_kernels": "small kernels of a range are fused",
     "other": "CUDA graphs launch at once",
     "kernel": "kernels take no time",
-    "waiting_mpi": "the late rank does no more than the others",
-    "kernel_below_ceiling": "an operator runs at its ceiling",
-    "memory_bound": "operators that memory limits are fused",
-    "low_precision_unused": "GEMMs run on tensor cores",
-    "unfused_attention": "attention is one kernel",
-    "page_migration": "no pages move between host and GPU",
-    "single_block": "a kernel of one block runs on the whole GPU",
     "gemms_at_ceiling": "all GEMMs and attention run at their ceilings",
     "bf16_for_fp32": "operators in FP32 run in BF16",
     "twice_the_bandwidth": "the GPU's memory has twice the bandwidth",
     "twice_the_network": "communication that computing does not hide takes half its time",
 }
-"""Differences in the graph, by the kind of a finding, a kind of work, or a question."""
-_OF_KERNELS: Final = (
-    "kernel_below_ceiling", "memory_bound", "low_precision_unused", "unfused_attention",
-    "page_migration", "single_block",
-)  # fmt: skip
-"""Findings that say how much shorter kernels would be."""
-_NAMED: Final = ("straggler", "waiting_mpi", *_OF_KERNELS, "many_small_kernels")
-"""Kinds of which a run may have several: the title says which one a change is for."""
-_WORTH: Final = 0.01
-"""Changes that would save less than this share of a step are not listed, as findings."""
+"""Differences in the graph by a kind of work, or a question; kinds of findings have their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +39,7 @@ class GraphChange:
     Attributes
     ----------
     name : str
-        The key of a finding, or another key of `TITLES`.
+        The key of a finding, or of `StepFacts.changes`, or a question of `WORDS`.
     change : str
         The difference in words; of kernels and late ranks with the title of the finding.
     saving_s, step_s : float
@@ -119,10 +94,11 @@ def changes_of(analysis: RunAnalysis, together: Sequence[str] = ()) -> GraphChan
     for finding in analysis.findings:
         if finding.saving_s is not None and not finding.of_mean:
             known[finding.key] = _words(finding), item_of(analysis, finding)
-    done = {one.change or one.kind for one in analysis.findings} | known.keys()
+    done = {one.change for one in analysis.findings} | known.keys()
+    words = {**{k.replays or k.key: k.change for k in kinds().values()}, **WORDS}
     for item in _others(analysis):
-        if item.key not in done and max(item.alone_s, item.most_s) >= _WORTH * ledger.step_s:
-            known[item.key] = TITLES[item.key.partition("-")[0]], item
+        if item.key not in done and max(item.alone_s, item.most_s) >= WORTH * ledger.step_s:
+            known[item.key] = words[item.key.partition("-")[0]], item
     unknown = [name for name in together if name not in known]
     if unknown:
         raise ModelError(
@@ -148,19 +124,18 @@ def item_of(run: RunAnalysis, finding: Finding) -> Item:
     most_s = max(alone_s, finding.gpu_s or 0.0)
     change = None
     if run.steps is not None and not finding.of_mean:
-        if finding.kind in _OF_KERNELS:
+        if kinds()[finding.kind].shortens_kernels:
             change = _shorter_kernels(run, most_s)
         else:
-            change = run.steps.facts.changes.get(finding.change or finding.kind)
+            change = run.steps.facts.changes.get(finding.change)
     return Item(finding.key, change, alone_s, most_s)
 
 
 def _words(finding: Finding) -> str:
-    """What a finding's change is: of kernels and late ranks with the title of the finding."""
-    words = TITLES.get(finding.change or finding.kind, TITLES.get(finding.kind))
-    if words is None:
-        return finding.title
-    return f"{words}: {finding.title}" if finding.kind in _NAMED else words
+    """What a finding's change is; with its title where a run may have several of its kind."""
+    kind = kinds()[finding.kind]
+    words = WORDS.get(finding.change, kind.change)
+    return f"{words}: {finding.title}" if kind.several else words
 
 
 def _row(name: str, words: str, saving_s: float | None, ledger: Ledger) -> GraphChange:
@@ -209,7 +184,7 @@ def _others(run: RunAnalysis) -> Iterator[Item]:
             yield Item(name, change_of_all, alone_s, max(alone_s, min(less_s, next_s)))
     if facts.exposed_s:
         lanes = range(len(run.steps.ranks))
-        half = Change(scale={(lane, "exposed_communication"): 0.5 for lane in lanes})
+        half = Change(scale={(lane, EXPOSED): 0.5 for lane in lanes})
         yield Item("twice_the_network", half, saved_s(half), saved_s(half))
 
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from perfmodel.analysis.steps import StepBreakdown
     from perfmodel.analysis.verdict import Summary
     from perfmodel.base.gpu import Gpu
+    from perfmodel.findings import Finding, Part
     from perfmodel.machines.machine import Machine
     from perfmodel.models.roofline import Point, Roofline
-    from perfmodel.programs.findings import Finding
     from perfmodel.programs.identify import Identity
     from perfmodel.programs.program import Program
     from perfmodel.timing.collectives import CollectiveGroup
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 
 OutlierKind = Literal["host", "GPU", "rank"]
-Part = Literal["compute", "communication", "waiting", "copies", "idle"]
-"""Parts of the step of a rank."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from perfmodel.analysis.result import RankRow
 from perfmodel.base.arrays import Bool, Floats, Int64, distinct_positions
 from perfmodel.base.units import si
 from perfmodel.readers.trace import NULL
+from perfmodel.timing.critical_path import EXPOSED
 from perfmodel.timing.exchanges import Exchanges
 from perfmodel.timing.host_timeline import CAUSES, DEPENDENCY
 from perfmodel.timing.idle_causes import LONGEST, Gap, IdleGaps
@@ -48,7 +49,7 @@ _MOSTLY: Final = 0.5
 """A cause explains long steps if it takes this share of what they take more."""
 _BUSY: Final = {
     "kernel": "in computing kernels",
-    "exposed_communication": "in communication beside no computing",
+    EXPOSED: "in communication beside no computing",
     "copy": "in copies",
 }
 
@@ -492,7 +493,7 @@ def _busy_longer(times: StepTimes, lane: int, window: slice, long: Bool, longer_
     """Return the main GPU work in the excess of long steps; '' if no one kind is most of it."""
     parts = {
         "kernel": times.compute_ns,
-        "exposed_communication": times.exposed_ns,
+        EXPOSED: times.exposed_ns,
         "copy": times.copy_ns,
     }
     more = {}

@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from perfmodel.analysis.changes import item_of
-from perfmodel.analysis.result import Part, RankRow
+from perfmodel.analysis.result import RankRow
 from perfmodel.base.units import percent, si
-from perfmodel.programs.findings import WORTH
+from perfmodel.findings import WORTH, Part, kinds
 from perfmodel.readers.trace import GRAPH, KERNEL, NO_CALLS, TORCH_PROFILER
+from perfmodel.timing.host_timeline import CAUSE_CLAUSES
+from perfmodel.timing.kernels import COMMUNICATION
 from perfmodel.timing.ledger import Item
 from perfmodel.timing.trim import LAUNCHES
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import RunAnalysis
     from perfmodel.analysis.serving import ServingRow
-    from perfmodel.programs.findings import Finding
+    from perfmodel.findings import Finding
     from perfmodel.timing.first_calls import FirstCall
 
 FIXES: Final = 3
@@ -54,69 +56,25 @@ _LIMITS: Final[dict[Part, str]] = {
     "compute": "The GPU{of} computes {share} of each step",
     "communication": "Communication that nothing hides takes {share} of each step",
     "waiting": "Ranks wait for each other {share} of each step",
-    "copies": "Copies that nothing hides take {share} of each step",
+    "copies": "{copies} that nothing hides {take} {share} of each step",
     "idle": "The GPU{of} is idle {share} of each step",
 }
-"""`of` names the rank, where there are several."""
+"""`of` names the rank, where there are several; `copies` are copies, or settings of memory."""
 _WITHOUT_GPU: Final[dict[Part, str]] = {
     "compute": "Work outside MPI takes {share} of each step",
     "communication": "MPI takes {share} of each step",
     "waiting": "Ranks wait for each other {share} of each step",
-    "copies": "Copies take {share} of each step",
+    "copies": "{copies} {take} {share} of each step",
     "idle": "{share} of each step is unexplained",
 }
-_PART_OF: Final[dict[str, Part]] = {
-    "launch_bound": "idle", "many_small_kernels": "idle", "blocking_sync": "idle",
-    "host_compute": "idle", "allocation": "idle", "host_sampling": "idle",
-    "exposed_communication": "communication", "small_exchanges": "communication",
-    "pageable_copy": "copies", "offloading": "copies", "input_copy": "copies",
-    "low_precision_unused": "compute", "unfused_attention": "compute", "memory_bound": "compute",
-    "kernel_below_ceiling": "compute", "single_block": "compute",
-    "weights_not_quantized": "compute",
-}  # fmt: skip
-"""The part of a step that a finding makes shorter; others are about ranks."""
-_DO: Final = {
-    "launch_bound": "Launch less, as by CUDA graphs:",
-    "many_small_kernels": "Fuse them:",
-    "blocking_sync": "Wait for the GPU less often:",
-    "host_compute": "Do that work beside the GPU's:",
-    "allocation": "Reuse the memory:",
-    "exposed_communication": "Overlap it with computing:",
-    "pageable_copy": "Copy from pinned memory:",
-    "offloading": "Keep the data on the GPU:",
-    "low_precision_unused": "Use tensor cores:",
-    "unfused_attention": "Use one kernel for attention:",
-    "memory_bound": "Fuse them:",
-    "kernel_below_ceiling": "At its ceiling",
-    "page_migration": "Prefetch the pages:",
-    "single_block": "Launch more blocks:",
-    "weights_not_quantized": "Quantize the weights:",
-    "unequal_experts": "Balance the experts:",
-    "host_sampling": "Sample on the GPU:",
-    "host_reduction": "Reduce on the GPUs:",
-    "input_copy": "Keep the inputs on the GPU:",
-}
-"""The remedy of a finding in a few words; its advice says how."""
 _SERVED: Final[dict[Part, str]] = {
     "compute": "The GPU computes {share} of it",
     "communication": "Communication that nothing hides takes {share} of it",
     "waiting": "Ranks wait for each other {share} of it",
-    "copies": "Copies that nothing hides take {share} of it",
+    "copies": "{copies} that nothing hides {take} {share} of it",
     "idle": "The GPU is idle {share} of it",
 }
 """Behind a sentence on the step of an engine."""
-
-
-IDLE_CAUSES: Final = {
-    "launch_bound": "while the CPU launches kernels",
-    "host_compute": "while the CPU works between kernel launches",
-    "blocking_sync": "after synchronization",
-    "allocation": "while memory is allocated",
-    "pageable_copy": "while pageable memory is copied",
-    "collective": "while ranks communicate",
-    "dependency": "while launched work waits for something that was not recorded",
-}
-"""Causes of idle time, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,14 +227,15 @@ def _of_engine(run: RunAnalysis, step_s: float) -> str:
 
     row = usual_rows(run.serving)[0]
     like = [one.generations for one in run.serving if one.phase == row.phase]
-    said = _served(row, step_s if len(run.serving) == 1 else row.step_s)
-    if len(like) == 1:
-        return said
-    return said.replace(" takes ", f" (of {min(like):,.0f} to {max(like):,.0f}) takes ", 1)
+    others = f" (of {min(like):,.0f} to {max(like):,.0f})" if len(like) > 1 else ""
+    return _served(row, step_s if len(run.serving) == 1 else row.step_s, others)
 
 
-def _served(row: ServingRow, step_s: float) -> str:
-    """Say what an engine's step does, and by how much it is above its floor."""
+def _served(row: ServingRow, step_s: float, others: str) -> str:
+    """Say what an engine's step does, and by how much it is above its floor.
+
+    `others` says how many sequences other steps of the phase have.
+    """
     prompts, tokens = row.sequences - row.generations, f"{row.context_tokens:,.0f} tokens"
     of_prompts = f"{prompts:,.0f} prompt{'s' * (prompts != 1)} ({tokens})"
     answers = f"{row.generations:,.0f} sequence{'s' * (row.generations != 1)}"
@@ -285,7 +244,7 @@ def _served(row: ServingRow, step_s: float) -> str:
         "prefill": f"A prefill of {of_prompts}",
         "mixed": f"A step of {of_prompts} and a decode of {answers}",
     }[row.phase]
-    takes = f"{what} takes {si(step_s, 's')}"
+    takes = f"{what}{others} takes {si(step_s, 's')}"
     if not row.floor_s or row.floor_by is None:
         return takes
     least = _OF_FLOOR[row.floor_by].format(si(row.floor_s, "s"))
@@ -338,7 +297,7 @@ def _certainty(run: RunAnalysis, one: Finding, item: Item) -> Certainty:
         return "few steps"
     recorder = run.steps.facts.recorder if run.steps else None
     guessed = recorder is not None and recorder.matters and recorder.source == "estimated"
-    if guessed and (item.change is not None or _PART_OF.get(one.kind) == "idle"):
+    if guessed and (item.change is not None or kinds()[one.kind].part == "idle"):
         return "estimate"
     return "bound" if item.change is None else "replayed"
 
@@ -348,10 +307,10 @@ def _range(run: RunAnalysis, one: Finding) -> str | None:
     found = one.range
     facts = run.steps.facts if run.steps else None
     if one.rank is None and not one.of_mean:  # findings name the range of their longest gap
-        if facts is not None and one.kind == "exposed_communication" and facts.exposed_in:
-            found = facts.exposed_in[0][0]
-        elif one.kind == "exposed_communication":
-            found = _sending(run)
+        kind = kinds()[one.kind]
+        if kind.part == "communication" and COMMUNICATION in kind.kernels:
+            by_time = facts.exposed_in if facts is not None else ()
+            found = by_time[0][0] if by_time else _sending(run)
         elif facts is not None:
             found = facts.mostly_in(one.kind) or found
     steps = {run.batch.label, run.steps.label if run.steps else ""}
@@ -380,43 +339,34 @@ def _verdict(
         return Verdict(f"{engine}{limit}. {small}.", part, first.saving_s if first else None)
     saved_s = first.saving_s or 0.0
     whole_s = _whole_s(run, first)
-    # an engine replays graphs, or its advice is by its own options
-    do = "Without that" if run.serving else _DO.get(first.kind, "Without that")
-    if first.kind == "host_compute" and _SLEEPS in first.title:  # it may be paced from outside
-        do = "Without that wait"
-    if first.rank is not None and first.kind in _OF_RANKS:
-        do = f"With rank {first.rank} like the others"
     then_s = max(whole_s - saved_s, 0.0)
     step, place = "a step", f" in place of {si(whole_s, 's')}"
     if first.of_mean:
         step, place = f"the mean step of {si(whole_s, 's')}", ""
-    least = si(then_s, "s")
-    fixed = f"{do} {step} takes at best {least}{place} ({percent(first.share or 0.0)} less)."
+    least, less = si(then_s, "s"), percent(first.share or 0.0)
+    fixed = f"{first.remedy} {step} takes at best {least}{place} ({less} less)."
     return Verdict(
         f"{engine}{_cause(run, first, bars, step_s, uses_gpu=uses_gpu)}. {fixed}",
         first.kind,
         first.saving_s,
-        first.rank if first.kind in _OF_RANKS else None,
+        first.rank if kinds()[first.kind].of_ranks else None,
     )
 
 
 _EXCHANGING: Final[tuple[Part, ...]] = ("communication", "waiting")
-_SLEEPS: Final = "the host sleeps"
-_OF_RANKS: Final = ("straggler", "waiting_mpi", "shared_gpu")
 
 
 def _cause(
     run: RunAnalysis, first: Finding, bars: tuple[RankRow, ...], step_s: float, *, uses_gpu: bool
 ) -> str:
     """Say what limits a step by the first finding, with the share of the part that it is about."""
-    part = _PART_OF.get(first.kind)
-    title = f"{first.title[0].upper()}{first.title[1:]}"
-    if first.kind in _OF_RANKS:
+    kind = kinds()[first.kind]
+    part, share = kind.part, percent(first.share or 0.0)
+    title = kind.limits.format(title=f"{first.title[0].upper()}{first.title[1:]}", share=share)
+    if part == "waiting":
         waits_s = max((bar.part_s("waiting") for bar in bars), default=0.0)
         others = f"; the others wait up to {si(waits_s, 's')} per step for it"
-        return title + others * (first.kind == "straggler" and waits_s > 0)
-    if first.kind == "page_migration":  # beside kernels, which wait for them: no part of a bar
-        return f"{title} for {percent(first.share or 0.0)} of each step"
+        return title + others * (waits_s > 0)
     if part is None or not bars or first.of_mean:
         return title
     if part == "communication" and uses_gpu:  # the title says the same
@@ -424,10 +374,8 @@ def _cause(
         most: Part = max(_EXCHANGING, key=lambda one: spent[one])
         return _limit(run, bars, step_s, uses_gpu=uses_gpu, part=most)[1]
     limit = _limit(run, bars, step_s, uses_gpu=uses_gpu, part=part)[1]
-    said = first.title
-    if limit.startswith("The GPU"):
-        said = said.replace("the GPU waits", "it waits", 1)
-    return f"{limit}: {said}"
+    loss = f"it waits {first.waits}" if first.waits else first.title
+    return f"{limit}: {loss}"
 
 
 def _limit(
@@ -450,10 +398,9 @@ def _limit(
     named = part or largest
     of = f" of rank {rank}" if part is not None and len(bars) > 1 else ""
     words = _SERVED if run.serving else _LIMITS if uses_gpu else _WITHOUT_GPU
-    said = words[named].format(share=percent(share[rank][named]), of=of)
-    if named == "copies" and _only_sets(run):
-        said = said.replace("Copies", "Setting memory", 1).replace(" take ", " takes ", 1)
-    return named, said if part is not None else said + _mostly(run, named)
+    copies, take = ("Setting memory", "takes") if _only_sets(run) else ("Copies", "take")
+    limit = words[named].format(share=percent(share[rank][named]), of=of, copies=copies, take=take)
+    return named, limit if part is not None else limit + _mostly(run, named)
 
 
 def _only_sets(run: RunAnalysis) -> bool:
@@ -475,19 +422,17 @@ def _mostly(run: RunAnalysis, part: Part) -> str:
         busy = {
             c.category: c.seconds for c in run.steps.categories if c.category != "communication"
         }
-        words = ", mostly {}"
     elif part == "idle":
         busy = {}
         for one in run.steps.facts.idle:
-            busy[one.cause] = busy.get(one.cause, 0.0) + one.seconds
-        busy = {IDLE_CAUSES.get(cause, cause): seconds for cause, seconds in busy.items()}
-        words = ", mostly {}"
+            clause = CAUSE_CLAUSES.get(one.cause, one.cause)
+            busy[clause] = busy.get(clause, 0.0) + one.seconds
     else:
         return ""
     total = sum(busy.values())
     most = max(busy, key=lambda name: busy[name], default="")
     named = most != "unknown" and total and busy[most] > _MOST * total
-    return words.format(most) if named else ""
+    return f", mostly {most}" if named else ""
 
 
 def _not_recorded(run: RunAnalysis) -> Verdict | None:

@@ -96,71 +96,68 @@ class Actions:
 
     def flag(self, what: str) -> str:
         """Return the program's flag for something in parentheses; empty if it has none."""
-        return f" ({self.flags[what]})" if what in self.flags else ""
+        return f" ({self.flags[what]})" if self.flags.get(what) else ""
 
     def launch_less(self, *, synchronizes: bool) -> str:
         """Return advice against waiting for the host."""
         if "launch_less" in self.texts:
             return self.texts["launch_less"]
-        steps = []
-        if "fused" not in self.done:
-            steps.append(f"fuse elementwise kernels{self.flag('fuse')}")
-        if synchronizes or not self.known:
-            steps.append("drop synchronizations between ranges")
-        if "graph" not in self.done:
-            steps.append(f"capture the step in a CUDA graph{self.flag('graph')}")
-        if not steps:
+        ways = _open(
+            ("fused" not in self.done, f"fuse elementwise kernels{self.flag('fuse')}"),
+            (synchronizes or not self.known, "drop synchronizations between ranges"),
+            ("graph" not in self.done, f"capture the step in a CUDA graph{self.flag('graph')}"),
+        )
+        if not ways:
             return "give the GPU more work per launch: a larger batch, or fewer ranks"
-        return f"launch less: {', '.join(steps)}"
+        return f"launch less: {', '.join(ways)}"
 
     def pin(self, direction: str) -> str:
         """Return advice on page-locked host buffers."""
         what = "pin out" if direction == "Device-to-Host" else "pin in"
-        if what in self.texts:
-            return self.texts[what]
-        said, flags = "allocate the host buffers with cudaMallocHost", self.flags.get(what)
-        return f"{said} (CuPy: cupyx.empty_pinned; {flags})" if flags else said
+        flags = f" (CuPy: cupyx.empty_pinned; {self.flags[what]})" if self.flags.get(what) else ""
+        return self.texts.get(what, f"allocate the host buffers with cudaMallocHost{flags}")
 
     def keep_inputs(self) -> str:
         """Return advice against waiting for inputs."""
-        keep = f"keep the training set on the GPU{self.flag('keep')}"
-        if "prefetch" in self.done:
-            return keep
-        return (
-            f"{keep}, or copy the next batch on a stream of its own while this one computes"
-            f"{self.flag('prefetch')}"
+        ahead = (
+            "prefetch" not in self.done,
+            f"copy the next batch on a stream of its own while this one computes"
+            f"{self.flag('prefetch')}",
         )
+        kept = f"keep the training set on the GPU{self.flag('keep')}"
+        return ", or ".join(_open((True, kept), ahead))
 
     def balance(self) -> str:
         """Return advice against waiting between ranks."""
-        said = "balance the ranks' work before the collective"
-        if "overlapped" in self.done:
-            return said
-        return f"{said}, or overlap it with computing{self.flag('overlapping')}"
+        overlap = f"overlap it with computing{self.flag('overlapping')}"
+        balanced = "balance the ranks' work before the collective"
+        return ", or ".join(_open((True, balanced), ("overlapped" not in self.done, overlap)))
 
     def multiply(self) -> str:
         """Return advice for slow products."""
-        steps = []
-        if "own kernels" not in self.done:
-            steps.append(f"a kernel tiled for this shape{self.flag('tile')}")
-        if not self.done & {"tf32", "tf32x3"}:
-            steps.append(f"tensor cores{self.flag('tf32') or ' (TF32)'}")
-        if "tf32x3" in self.done:
-            steps.append(f"one product of TF32 numbers for three, less exact{self.flag('one')}")
-        if "fused" not in self.done:
-            steps.append(f"fusing it with its neighbours{self.flag('fuse')}")
-        if not steps:
+        ways = _open(
+            ("own kernels" not in self.done, f"a kernel tiled for this shape{self.flag('tile')}"),
+            (
+                not self.done & {"tf32", "tf32x3"},
+                f"tensor cores{self.flag('tf32') or ' (TF32)'}",
+            ),
+            (
+                "tf32x3" in self.done,
+                f"one product of TF32 numbers for three, less exact{self.flag('one')}",
+            ),
+            ("fused" not in self.done, f"fusing it with its neighbours{self.flag('fuse')}"),
+        )
+        if not ways:
             return "larger matrices: a larger batch, or fewer ranks"
-        return ", ".join(steps[:-1]) + (", or " if len(steps) > 1 else "") + steps[-1]
+        return ", ".join(ways[:-1]) + (", or " if len(ways) > 1 else "") + ways[-1]
 
     def reduce_on_gpus(self, ranks: int) -> str:
         """Return advice for gradients that pass through the host."""
-        ways = [
-            f"NCCL{self.flag('nccl')}",
-            f"a ring of MPI_Sendrecv on GPU memory{self.flag('ring')}",
-        ]
-        if "peer" not in self.done and ranks <= _PEERS:
-            ways.append(f"one kernel over the GPUs' memory{self.flag('peer')}")
+        ways = _open(
+            (True, f"NCCL{self.flag('nccl')}"),
+            (True, f"a ring of MPI_Sendrecv on GPU memory{self.flag('ring')}"),
+            (self._peers(ranks), f"one kernel over the GPUs' memory{self.flag('peer')}"),
+        )
         return (
             f"reduce on the GPUs: {', '.join(ways[:-1])} or {ways[-1]}; CUDA-aware MPI's "
             f"MPI_Allreduce is no improvement where the library copies to the host, as Open MPI's "
@@ -169,12 +166,24 @@ class Actions:
 
     def reduce_faster(self, ranks: int) -> str:
         """Return advice for an all-reduce over NVLink that is mostly latency."""
-        steps = []
-        if "peer" not in self.done and ranks <= _PEERS:
-            steps.append(
+        ways = _open(
+            (
+                self._peers(ranks),
                 f"one kernel that reads the other GPUs' gradients and takes the step"
-                f"{self.flag('peer')}"
-            )
-        if "overlapped" not in self.done:
-            steps.append(f"sum what is computed first beside the rest{self.flag('overlapping')}")
-        return ", or ".join(steps) or "fewer ranks, which have more to compute for every message"
+                f"{self.flag('peer')}",
+            ),
+            (
+                "overlapped" not in self.done,
+                f"sum what is computed first beside the rest{self.flag('overlapping')}",
+            ),
+        )
+        return ", or ".join(ways) or "fewer ranks, which have more to compute for every message"
+
+    def _peers(self, ranks: int) -> bool:
+        """Whether a kernel could sum over the memory of all ranks' GPUs, and none does."""
+        return "peer" not in self.done and ranks <= _PEERS
+
+
+def _open(*ways: tuple[bool, str]) -> list[str]:
+    """Return the ways that are still open to a program."""
+    return [way for is_open, way in ways if is_open]

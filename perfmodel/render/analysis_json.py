@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from perfmodel.analysis.result import Analysis, BatchSummary, RunAnalysis
     from perfmodel.analysis.steps import CategoryTime, StepBreakdown
     from perfmodel.analysis.verdict import Summary, Verdict
+    from perfmodel.findings import Finding
     from perfmodel.models.roofline import Point
-    from perfmodel.programs.findings import Finding
     from perfmodel.readers.trace import Diagnostic, Trace
     from perfmodel.timing.late_ranks import LateRank
     from perfmodel.timing.levels import LayerTime, LevelRow

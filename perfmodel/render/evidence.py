@@ -22,6 +22,7 @@ from perfmodel.analysis.events import EventTable, events
 from perfmodel.base.errors import ModelError
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
+from perfmodel.findings import kinds
 from perfmodel.render.result import Result
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _rules() -> tuple[tuple[re.Pattern[str], dict[str, Any]], ...]:
 
 @cache
 def rule_of(what: str) -> Mapping[str, Any]:
-    """Return the rule of `finding:KIND`, or of a path with `[]` for places in lists.
+    """Return the rule of a path with `[]` for places in lists.
 
     >>> rule_of("ranks[].idle_s")["table"]
     'gaps'
@@ -132,8 +133,9 @@ def evidence(
     findings = {one["key"]: one for one in document["findings"]}
     if key in findings:
         one = findings[key]
+        rule: Mapping[str, Any] = kinds()[one["kind"]].grounds
         said, value, item = f"{one['title']}: {one['evidence']}", one["saving_s"], one
-        rule, at = rule_of(f"finding:{one['kind']}"), f"findings[{[*findings].index(key)}]"
+        at = f"findings[{[*findings].index(key)}]"
     else:
         said, value, item = _number(document, key, [*findings])
         rule, at = rule_of(re.sub(r"\[[^\]]*\]", "[]", said)), said.rpartition(".")[0]

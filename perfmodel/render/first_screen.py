@@ -16,10 +16,10 @@ from perfmodel.base.units import percent, si
 if TYPE_CHECKING:
     from perfmodel.analysis.compare.compare import Comparison
     from perfmodel.analysis.compare.summary import ComparedSummary
-    from perfmodel.analysis.result import Part, RankRow, RunAnalysis
+    from perfmodel.analysis.result import RankRow, RunAnalysis
     from perfmodel.analysis.serving import ServingRow
     from perfmodel.analysis.verdict import Fix, Summary
-    from perfmodel.programs.findings import Finding
+    from perfmodel.findings import Finding, Part
 
 WIDTH: Final = 80
 LINES: Final = 24

@@ -42,9 +42,11 @@ from perfmodel.timing.step_graph import (
     StepGraph,
 )
 
-PATH_KINDS: Final = (*CAUSES, "kernel", "copy", "exposed_communication")
+EXPOSED: Final = "exposed_communication"
+"""The kind of communication beside no computing."""
+PATH_KINDS: Final = (*CAUSES, "kernel", "copy", EXPOSED)
 """Kinds of work on a critical path: the host's `CAUSES`, and operations of the GPU."""
-PATH_NAMES: Final = {**CAUSE_NAMES, "exposed_communication": "exposed communication"}
+PATH_NAMES: Final = {**CAUSE_NAMES, EXPOSED: "exposed communication"}
 """What people call those of another name."""
 
 _KERNEL, _COPY, _COMMUNICATION = (PATH_KINDS.index(k) for k in PATH_KINDS[len(CAUSES) :])

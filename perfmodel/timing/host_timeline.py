@@ -23,17 +23,23 @@ from perfmodel.timing.launched import BLOCKING, Launched
 from perfmodel.timing.spans import Steps
 from perfmodel.timing.step_times import StepTimes, widened
 
-CAUSES: Final = (
-    "launch_bound", "blocking_sync", "allocation", "host_compute", "pageable_copy", "dependency",
-    "communication", "other",
-)  # fmt: skip
-"""Why a GPU idles; codes are positions in this tuple."""
-CAUSE_NAMES: Final = {
-    "launch_bound": "launch-bound", "blocking_sync": "synchronization", "allocation": "allocation",
-    "host_compute": "CPU-bound", "pageable_copy": "pageable copy",
-    "dependency": "stream dependency", "communication": "communication", "other": "other",
+CAUSE_WORDS: Final = {
+    "launch_bound": ("launch-bound", "while the CPU launches kernels"),
+    "blocking_sync": ("synchronization", "after synchronization"),
+    "allocation": ("allocation", "while memory is allocated"),
+    "host_compute": ("CPU-bound", "while the CPU works between kernel launches"),
+    "pageable_copy": ("pageable copy", "while pageable memory is copied"),
+    "dependency": (
+        "stream dependency", "while launched work waits for something that was not recorded"
+    ),
+    "communication": ("communication", "while ranks communicate"),
+    "other": ("other", "for other reasons"),
 }  # fmt: skip
-"""What people call the causes."""
+"""Why a GPU idles: the short name of a cause, and a clause behind 'the GPU idles'."""
+CAUSES: Final = tuple(CAUSE_WORDS)
+"""The causes; their codes are positions in this tuple."""
+CAUSE_NAMES: Final = {cause: name for cause, (name, _) in CAUSE_WORDS.items()}
+CAUSE_CLAUSES: Final = {cause: clause for cause, (_, clause) in CAUSE_WORDS.items()}
 
 LAUNCH, SYNC, ALLOCATION, HOST, PAGEABLE, DEPENDENCY, COMMUNICATION, OTHER = range(len(CAUSES))
 

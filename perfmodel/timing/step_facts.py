@@ -10,7 +10,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.readers.trace import NULL
-from perfmodel.timing.critical_path import COLLECTIVES, PATH_KINDS, Change, Replay
+from perfmodel.timing.critical_path import COLLECTIVES, EXPOSED, PATH_KINDS, Change, Replay
 from perfmodel.timing.exchanges import Exchanges
 from perfmodel.timing.host_timeline import ALLOCATION, CAUSES, HOST, LAUNCH, PAGEABLE, SYNC
 from perfmodel.timing.idle_causes import Gap
@@ -53,6 +53,10 @@ than this share is in a step that has any, on average."""
 _BY_HOST: Final = (ALLOCATION, HOST, SYNC, PAGEABLE, LAUNCH)
 DISPATCH: Final = "dispatch"
 """Key of what the host does to launch: the calls, and all of its own work between them."""
+LATE_RANK: Final = "late_rank"
+"""Key of the change after which the late rank does no more than the others."""
+SMALL_KERNELS: Final = "small_kernels"
+"""Key of the change after which the small kernels of a range are fused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +256,9 @@ class StepFacts:
     unified : UnifiedFacts or None
         Migrations of unified memory.
     changes : mapping of str to Change
-        What is replayed, by the kind of the finding that says what it saves; those of further
-        ranges with small kernels are called `many_small_kernels-2` and so on.
+        What is replayed: a kind of work takes no time, by one of `PATH_KINDS` or `DISPATCH`; the
+        late rank does no more than the others (`LATE_RANK`); small kernels of a range are fused
+        (`SMALL_KERNELS`, of further ranges `small_kernels-2` and so on).
     kernels_next_s : float
         What a step takes less without kernels, once its launches cost nothing: of a step that the
         host limits more than kernels save now.
@@ -397,7 +402,7 @@ def step_facts(
         straggler_saving_s=saved.straggler_s,
         bucket_saving_s=saved.bucket_s,
         collectives=count,
-        exposed_s=spent["exposed_communication"],
+        exposed_s=spent[EXPOSED],
         exposed_in=_exposed_in(sent, window),
         messages=_messages(sent, window),
         idle=shorter_idle(idle, ledger.recorded_s - step),
@@ -458,20 +463,20 @@ def _saved(ledger: Ledger, asked: _Asked) -> _Saved:
     }
     if len(dispatch := {CAUSES[LAUNCH], CAUSES[HOST]} & changes.keys()) > 1:
         changes[DISPATCH] = Change(free=frozenset(dispatch))
-    if changes.keys() & {"copy", "pageable_copy"}:
-        changes["copy"] = Change(free=frozenset(["copy", "pageable_copy"]))
-    if "pageable_copy" in changes and asked.pinned_bytes_per_s:
-        changes["pageable_copy"] = Change(pinned_bytes_per_s=asked.pinned_bytes_per_s)
+    if changes.keys() & {"copy", CAUSES[PAGEABLE]}:
+        changes["copy"] = Change(free=frozenset(["copy", CAUSES[PAGEABLE]]))
+    if CAUSES[PAGEABLE] in changes and asked.pinned_bytes_per_s:
+        changes[CAUSES[PAGEABLE]] = Change(pinned_bytes_per_s=asked.pinned_bytes_per_s)
     # without some work waiting may move into the step that is the median one
     free = {kind: step - saved_s(change) for kind, change in changes.items()}
     many = {COLLECTIVES: 0.0} if asked.collectives >= _SMALL_MESSAGES else {}
-    hidden = Change(free=frozenset(["exposed_communication"]), fused=many)
+    hidden = Change(free=frozenset([EXPOSED]), fused=many)
     if asked.collectives and step:
-        changes["exposed_communication"] = hidden
+        changes[EXPOSED] = hidden
     late, most_s = None, 0.0
     if asked.late is not None:
         late, most_s = _like_others(asked.reports, asked.late, base)
-        changes["straggler"] = late
+        changes[LATE_RANK] = late
     small = _small(asked.reports, asked.window, saved_s)
     for one, fused in small:
         changes[one.change] = fused
@@ -548,7 +553,7 @@ def _spent(reports: Sequence[StepReport], window: slice) -> dict[str, float]:
                 **{kind: float(host[i]) for i, kind in enumerate(CAUSES)},
                 "kernel": float(times.compute_ns[lane, window].mean()) * 1e-9,
                 "copy": float(times.copy_ns[lane, window].mean()) * 1e-9,
-                "exposed_communication": float(times.exposed_ns[lane, window].mean()) * 1e-9,
+                EXPOSED: float(times.exposed_ns[lane, window].mean()) * 1e-9,
             }
             spent = {kind: max(spent[kind], here[kind]) for kind in spent}
     return spent
@@ -637,7 +642,7 @@ def _small(
             found[label] = one, fused
     by_saving = sorted(found.values(), key=lambda pair: -pair[0].saving_s)
     return [
-        (replace(one, change=f"many_small_kernels-{k}" if k > 1 else "many_small_kernels"), fused)
+        (replace(one, change=f"{SMALL_KERNELS}-{k}" if k > 1 else SMALL_KERNELS), fused)
         for k, (one, fused) in enumerate(by_saving, 1)
     ]
 

@@ -17,14 +17,14 @@ import pytest
 from rich.cells import cell_len
 
 from benchmarks.common.folders import BASE, PROFILES, PROGRAMS, TESTS
-from perfmodel.analysis.changes import TITLES, GraphChanges, changes_of
-from perfmodel.analysis.result import Part, RunAnalysis
+from perfmodel.analysis.changes import WORDS, GraphChanges, changes_of
+from perfmodel.analysis.result import RunAnalysis
 from perfmodel.analysis.runs import measure_report
 from perfmodel.analysis.steps import idle_causes
 from perfmodel.analysis.verdict import Fix
 from perfmodel.analysis.whatif import graph_changes
+from perfmodel.findings import Part, kinds
 from perfmodel.programs import steps_of_run
-from perfmodel.programs.findings import rules
 from perfmodel.programs.program import Options
 from perfmodel.readers.trace import NULL
 from perfmodel.render.analysis_json import analysis_document
@@ -32,7 +32,6 @@ from perfmodel.render.first_screen import LINES, WIDTH, brief, screen
 from perfmodel.timing.critical_path import PATH_KINDS
 from perfmodel.timing.late_ranks import _met
 from perfmodel.timing.run_exchanges import exchanges_of
-from perfmodel.timing.step_facts import DISPATCH
 from support.cli import succeeds
 from support.foreign_reports import SHIPPED
 from support.once import analysis_of, run_of
@@ -375,7 +374,7 @@ def changes(path: Path, *together: str) -> GraphChanges:
 def test_savings_are_those_of_the_findings(name: str) -> None:
     """To the last digit; but for findings of some steps only, which are no change of a step."""
     path = report(name)
-    found = [f for f in run_of(path).findings if f.kind in TITLES and not f.of_mean]
+    found = [f for f in run_of(path).findings if f.saving_s is not None and not f.of_mean]
     said = changes(path)
     keys = [f.key for f in found]
     shown = [c for c in said.changes if c.name in keys]
@@ -471,11 +470,9 @@ def test_without_a_gpu_the_ranks_own_work_and_mpi_are_changes() -> None:
 
 
 def test_all_kinds_of_work_have_a_change() -> None:
-    assert {*PATH_KINDS} - {"dependency"} <= TITLES.keys()
-    asked = {DISPATCH, "gemms_at_ceiling", "bf16_for_fp32", "twice_the_bandwidth",
-             "twice_the_network"}  # fmt: skip
-    kinds = {kind for rule in rules() for kind in rule.kinds}
-    assert {*TITLES} - {*PATH_KINDS} - asked <= kinds
+    of_findings = {kind.replays or kind.key for kind in kinds().values()}
+    assert {*PATH_KINDS} - {"dependency"} <= {*WORDS} | of_findings
+    assert not {*WORDS} & of_findings
 
 
 def test_changes_of_the_gpu_that_the_host_hides_are_listed_and_applied() -> None:

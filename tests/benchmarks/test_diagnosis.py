@@ -21,7 +21,7 @@ from benchmarks.diagnosis.edit import edited, linked, step_s
 from benchmarks.diagnosis.faults import OTHER_WAYS, STEPS, TIMED
 from benchmarks.diagnosis.record import PLAN, RECORDED, command, drawn, name_of
 from benchmarks.diagnosis.rule import FAULTS, Score, score, totals
-from perfmodel.programs.findings import rules
+from perfmodel.findings import kinds
 
 LATE = {"name": "n", "tuned": False, "kind": ["straggler"], "rank": 1, "range": "forward",
         "step_s": 0.030, "without_s": 0.010}  # fmt: skip
@@ -78,10 +78,10 @@ def test_false_alarms(kind: str, share: float | None, quiet: bool) -> None:
 
 
 def test_kinds_and_reports_of_the_cases_exist() -> None:
-    kinds = {kind for rule in rules() for kind in rule.kinds}
-    assert kinds >= FAULTS
+    known = set(kinds())
+    assert known >= FAULTS
     for case in (*cases_of(CASES, unseen=False), *cases_of(CASES, unseen=True)):
-        assert kinds >= {*case.get("kind", ())}
+        assert known >= {*case.get("kind", ())}
         assert all((PROFILES / name).is_file() for name in case["reports"])
 
 
@@ -256,7 +256,7 @@ def test_statements_of_other_tools() -> None:
     assert others.parts({"idle": 0.3, "copies": 0.05, "communication": 0.4}) == (
         "communication 40%", "idle 30%", "computing"
     )  # fmt: skip
-    known = {kind for rule in rules() for kind in rule.kinds}
+    known = set(kinds())
     for tool in others.TOOLS:
         for statement in others.OTHERS[tool]["statement"]:
             assert known >= {*statement.get("kinds", ())}

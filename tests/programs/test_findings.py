@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.common.folders import ROOT
+from perfmodel import findings
+from perfmodel.findings import Finding
+from perfmodel.findings.exposed_communication import in_mpi
+from perfmodel.findings.offloading import copied_in_every_step
+from perfmodel.findings.waiting_mpi import late_messages, waiting_in_mpi
 from perfmodel.machines.machine import Machine
-from perfmodel.programs import findings
 from perfmodel.programs.actions import Actions
 from perfmodel.programs.facts import Facts, GemmTime
-from perfmodel.programs.findings import Finding
-from perfmodel.programs.findings.idle import offloading
-from perfmodel.programs.findings.messages import in_mpi
-from perfmodel.programs.findings.ranks import late_messages, waiting_in_mpi
 from perfmodel.programs.mlp.program import actions_of, facts_of
 from perfmodel.timing.collectives import CollectiveGroup, Waiting
 from perfmodel.timing.copies import CopyGroup
@@ -350,19 +350,19 @@ def test_copies_that_are_much_of_a_step_are_offloading() -> None:
     """Of 1 ms: 0.4 ms of copies either way, 81 % of the link's rate."""
     into = copy("Host-to-Device", "pinned", bytes=11e6, seconds=212e-6)
     back = copy("Device-to-Host", "pinned", bytes=10e6, seconds=188e-6)
-    (found,) = offloading(QUIET, Actions(), (into, back))
+    (found,) = copied_in_every_step(QUIET, Actions(), (into, back))
     assert found.kind == "offloading"
     assert found.saving_s == pytest.approx(400e-6)
     assert "11.0 MB to the GPU and 10.0 MB back" in found.evidence
     assert "82 % of the link's 64.0 GB/s" in found.evidence
     assert "40 %" in found.evidence
     assert "what is offloaded returns" in found.evidence
-    (one_way,) = offloading(replace(QUIET, machine=None), Actions(), (into,))
+    (one_way,) = copied_in_every_step(replace(QUIET, machine=None), Actions(), (into,))
     assert "of the link" not in one_way.evidence
     assert "are on the host" in one_way.evidence
-    assert not list(offloading(QUIET, Actions(), (replace(into, seconds=99e-6),)))
+    assert not list(copied_in_every_step(QUIET, Actions(), (replace(into, seconds=99e-6),)))
     between = copy("Device-to-Device", "device", seconds=400e-6)
-    assert not list(offloading(QUIET, Actions(), (between,)))
+    assert not list(copied_in_every_step(QUIET, Actions(), (between,)))
 
 
 def ranges_of(more: Mapping[str, float], mpi: Mapping[str, float]) -> tuple[RangeOfRank, ...]:

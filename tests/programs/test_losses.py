@@ -14,11 +14,11 @@ from benchmarks.common.folders import PROGRAMS, unpacked
 from benchmarks.idle.__main__ import KIND_OF, WITHIN, pair
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.analysis.result import RunAnalysis
+from perfmodel.findings import find
+from perfmodel.findings._host_work import advice_by_words
+from perfmodel.findings.blocking_sync import waiting_calls
 from perfmodel.programs.actions import Actions
 from perfmodel.programs.facts import Facts, OperatorRow
-from perfmodel.programs.findings import find
-from perfmodel.programs.findings.host import advice_by_words
-from perfmodel.programs.findings.idle import _waits
 from perfmodel.programs.program import Options
 from perfmodel.timing import step_graph
 from perfmodel.timing.copies import CopyGroup
@@ -320,7 +320,7 @@ def test_copies_to_the_host_are_counted(count: float, said: str) -> None:
         synchronizations=0, synchronize_s=0, host_s={}, copies=copies, collectives=(), waiting=None,
         gemms=(), shared_gpus={}, machine=None, ranks=1,
     )  # fmt: skip
-    assert _waits(facts) == f"{said} the host (2.00 µs on the GPU)"
+    assert waiting_calls(facts) == f"{said} the host (2.00 µs on the GPU)"
 
 
 def test_findings_say_where_recording_sizes_slows_the_host() -> None:

@@ -18,11 +18,12 @@ from perfmodel.analysis.compare.compare import (
 )
 from perfmodel.analysis.compare.series import FLOPS, GPU_IDLE, TOKENS
 from perfmodel.analysis.result import RankRow, RunAnalysis
-from perfmodel.analysis.verdict import CAVEATS, IDLE_CAUSES, Fix
+from perfmodel.analysis.verdict import CAVEATS, Fix
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.units import percent, si
-from perfmodel.programs.findings import Finding
+from perfmodel.findings import Finding
 from perfmodel.programs.program import Options
+from perfmodel.timing.host_timeline import CAUSE_CLAUSES
 
 _LEADS: Final = 0.05
 """A finding that would save this share of a step is named: times of the same step differ by less
@@ -214,7 +215,7 @@ def _reasons(c: Comparison, batch: Row) -> Iterator[str]:
     if most is not None:
         whose = "the GPU" if len({row.path[0] for row in c.idle}) == 1 else f"{most.path[0]}'s GPU"
         amount = f"{si(abs(most.difference_s), 's')} {'less' if sign < 0 else 'more'}"
-        yield f"{whose} idles {amount} {IDLE_CAUSES.get(most.path[1], '')}".rstrip()
+        yield f"{whose} idles {amount} {CAUSE_CLAUSES.get(most.path[1], '')}".rstrip()
     elif not rows:
         yield "no range or link alone explains it"
 

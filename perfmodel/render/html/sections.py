@@ -17,9 +17,9 @@ from perfmodel.analysis.whatif import WhatIf, words
 from perfmodel.base.gpu import Gpu
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
+from perfmodel.findings import Finding, kinds
 from perfmodel.machines.machine import Machine
 from perfmodel.models.predict import Prediction
-from perfmodel.programs.findings import Finding
 from perfmodel.programs.identify import MARK_KEY
 from perfmodel.readers.trace import Trace, distinct_calls
 from perfmodel.render import evidence, messages, operators, summary, tables, whatif
@@ -391,18 +391,14 @@ def place_of(run: RunAnalysis, finding: Finding) -> Find | None:
         return Find(CAUSE_NAMES[finding.kind])
     said = f"{finding.title} {finding.evidence}"
     kernels = run.steps.kernels if run.steps else ()
-    sends = [k.name for k in kernels if k.category == COMMUNICATION]
-    named = [k.name for k in kernels if k.name in said]
-    named += [row.label for row in run.ranges[1:] if row.label in said]
-    if finding.range is not None:
-        named.append(finding.range)
-    if finding.kind in _OF_RANKS and sends:
-        named.insert(0, sends[0])
-    return Find(named[0]) if named else None
-
-
-_OF_RANKS: Final = ("straggler", "exposed_communication", "load_imbalance")
-"""Findings about ranks, which show in the kernels that communicate."""
+    sends = COMMUNICATION in kinds()[finding.kind].kernels
+    named = [
+        *(k.name for k in kernels if sends and k.category == COMMUNICATION),
+        *(k.name for k in kernels if k.name in said),
+        *(row.label for row in run.ranges[1:] if row.label in said),
+        finding.range,
+    ]
+    return next((Find(name) for name in named if name is not None), None)
 
 
 def warnings(run: RunAnalysis) -> tuple[str, ...]:

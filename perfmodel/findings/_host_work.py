@@ -5,21 +5,16 @@ it waits in, whether it runs on a processor, its line of code. Where nothing of 
 the advice is to record what decides.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from perfmodel.base.units import percent
-from perfmodel.programs.actions import Actions
+from perfmodel.findings import Actions, percent
 from perfmodel.readers.trace import TORCH_PROFILER
-
-if TYPE_CHECKING:
-    from perfmodel.timing.step_facts import IdleCause
+from perfmodel.timing.step_facts import IdleCause
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _OF_NETWORK: Final = re.compile(r"\b(forward|backward|parallel|softmax|loss|aten|nn)\b")
@@ -57,7 +52,7 @@ def advice_by_words(name: str) -> str:
 
 @cache
 def _advice_by_call() -> Mapping[str, str]:
-    text = files("perfmodel.programs.findings").joinpath("system_calls.toml").read_text("utf-8")
+    text = files("perfmodel.findings").joinpath("system_calls.toml").read_text("utf-8")
     known: Mapping[str, list[str]] = tomllib.loads(text)
     return {name: what for what, names in known.items() for name in names}
 
@@ -83,13 +78,13 @@ def in_gaps(idle: IdleCause | None) -> str:
     """Say what the recording shows of the host where it is outside CUDA; '' for nothing."""
     if idle is None:
         return ""
-    said = []
+    parts = []
     if idle.asleep is not None:
         sleeping = f"sleeps for {percent(idle.asleep)} of such gaps"
-        said.append(f"the thread {sleeping if idle.asleep >= _SELDOM else 'runs meanwhile'}")
+        parts.append(f"the thread {sleeping if idle.asleep >= _SELDOM else 'runs meanwhile'}")
     if idle.wait:
-        said.append(f"it is in {idle.wait}" if said else f"the thread is in {idle.wait}")
-    return f"; {', and '.join(said)}" if said else ""
+        parts.append(f"it is in {idle.wait}" if parts else f"the thread is in {idle.wait}")
+    return f"; {', and '.join(parts)}" if parts else ""
 
 
 def against_host_work(idle: IdleCause | None, where: str, recorder: str, actions: Actions) -> str:
@@ -110,11 +105,11 @@ def against_host_work(idle: IdleCause | None, where: str, recorder: str, actions
         return actions.advise(by_words, where=where)
     if idle is not None and (by_call := advice_by_call(idle.wait)) is not None:
         return actions.advise(by_call, where=where, call=idle.wait)
-    if "compute_less" in actions.texts:  # an engine, whose host has one thing to do
+    seen = idle is not None and (idle.asleep is not None or (idle.gaps and idle.gaps[0].line))
+    # an engine's host has one thing to do
+    if "compute_less" in actions.texts or (seen and not sleeps(idle)):
         return actions.advise("compute_less", where=where)
-    if idle is not None and idle.asleep is not None:
-        return actions.advise("wake_up" if sleeps(idle) else "compute_less", where=where)
-    if idle is not None and idle.gaps and idle.gaps[0].line:
-        return actions.advise("compute_less", where=where)
+    if seen:
+        return actions.advise("wake_up", where=where)
     torch = recorder == TORCH_PROFILER
     return actions.advise("record_stacks" if torch else "record_host", where=where)
