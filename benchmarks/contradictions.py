@@ -45,7 +45,7 @@ from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.html import Asked, lead
 from perfmodel.render.html.blocks import Grid
 from perfmodel.render.html.sections import what_if as what_if_section
-from perfmodel.render.whatif import document as whatif_document
+from perfmodel.render.whatif import what_if_document
 
 RECORDED: Final = "step as recorded"
 WITHOUT: Final = "step without the recorder"
@@ -336,7 +336,7 @@ def _of_whatif(measured: Measured) -> Iterator[Reading]:
     """The document of `whatif --json`, that of `--apply`, and the table of the page."""
     asked = Asked.of(measured.run, None)
     if isinstance(asked.what_if, WhatIf):  # the trainer's changes are no findings
-        document = whatif_document(asked.what_if)
+        document = what_if_document(asked.what_if)
         yield from _exact("batch of the trainer's model", "whatif", document["batch_s"])
     else:
         yield from _of_replay(measured)
@@ -402,7 +402,9 @@ def _of_page(measured: Measured) -> Iterator[Reading]:
 def _of_compare(measured: Measured) -> Iterator[Reading]:
     """The document of `compare --json` of the report with itself."""
     one = [measured.timed]
-    document = comparisons.document(compare_timed(one, one, CompareOptions(), lambda _: None))
+    document = comparisons.compare_document(
+        compare_timed(one, one, CompareOptions(), lambda _: None)
+    )
     summary = document["summary"]
     for side in ("before", "after"):
         yield from _exact(RECORDED, f"compare: {side}", document["batch"][f"{side}_s"])

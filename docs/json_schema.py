@@ -91,7 +91,7 @@ Of `perfmodel scaling` (now 2):
 `batches` |
 | | `series[].unusual` |
 | `links[].alpha_s`, `links[].beta_s_per_byte` | `links[].link.alpha_s`, \
-`links[].link.beta_s_per_byte`; `links[].link` is null without a fit |
+`links[].link.beta_s_per_byte`, with `gamma_s_per_byte`; `links[].link` is null without a fit |
 | `links[].algorithm` | none: always a ring |
 
 Of `perfmodel whatif` of the trainer (now 2):

@@ -137,14 +137,13 @@ _DRAWN: Final = 12
 
 def picture(found: Comparison) -> Axes:
     """Draw the step, and what changed most of what it holds, before and after."""
-    from perfmodel.render.plot.bars import PairBar, pairs
+    from perfmodel.render.plot.bars import pairs
 
     known = [r for r in found.rows if r.before_s is not None or r.after_s is not None]
     others = [r for r in known if r is not found.batch and not r.part]
     most = sorted(others, key=lambda r: -abs(r.difference_s))[:_DRAWN]
-    bars = [PairBar(r.name, r.before_s, r.after_s, r.verdict) for r in (found.batch, *most)]
     sides = [side.launches[0].label for side in (found.before, found.after)]
-    return pairs(bars, (f"before: {sides[0]}", f"after: {sides[1]}"),
+    return pairs((found.batch, *most), (f"before: {sides[0]}", f"after: {sides[1]}"),
                  title="A median step, and what changed most of it")  # fmt: skip
 
 

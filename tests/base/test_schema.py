@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
 
 import jsonschema
 import pytest
 
-from perfmodel.base.document import LEFT_OUT, plain
+from perfmodel.base.document import LEFT_OUT, plain, plain_view
 from perfmodel.base.schema import Schemas, schema_of
 
 if TYPE_CHECKING:
@@ -95,6 +95,62 @@ def test_a_typed_dict_is_an_object_whose_keys_may_be_absent() -> None:
     ]
     validator = jsonschema.Draft202012Validator(made)
     assert [validator.is_valid(one) for one, _ in given] == [valid for _, valid in given]
+
+
+@dataclass(frozen=True)
+class _Outer:
+    """What holds others.
+
+    Attributes
+    ----------
+    by_place : mapping
+        By section and key.
+    """
+
+    JSON_KEYS = {"own": ""}  # noqa: RUF012
+
+    by_place: Mapping[tuple[str, str], float]
+    own: object = None
+
+
+def inner_view(item: _Inner) -> Annotated[dict[str, Any], {"doubled": int}]:
+    """One of them, doubled."""
+    return {"doubled": item.twice}
+
+
+def outer_view(
+    outer: _Outer, inner: _Inner | None
+) -> Annotated[
+    dict[str, Any],
+    _Outer,
+    {"inner": inner_view | None, "all": NotRequired[list[inner_view]]},
+]:
+    """Both.
+
+    Keys
+    ----
+    inner, all
+        The one, and each.
+    """
+    return plain_view(outer, inner=None if inner is None else inner_view(inner))
+
+
+def test_a_view_has_the_keys_of_a_type_and_more() -> None:
+    made = schema_of("views", 1, [outer_view])
+    assert [*made["$defs"]] == ["InnerView", "OuterView"]
+    found = made["$defs"]["OuterView"]
+    assert found["description"] == "Both."
+    assert [*found["properties"]] == ["by_place", "inner", "all"]
+    assert found["required"] == ["by_place", "inner"]
+    assert found["properties"]["by_place"]["description"] == "By section and key."
+    assert found["properties"]["all"]["description"] == "The one, and each."
+    validator = jsonschema.Draft202012Validator(made)
+    for inner in (None, _Inner(1.0, 2.0)):
+        document = outer_view(_Outer({("a", "b"): 1.0}), inner)
+        assert document["by_place"] == {"a.b": 1.0}
+        assert validator.is_valid(document)
+    assert not validator.is_valid({**document, "own": None})
+    assert not validator.is_valid({**document, "inner": {}})
 
 
 def test_two_types_of_one_name_are_refused() -> None:

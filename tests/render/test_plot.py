@@ -9,6 +9,7 @@ import sys
 import zlib
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from perfmodel.models.roofline import Point, Roofline
 from perfmodel.programs.facts import OperatorRow
 from perfmodel.render import plot
 from perfmodel.render.plot import BreakdownRow, breakdown, roofline, save, sweep
-from perfmodel.render.plot.bars import CLOCKS, PairBar, pairs
+from perfmodel.render.plot.bars import CLOCKS, pairs
 from perfmodel.render.plot.labels import LabelLayer, Scene, ordered_colors, place
 from perfmodel.render.plot.operators import operators
 from perfmodel.render.plot.style import wrap
@@ -600,7 +601,10 @@ def test_a_pdf_holds_its_fonts_without_what_sets_text(tmp_path: Path) -> None:
 
 
 def test_pairs_stand_below_each_other_with_their_verdicts() -> None:
-    some = [PairBar("step", 2e-3, 1e-3, "faster"), PairBar("copy", 5e-4, None, "only before")]
+    some = [
+        SimpleNamespace(name="step", before_s=2e-3, after_s=1e-3, verdict="faster"),
+        SimpleNamespace(name="copy", before_s=5e-4, after_s=None, verdict="only before"),
+    ]
     ax = pairs(some, ("before: a", "after: b"), title="t")
     assert legend_texts(ax) == ["before: a", "after: b"]
     assert [t.get_text() for t in ax.texts] == [
@@ -610,7 +614,7 @@ def test_pairs_stand_below_each_other_with_their_verdicts() -> None:
     assert widths == [2e-3, 1e-3, 5e-4, 0.0]
     assert clipped(ax, boxes(ax)) == []
     with pytest.raises(ModelError, match="times to draw"):
-        pairs([PairBar("x", None, None, "missing")], ("a", "b"))
+        pairs([SimpleNamespace(before_s=None, after_s=None)], ("a", "b"))
 
 
 def test_an_operator_without_flops_keeps_its_distance_from_the_slope() -> None:

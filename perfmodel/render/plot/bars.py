@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
@@ -43,6 +43,9 @@ from perfmodel.render.plot.style import (
 )
 from perfmodel.timing.host_timeline import CAUSE_NAMES
 from perfmodel.timing.step_facts import IdleCause
+
+if TYPE_CHECKING:
+    from perfmodel.analysis.compare.compare import Row as Compared
 
 Clock = tuple[str, str, str]
 
@@ -255,22 +258,12 @@ def savings(
     return ax
 
 
-@dataclass(frozen=True, slots=True)
-class PairBar:
-    """One thing before and after a change, in seconds; None where it is missing."""
-
-    label: str
-    before_s: float | None
-    after_s: float | None
-    verdict: str
-
-
-def pairs(found: Sequence[PairBar], sides: tuple[str, str], *, title: str | None = None) -> Axes:
+def pairs(found: Sequence[Compared], sides: tuple[str, str], *, title: str | None = None) -> Axes:
     """Draw everything twice, before above after, with the ratio and its verdict.
 
     Parameters
     ----------
-    found : sequence of PairBar
+    found : sequence of perfmodel.analysis.compare.compare.Row
     sides : (str, str)
         What the legend calls the two.
 
@@ -282,7 +275,7 @@ def pairs(found: Sequence[PairBar], sides: tuple[str, str], *, title: str | None
     if not any(one.before_s or one.after_s for one in found):
         raise ModelError("expected times to draw; got none on both sides")
     ax = axes_of(None, DOUBLE_IN, 1.2 + 0.34 * len(found))
-    rows(ax, [shortened(one.label, _LONGEST) for one in found])
+    rows(ax, [shortened(one.name, _LONGEST) for one in found])
     finish(ax, "Time of a step", "", "x")
     looks: list[dict[str, Any]] = [{"facecolor": PALE_BLUE}, {"facecolor": DARK_BLUE}]
     texts = []
