@@ -215,7 +215,6 @@ QUOTED: Final[tuple[tuple[str, str, Callable[[], list[float]]], ...]] = (
 GIVEN: Final = {
     "json": {
         "with its 95 % intervals": "a level",
-        "than the calibration's, with 90 %": "a level",
     },
     "compare": {
         "more than 2 % later than the host's": "a limit of the code",

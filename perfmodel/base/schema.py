@@ -17,7 +17,6 @@ from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import (
     Any,
     Final,
@@ -159,8 +158,7 @@ def _returned(view: Any) -> Any:
     names = _namespace(view.__module__)
     space = {n: type(n, (_View,), {"view": one}) if inspect.isfunction(one) else one
              for n, one in names.items()}  # fmt: skip
-    alone = SimpleNamespace(__annotations__={"return": view.__annotations__["return"]})
-    return get_type_hints(alone, globalns=space, include_extras=True)["return"]
+    return inspect.get_annotations(view, globals=space, eval_str=True)["return"]
 
 
 class _View:
