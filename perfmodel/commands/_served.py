@@ -196,7 +196,7 @@ class Served:
     def compare(self, before: Sequence[str], after: Sequence[str]) -> dict[str, Any]:
         """Return what differs between two sides, the significant rows first."""
         one, other = ([read(self.path_of(name)) for name in names] for names in (before, after))
-        document = plain(comparisons.compare_document(compare_traces(one, other, CompareOptions())))
+        document = comparisons.compare_document(compare_traces(one, other, CompareOptions()))
         rows = document.pop("rows", [])
         return bounded("rows", rows, document)
 
