@@ -308,7 +308,7 @@ def _range(run: RunAnalysis, one: Finding) -> str | None:
     facts = run.steps.facts if run.steps else None
     if one.rank is None and not one.of_mean:  # findings name the range of their longest gap
         kind = kinds()[one.kind]
-        if kind.part == "communication" and COMMUNICATION in kind.kernels:
+        if kind.part == "communication" and kind.is_about(COMMUNICATION):
             by_time = facts.exposed_in if facts is not None else ()
             found = by_time[0][0] if by_time else _sending(run)
         elif facts is not None:

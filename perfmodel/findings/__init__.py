@@ -161,6 +161,8 @@ class Kind:
         Key of `StepFacts.changes`: what is replayed without it; '' is `key`.
     kernels : tuple of str
         Categories of kernels that it is about: the largest of these has its place.
+    other_kernels : bool
+        Whether it is about all categories but `kernels`.
     precedence : int
         Of findings that save as much the one with the smaller number is first, then by key.
     rules : list of tuple
@@ -179,8 +181,13 @@ class Kind:
     shortens_kernels: bool = False
     replays: str = ""
     kernels: tuple[str, ...] = ()
+    other_kernels: bool = False
     precedence: int = 0
     rules: list[tuple[Find, tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
+
+    def is_about(self, category: str) -> bool:
+        """Whether it is about kernels of a category."""
+        return (category in self.kernels) != self.other_kernels
 
     def rule(
         self, needs: tuple[str, ...] = (), unless: tuple[str, ...] = ()
@@ -262,8 +269,8 @@ def _placed(one: Finding, steps: StepFacts | None) -> Finding:
         return one if gap is None else replace(one, line=gap.line, range=gap.range or None)
     if one.rank is not None or one.line is not None:  # it has its own place
         return one
-    about = kinds()[one.kind].kernels
-    kernel = next((k for k in steps.kernels if k.category in about), None)
+    kind = kinds()[one.kind]
+    kernel = next((k for k in steps.kernels if kind.is_about(k.category)), None)
     return one if kernel is None else replace(one, line=kernel.line)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from perfmodel.base.kernels import PRODUCTS, categories
+from perfmodel.base.kernels import PRODUCTS
 from perfmodel.findings import Actions, Facts, Finding, Findings, Kind, StepFacts, percent, si
 from perfmodel.findings._kernels import LARGEST, OF_HBM, limited, recoverable_s
 from perfmodel.programs.facts import OperatorRow
@@ -15,7 +15,8 @@ KIND = Kind(
     part="compute",
     several=True,
     shortens_kernels=True,
-    kernels=tuple(c.name for c in categories() if c.name not in (*PRODUCTS, COMMUNICATION)),
+    kernels=(*PRODUCTS, COMMUNICATION),
+    other_kernels=True,
     precedence=7,
     grounds={
         "formula": "time of operators that memory bounds, minus the time of their other bytes at "

@@ -103,9 +103,9 @@ def _late_by(late: LateRank, steps: StepFacts) -> str:
         return ""
     if more.kind == COMPUTING and more.only_slower:
         return f": about as many kernels take {more.slower:.2g} times as long"
-    words = _LONGER.get(more.kind, "its GPU idles {} longer")
-    if more.kind == _HOST_WORK and sleeps(steps.most_idle(_HOST_WORK, late.rank)):
-        words = "its host sleeps {} longer"
+    asleep = more.kind == _HOST_WORK and sleeps(steps.most_idle(_HOST_WORK, late.rank))
+    usual = _LONGER.get(more.kind, "its GPU idles {} longer")
+    words = "its host sleeps {} longer" if asleep else usual
     return f": {words.format(si(more.seconds, 's'))}{f' in {more.range!r}' if more.range else ''}"
 
 
@@ -114,12 +114,12 @@ def _excess_words(late: LateRank, steps: StepFacts) -> str:
     more = late.excess
     if more is None:
         return "; nothing that was recorded takes it longer than the others"
-    counted = ""
-    if more.count and more.usual:
-        counted = (
-            f"; it has {more.count:.0f} {_COUNTED[more.kind]} per step, which take "
-            f"{si(more.seconds, 's')} longer than {more.usual:.0f} of the median of the others"
-        )
+    counted = (
+        f"; it has {more.count:.0f} {_COUNTED[more.kind]} per step, which take "
+        f"{si(more.seconds, 's')} longer than {more.usual:.0f} of the median of the others"
+        if more.count and more.usual
+        else ""
+    )
     gap = more.gap
     if gap is None:
         return counted

@@ -75,9 +75,8 @@ def waiting_in_mpi(facts: Facts, actions: Actions, waiting: Waiting) -> Findings
     seconds, rank = waiting.waiting_s[worst], rank_number(facts, worst)
     who, more, last = _who_is_last(facts)
     begun = [g for g in facts.collectives if g.name.startswith("MPI_I") and g.waiting_s]
-    saved = seconds
-    if more is not None and begun and facts.host_ranks:  # nor go on before it is in MPI
-        saved = max(seconds, min(more.more_s, facts.host_ranks[rank][1]))
+    more_s = more.more_s if more and begun and facts.host_ranks else 0.0
+    held_s = min(more_s, facts.host_ranks[rank][1]) if more_s else 0.0  # until it is in MPI
     if seconds < WORTH * facts.batch.value:
         return
     yield Finding(
@@ -85,7 +84,7 @@ def waiting_in_mpi(facts: Facts, actions: Actions, waiting: Waiting) -> Findings
         "ranks wait for each other"
         if last is None
         else f"ranks wait for rank {last}{_which(more)}",
-        saved,
+        max(seconds, held_s),
         f"rank {rank} waits longest in collectives: {share_of_step(facts, seconds)}"
         f"{_trend(facts, waiting, worst)}{who}",
         actions.balance(),

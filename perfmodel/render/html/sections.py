@@ -391,7 +391,7 @@ def place_of(run: RunAnalysis, finding: Finding) -> Find | None:
         return Find(CAUSE_NAMES[finding.kind])
     said = f"{finding.title} {finding.evidence}"
     kernels = run.steps.kernels if run.steps else ()
-    sends = COMMUNICATION in kinds()[finding.kind].kernels
+    sends = kinds()[finding.kind].is_about(COMMUNICATION)
     named = [
         *(k.name for k in kernels if sends and k.category == COMMUNICATION),
         *(k.name for k in kernels if k.name in said),
