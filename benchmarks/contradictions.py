@@ -246,8 +246,9 @@ def _of_ranks(document: dict[str, Any]) -> Iterator[Reading]:
             parts = ("compute_s", "copies_s", "communication_s", "waiting_s", "idle_s")
             whole = sum(rank[part] or 0.0 for part in parts)
             yield from _exact(f"step {whose}", "analyze: ranks, parts", whole, _SUMMED)
-            idle = max(rank["step_s"] - rank["gpu_busy_s"], 0.0)
-            yield from _exact(f"GPU idle {whose}", "analyze: ranks", idle, _SUMMED)
+            if rank["gpu_busy_s"] is not None:
+                idle = max(rank["step_s"] - rank["gpu_busy_s"], 0.0)
+                yield from _exact(f"GPU idle {whose}", "analyze: ranks", idle, _SUMMED)
     yield from _causes("analyze", document["idle"])
     busy = [rank["gpu_busy_s"] for rank in document["ranks"] if rank["gpu_busy_s"] is not None]
     categories = (document["kernels"] or {}).get("categories", ())

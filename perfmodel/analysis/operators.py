@@ -12,12 +12,9 @@ from perfmodel.analysis.modules import ModulePart, ModuleRow, layers_together, m
 from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.base.arrays import Floats
 from perfmodel.base.units import percent
-from perfmodel.machines.machine import Machine
+from perfmodel.machines.machine import TENSOR_UNITS, Machine
 from perfmodel.programs.facts import OperatorRow
 from perfmodel.timing.operator_times import PHASES, OperatorKey, OperatorTimes
-
-TENSOR_UNITS: Final = {"float32": "tf32_tensor", "float64": "float64_tensor"}
-"""Tensor cores that multiply what a unit without does; TF32 rounds the factors to 10 bits."""
 
 _COVERED: Final = 0.9
 """Counters of less of the time than this are of another program."""
@@ -602,12 +599,6 @@ def _main_unit(rows: Iterable[OperatorRow]) -> tuple[str, str]:
     return max(found, key=lambda key: found[key], default=("", ""))
 
 
-def _usable(dtype: str, peaks: Mapping[str, float]) -> str | None:
-    """The unit for a type that a program could use: matrix units first; None if none is known."""
-    first = TENSOR_UNITS.get(dtype, f"{dtype}_tensor")
-    return next((u for u in (first, f"{dtype}_tensor", dtype) if u in peaks), None)
-
-
 def _without_peak(rows: Iterable[OperatorRow], machine: Machine | None) -> str:
     """Say why there is no utilization of a step that has FLOPs."""
     return (
@@ -623,7 +614,7 @@ def _utilization(
     published = machine.published if machine else None
     peaks = published.peak_flops_per_s if published else {}
     ran, dtype = _main_unit(rows)
-    unit = _usable(dtype, peaks)
+    unit = machine.usable_unit(dtype) if machine else None
     if published is None or unit is None or not flops:
         return None
     ran, peak = _unit(ran, published), peaks[unit]

@@ -87,6 +87,9 @@ TYPES: Final = {
 """The keys of peaks, and what a reader calls them: '_tensor' are matrix units, NVIDIA's tensor
 cores and AMD's matrix cores, which accumulate in float32 if nothing else is said."""
 
+TENSOR_UNITS: Final = {"float32": "tf32_tensor", "float64": "float64_tensor"}
+"""Tensor cores that multiply what a unit without does; TF32 rounds the factors to 10 bits."""
+
 Basis = Literal["data sheet", "measured", "estimate"]
 
 
@@ -206,6 +209,26 @@ class Machine:
     def published(self) -> Machine | None:
         """Return the base of utilization: the data sheet or an estimate, never a measured GEMM."""
         return self.sheet if self.basis == "measured" else self
+
+    def usable_unit(self, dtype: str) -> str | None:
+        """Unit whose published peak is that of a data type: matrix units first.
+
+        MFU is of the peak that a program could use, not of the unit that it ran on.
+
+        Parameters
+        ----------
+        dtype : str
+            Of the operands, such as 'bfloat16'.
+
+        Returns
+        -------
+        str or None
+            A key of `published.peak_flops_per_s`; None if none is known.
+        """
+        peaks = self.published.peak_flops_per_s if self.published else {}
+        tensor = f"{dtype}_tensor"
+        units = (TENSOR_UNITS.get(dtype, tensor), tensor, dtype)
+        return next((unit for unit in units if unit in peaks), None)
 
     @property
     def peers_bytes_per_s(self) -> float | None:

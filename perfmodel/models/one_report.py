@@ -438,8 +438,11 @@ def _mfu(found: OperatorPrediction, baseline: Baseline) -> float | None:
             flops[call.dtype] = flops.get(call.dtype, 0.0) + count * call.flops
     if not flops:
         return None
-    peak = baseline.peak_flops_per_s(max(flops, key=lambda dtype: flops[dtype]))
-    return sum(flops.values()) / found.step_s / peak if peak else None
+    machine, most = baseline.machine, max(flops, key=lambda dtype: flops[dtype])
+    unit = machine.usable_unit("float32" if most == "tf32" else most)
+    if unit is None or machine.published is None:
+        return None
+    return sum(flops.values()) / found.step_s / machine.published.peak_flops_per_s[unit]
 
 
 def _workspace() -> int:

@@ -181,11 +181,6 @@ class Baseline:
             return grid.at(call.shape)
         return self._rate_s(call)
 
-    def peak_flops_per_s(self, dtype: str) -> float | None:
-        """Peak of the data sheet in a data type, by which shares of it are said."""
-        sheet = self.machine.sheet or self.machine
-        return sheet.peak_flops_per_s.get(_UNITS.get(dtype, ""))
-
     def _peak(self, dtype: str) -> float:
         """Return the peak in a data type.
 
