@@ -373,6 +373,16 @@ def _join(
     ledger = steps.facts.ledger if steps else Ledger(clocked.step_s, clocked.step_s)
     added_s = ledger.recorded_s - ledger.step_s
     ranks = tuple(row.without_recorder(added_s) for row in recorded_ranks)
+    less_s = {
+        before.rank: before.part_s("waiting") - after.part_s("waiting")
+        for before, after in zip(recorded_ranks, ranks, strict=True)
+    }
+    lanes = [row.rank for row in steps.ranks] if steps and by_gpu else run.ranks
+    collected = replace(
+        collected,
+        waiting=_shorter(collected.waiting, [less_s.get(rank, 0.0) for rank in run.ranks]),
+        gpu_waiting=_shorter(collected.gpu_waiting, [less_s.get(rank, 0.0) for rank in lanes]),
+    )
     hosts = hosts_of(run, named=options.host_names)
     rows = range_rows(measured, counts, head, machine, peaks[""], peaks, workload.replay)
     analysis = RunAnalysis(
@@ -549,10 +559,18 @@ def _sized(found: Exchanges, message_bytes: float) -> Exchanges:
 
 
 def _nccl_waiting(steps: StepBreakdown) -> Waiting:
-    """Return each rank's time in communication per step, and its waiting there."""
-    waits = [s for s in steps.waiting_s if s is not None]
+    """Return each rank's time in communication per step, and its waiting there that nothing hides."""
+    waits = [r.waiting_s for r in steps.ranks if r.waiting_s is not None]
     seconds = [r.collectives_s or 0.0 for r in steps.ranks]
     return Waiting(seconds, waits if len(waits) == len(seconds) else None)
+
+
+def _shorter(waiting: Waiting | None, less_s: Sequence[float]) -> Waiting | None:
+    """Waiting of ranks that wait so much less without the profiler."""
+    if waiting is None or waiting.waiting_s is None:
+        return waiting
+    pairs = zip(waiting.waiting_s, less_s, strict=True)
+    return replace(waiting, waiting_s=[max(waits - less, 0.0) for waits, less in pairs])
 
 
 def _batch_summary(

@@ -23,6 +23,7 @@ WORDS: Final[Mapping[str, str]] = {
     DISPATCH: "neither launches nor the host's work between them cost anything",
     "communication": "no communication by MPI",
     "other": "CUDA graphs launch at once",
+    "dependency": "launched work waits for nothing that was not recorded",
     "kernel": "kernels take no time",
     "gemms_at_ceiling": "all GEMMs and attention run at their ceilings",
     "bf16_for_fp32": "operators in FP32 run in BF16",

@@ -13,7 +13,7 @@ KIND = Kind(
     part="compute",
     several=True,
     shortens_kernels=True,
-    kernels=("softmax",),
+    kernels=("softmax and loss",),
     precedence=6,
     grounds={
         "formula": "time of the softmax of scores, and of element-wise kernels as long",

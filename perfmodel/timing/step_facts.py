@@ -539,6 +539,7 @@ def shorter_idle(idle: tuple[IdleCause, ...], less_s: float) -> tuple[IdleCause,
     return tuple(
         replace(one, seconds=own_s, share=own_s / (whole[one.rank] or 1.0))
         for one, own_s in zip(idle, seconds, strict=True)
+        if own_s > 0
     )
 
 

@@ -471,7 +471,7 @@ def test_without_a_gpu_the_ranks_own_work_and_mpi_are_changes() -> None:
 
 def test_all_kinds_of_work_have_a_change() -> None:
     of_findings = {kind.replays or kind.key for kind in kinds().values()}
-    assert {*PATH_KINDS} - {"dependency"} <= {*WORDS} | of_findings
+    assert {*PATH_KINDS} <= {*WORDS} | of_findings
     assert not {*WORDS} & of_findings
 
 
