@@ -559,7 +559,7 @@ def _sized(found: Exchanges, message_bytes: float) -> Exchanges:
 
 
 def _nccl_waiting(steps: StepBreakdown) -> Waiting:
-    """Return each rank's time in communication per step, and its waiting there that nothing hides."""
+    """Return each rank's time in communication, and its waiting there that nothing hides."""
     waits = [r.waiting_s for r in steps.ranks if r.waiting_s is not None]
     seconds = [r.collectives_s or 0.0 for r in steps.ranks]
     return Waiting(seconds, waits if len(waits) == len(seconds) else None)
