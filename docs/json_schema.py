@@ -56,7 +56,12 @@ recorded; the other parts of a rank are without it, too |
 | `findings[].saving_without_recorder_s` | `findings[].saving_s`, of the step without the \
 profiler |
 | `findings[].after_previous_s` | `summary.fixes[].after_previous_s` |
-| | `findings[].subject`, `summary.fixes[].key` |
+| | `findings[].subject`, `findings[].remedy`, `findings[].waits`, `summary.fixes[].key` |
+| `ranks[].copy_s` | `ranks[].copies_s` |
+| `ranks[].exposed_communication_s` | `ranks[].communication_s`, without waiting |
+| `ranks[].communication_s`, hidden or not, with waiting | `ranks[].collectives_s` |
+| `ranks[].waiting_s`, hidden or not | `ranks[].waiting_s`, of it what nothing hides |
+| `summary.bars[]` | with all keys of `ranks[]` |
 | `idle[]`, `mfu.of_step`, `critical_path[]` of the recorded step | the same keys, of the step \
 without the profiler |
 | `point_to_point.ranks[]` | with all keys of `stragglers[]` |

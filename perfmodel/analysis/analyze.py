@@ -40,7 +40,7 @@ from perfmodel.analysis.warnings import (
 from perfmodel.base.errors import ModelError, PerfmodelError, SchemaError, WorkloadError
 from perfmodel.base.kernels import kernel_types
 from perfmodel.base.parallel import Engine, all_failed, attempt_reports
-from perfmodel.findings import find
+from perfmodel.findings import Finding, find, kinds
 from perfmodel.machines.devices import Identified, identify, known
 from perfmodel.programs import program_of_run
 from perfmodel.programs.facts import DeviceReduce, Facts, GemmTime, ServingFact
@@ -66,6 +66,7 @@ from perfmodel.timing.copies import (
 )
 from perfmodel.timing.cuda_graphs import notes as graph_notes
 from perfmodel.timing.exchanges import COLLECTIVE, Exchanges
+from perfmodel.timing.kernels import COMMUNICATION
 from perfmodel.timing.late_ranks import LateRank, late_ranks, late_start
 from perfmodel.timing.ledger import Ledger
 from perfmodel.timing.point_to_point import PointToPoint, point_to_point, ranges_by_rank
@@ -384,7 +385,9 @@ def _join(
         gpu_waiting=_shorter(collected.gpu_waiting, [less_s.get(rank, 0.0) for rank in lanes]),
     )
     hosts = hosts_of(run, named=options.host_names)
-    rows = range_rows(measured, counts, head, machine, peaks[""], peaks, workload.replay)
+    rows = range_rows(
+        measured, counts, head, clocked.step_s, machine, peaks[""], peaks, workload.replay
+    )
     analysis = RunAnalysis(
         label=run.label,
         measured=run,
@@ -430,8 +433,30 @@ def _concluded(analysis: RunAnalysis, facts: Facts) -> RunAnalysis:
     found = find(program.facts(facts), program.actions(analysis.identity))
     return replace(
         analysis,
-        findings=found,
+        findings=tuple(replace(one, range=_range_of(analysis, one)) for one in found),
     )
+
+
+def _range_of(run: RunAnalysis, one: Finding) -> str | None:
+    """The range with most of a loss; None where that is the step, or is unknown."""
+    name = one.range
+    facts = run.steps.facts if run.steps else None
+    if one.rank is None and not one.of_mean:
+        kind = kinds()[one.kind]
+        if kind.part == "communication" and kind.is_about(COMMUNICATION):
+            by_time = facts.exposed_in if facts is not None else ()
+            name = by_time[0][0] if by_time else _most_sent_in(run)
+        elif facts is not None:
+            name = facts.mostly_in(one.kind) or name
+    steps = {run.batch.label, run.steps.label if run.steps else ""}
+    return None if name in steps else name or None
+
+
+def _most_sent_in(run: RunAnalysis) -> str | None:
+    """The innermost of the ranges that hand MPI most bytes."""
+    sent = [(row.measured_mpi_bytes or 0.0, len(row.path), row.label) for row in run.ranges]
+    most, depth, label = max(sent, default=(0.0, 0, ""))
+    return label if most and depth > 1 else None
 
 
 def _head(run: Run, measured: Sequence[PathTimes]) -> PathTimes:
@@ -658,7 +683,7 @@ def _rank_rows(
     rows = []
     for i, rank in enumerate(parts if by_gpu else run.ranks):
         step, own_s = parts.get(rank), clocked.median_s(rank)
-        batches = int((clocked.own_ns[clocked.ranks == rank, clocked.counted] >= 0).sum())
+        batches = clocked.count_of(rank)
         if step is None or unseen:
             gpu = None if unseen else gpus.get(rank)
             rows.append(RankRow(rank, gpu, step.batches if step else batches, own_s, own_s))
@@ -731,6 +756,7 @@ def _facts(
         numbers=tuple(run.ranks),
         host_ranks=_host_ranks(analysis),
         mean_s=analysis.ledger.without_recorder_s(analysis.batch.mean_s),
+        recorded_s=analysis.ledger.recorded_s,
         steps=analysis.steps.facts if by_gpu and analysis.steps else None,
         lacking=lacking(analysis.unattributed),
         operators=operators,

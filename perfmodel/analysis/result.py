@@ -152,7 +152,7 @@ class BatchSummary:
     rank : int
         The slowest one, whose median step is the longest.
     count : int
-        Steps that count, without warm-up, on the rank with most of them.
+        Steps that count, without warm-up, and are timed on any rank.
     warmup : int
         Leading steps of more than 1.25 medians, and of more than the upper quartile of later ones.
     warmup_s : float

@@ -34,6 +34,7 @@ def range_rows(
     measured: PathTable,
     counts: Mapping[str, Counts],
     head: PathTimes,
+    step_s: float,
     machine: Machine | None,
     precision: str,
     precisions: Mapping[str, str] | None = None,
@@ -41,6 +42,7 @@ def range_rows(
 ) -> tuple[RangeRow, ...]:
     """One row per range of a median batch, parents before children.
 
+    `step_s` is the recorded step on the run's clock, which shares are of.
     `precisions` names the peaks of ranges that run against another one than `precision`, `replay`
     the range that holds a whole batch.
     """
@@ -54,10 +56,10 @@ def range_rows(
     count, batches = measured.counts()
     each = count.tolist(), batches.tolist(), _objects(measured.medians("instances"))
     of_batches = int((np.nan_to_num(head.instances) > 0).any(axis=0).sum())
-    batch_s = median(head.seconds["host"])
     rows = []
     for path, *times, n, occurs, per_batch in zip(measured.paths, *medians, *each, strict=True):
         host, projection, busy, copied, to_mpi, ops = times
+        host = step_s if path == head.path else host
         row = RangeRow(
             path=path,
             count=n,
@@ -65,7 +67,7 @@ def range_rows(
             host_s=host,
             gpu_projection_s=projection,
             gpu_busy_s=busy,
-            share=host / batch_s if host is not None and batch_s else None,
+            share=host / step_s if host is not None and step_s else None,
             flops=None,
             pci_bytes=None,
             mpi_bytes=None,

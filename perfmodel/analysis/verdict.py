@@ -17,7 +17,6 @@ from perfmodel.base.units import percent, si
 from perfmodel.findings import WORTH, Part, kinds
 from perfmodel.readers.trace import GRAPH, KERNEL, NO_CALLS, TORCH_PROFILER
 from perfmodel.timing.host_timeline import CAUSE_CLAUSES
-from perfmodel.timing.kernels import COMMUNICATION
 from perfmodel.timing.ledger import Item
 from perfmodel.timing.trim import LAUNCHES
 
@@ -279,7 +278,7 @@ def _fixes(run: RunAnalysis) -> Iterator[Fix]:
             share=one.share,
             certainty=_certainty(run, one, item),
             line=one.line,
-            range=_range(run, one),
+            range=one.range,
         )
 
 
@@ -300,28 +299,6 @@ def _certainty(run: RunAnalysis, one: Finding, item: Item) -> Certainty:
     if guessed and (item.change is not None or kinds()[one.kind].part == "idle"):
         return "estimate"
     return "bound" if item.change is None else "replayed"
-
-
-def _range(run: RunAnalysis, one: Finding) -> str | None:
-    """The range with most of a loss; None where that is the step, or is unknown."""
-    found = one.range
-    facts = run.steps.facts if run.steps else None
-    if one.rank is None and not one.of_mean:  # findings name the range of their longest gap
-        kind = kinds()[one.kind]
-        if kind.part == "communication" and kind.is_about(COMMUNICATION):
-            by_time = facts.exposed_in if facts is not None else ()
-            found = by_time[0][0] if by_time else _sending(run)
-        elif facts is not None:
-            found = facts.mostly_in(one.kind) or found
-    steps = {run.batch.label, run.steps.label if run.steps else ""}
-    return None if found in steps else found or None
-
-
-def _sending(run: RunAnalysis) -> str | None:
-    """The innermost of the ranges that hand MPI most bytes."""
-    sent = [(row.measured_mpi_bytes or 0.0, len(row.path), row.label) for row in run.ranges]
-    most, depth, label = max(sent, default=(0.0, 0, ""))
-    return label if most and depth > 1 else None
 
 
 def _verdict(

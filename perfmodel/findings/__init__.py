@@ -32,6 +32,7 @@ __all__ = [
     "keyed",
     "kinds",
     "percent",
+    "share_of_recorded",
     "share_of_step",
     "si",
     "worth",
@@ -292,7 +293,7 @@ def _ranked(facts: Facts, actions: Actions) -> tuple[Finding, ...]:
     unequal = facts.host_ranks or (facts.steps and facts.steps.long)
     if unequal and (most_s > step_s or any(worth(one, facts) for one in every if one.of_mean)):
         step_s = facts.mean_s
-    bounded = [_of_step(one, step_s) for one in every]
+    bounded = [_of_step(one, step_s, facts) for one in every]
     by_launches = CAUSES[LAUNCH]
     launches_s = max((f.saving_s or 0.0 for f in bounded if f.kind == by_launches), default=0.0)
     next_s = facts.steps.kernels_next_s if facts.steps and launches_s >= WORTH * step_s else 0.0
@@ -318,12 +319,13 @@ def _ranked(facts: Facts, actions: Actions) -> tuple[Finding, ...]:
     return tuple(sorted(worth_it, key=order))
 
 
-def _of_step(one: Finding, step_s: float) -> Finding:
-    """Bound a saving by nothing and the step, and compute its share."""
+def _of_step(one: Finding, step_s: float, facts: Facts) -> Finding:
+    """Bound a saving by nothing and the step that it is of, and compute its share of that step."""
     if one.saving_s is None:
         return one
-    saving_s = min(max(one.saving_s, 0.0), step_s)
-    return replace(one, saving_s=saving_s, share=saving_s / step_s)
+    own_s = step_s if one.of_mean else facts.batch.value
+    saving_s = min(max(one.saving_s, 0.0), own_s)
+    return replace(one, saving_s=saving_s, share=saving_s / own_s)
 
 
 def worth(one: Finding, facts: Facts) -> bool:
@@ -332,6 +334,13 @@ def worth(one: Finding, facts: Facts) -> bool:
 
 
 def share_of_step(facts: Facts, seconds: float) -> str:
-    """Say so many seconds as a share of the step."""
+    """Say so many seconds as a share of the step without the profiler."""
     step_s = facts.batch.value
     return f"{si(seconds, 's')} of {si(step_s, 's')}, {percent(seconds / step_s)}"
+
+
+def share_of_recorded(facts: Facts, seconds: float) -> str:
+    """Say time of the host, which the profiler makes longer, as a share of the recorded step."""
+    step_s = facts.recorded_s or facts.batch.value
+    recorded = " as recorded" if step_s > facts.batch.value else ""
+    return f"{si(seconds, 's')} of {si(step_s, 's')}{recorded}, {percent(seconds / step_s)}"

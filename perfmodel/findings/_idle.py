@@ -82,6 +82,7 @@ def find_long_steps(kind: Kind, advise: Callable[[Actions, StepFacts, str, str],
         where = within(long.gap.range) if long.gap else ""
         gap = f"; the longest gap is {si(long.gap.seconds, 's')}{where}" if long.gap else ""
         which = f"{long.count} of {long.steps} steps"
+        mean_s = steps.ledger.without_recorder_s(long.mean_s)
         paused = long.paused == long.count
         take = f"{long.count} take {si(long.longer_s, 's')} more than the median one"
         later = f"after {long.count} the next one begins {si(long.longer_s, 's')} later"
@@ -91,7 +92,7 @@ def find_long_steps(kind: Kind, advise: Callable[[Actions, StepFacts, str, str],
             if paused
             else f"{which} take much longer than the others",
             long.saving_s,
-            f"the median step takes {si(long.median_s, 's')}, the mean one {si(long.mean_s, 's')}: "
+            f"the median step takes {si(steps.step_s, 's')}, the mean one {si(mean_s, 's')}: "
             f"{later if paused else take}, in the mean; per step of all the GPU idles "
             f"{si(long.saving_s, 's')} more {CAUSE_CLAUSES[kind.key]}{gap}",
             advise(actions, steps, where, long.gap.call if long.gap else ""),

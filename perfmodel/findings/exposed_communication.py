@@ -3,7 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from perfmodel.findings import Actions, Facts, Finding, Findings, Kind, StepFacts, share_of_step, si
+from perfmodel.findings import (
+    Actions,
+    Facts,
+    Finding,
+    Findings,
+    Kind,
+    StepFacts,
+    share_of_recorded,
+    share_of_step,
+    si,
+)
 from perfmodel.findings._ranks import innermost, only_messages, over_nvlink
 from perfmodel.programs.facts import DeviceReduce
 from perfmodel.timing.collectives import NCCL, CollectiveGroup
@@ -110,7 +120,7 @@ def in_mpi(
         "ranks send many small messages" if many else "ranks send large messages",
         saving_s,
         f"a rank sends about {count:.0f} messages, {si(size, 'B')} per step; every rank is at "
-        f"least {share_of_step(facts, inside_s)} in MPI",
+        f"least {share_of_recorded(facts, inside_s)} in MPI",
         actions.advise("join_messages" if many else "overlap_messages"),
         range=_most_messages(facts),
     )

@@ -1,6 +1,6 @@
 """Gradients that are reduced through the memory of the host."""
 
-from perfmodel.findings import Actions, Facts, Finding, Findings, Kind, share_of_step, si
+from perfmodel.findings import Actions, Facts, Finding, Findings, Kind, share_of_recorded, si
 from perfmodel.findings._ranks import over_nvlink
 from perfmodel.programs.facts import HostReduction
 
@@ -34,7 +34,7 @@ def through_host(facts: Facts, actions: Actions, reduced: HostReduction) -> Find
         KIND.key,
         "gradients are reduced through the host",
         reduced.seconds - direct,
-        f"{way} takes {share_of_step(facts, reduced.seconds)}; "
+        f"{way} takes {share_of_recorded(facts, reduced.seconds)}; "
         f"{si(reduced.bytes, 'B')} over NVLink needs {si(direct, 's')} plus latency",
         actions.reduce_on_gpus(facts.ranks),
     )

@@ -1,6 +1,6 @@
 """Copies of the inputs of every step, for which the host waits."""
 
-from perfmodel.findings import Actions, Facts, Finding, Findings, Kind, share_of_step
+from perfmodel.findings import Actions, Facts, Finding, Findings, Kind, share_of_recorded
 from perfmodel.programs.facts import Spent
 
 KIND = Kind(
@@ -25,6 +25,6 @@ def copied_inputs(facts: Facts, actions: Actions, copy: Spent) -> Findings:
         KIND.key,
         "the inputs are copied in every step",
         copy.seconds,
-        f"{copy.label} takes {share_of_step(facts, copy.seconds)}",
+        f"{copy.label} takes {share_of_recorded(facts, copy.seconds)}",
         actions.keep_inputs(),
     )

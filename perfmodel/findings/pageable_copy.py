@@ -3,7 +3,16 @@
 from collections.abc import Sequence
 from typing import Final
 
-from perfmodel.findings import Actions, Facts, Finding, Findings, Kind, StepFacts, share_of_step, si
+from perfmodel.findings import (
+    Actions,
+    Facts,
+    Finding,
+    Findings,
+    Kind,
+    StepFacts,
+    share_of_recorded,
+    si,
+)
 from perfmodel.findings._idle import find_long_steps, saving_without
 from perfmodel.timing.copies import CopyGroup, pinned_rate
 
@@ -12,6 +21,7 @@ KIND = Kind(
     change="no copies from pageable memory",
     remedy="Copy from pinned memory:",
     part="copies",
+    several=True,
     precedence=4,
     grounds={
         "formula": "step_s less free_s, the replay without copies of pageable memory",
@@ -51,7 +61,7 @@ def slower_than_pinned(facts: Facts, actions: Actions, copies: Sequence[CopyGrou
             spent - group.bytes / rate,
             f"{group.count:.0f} copies, {si(group.bytes, 'B')} per step at "
             f"{si(group.bytes_per_s, 'B/s')} on the copy engine, "
-            f"{share_of_step(facts, spent)} on the host; {source}",
+            f"{share_of_recorded(facts, spent)} on the host; {source}",
             actions.pin(group.direction),
             subject=group.direction,
         )

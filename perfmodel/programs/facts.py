@@ -189,7 +189,8 @@ class Facts:
     Attributes
     ----------
     batch : Estimate
-        The step, without the profiler where that makes it longer; `mean_s` is the mean one.
+        The step, without the profiler where that makes it longer; `mean_s` is the mean one,
+        and `recorded_s` the step as recorded.
     busy_s : float or None
         Time in which the GPU works; a lower bound if operations are `lacking`.
     gpu_ops, synchronizations, synchronize_s : float
@@ -270,6 +271,7 @@ class Facts:
     numbers: tuple[int, ...] = ()
     host_ranks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     mean_s: float = 0.0
+    recorded_s: float | None = None
     serving: tuple[ServingFact, ...] = ()
     lines: Mapping[tuple[str, str], str] = field(default_factory=dict)
     host_reduction: HostReduction | None = None

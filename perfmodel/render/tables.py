@@ -650,8 +650,8 @@ LATE_RANKS: Final = (
 def late_ranks(run: RunAnalysis) -> Table:
     """Ranks by the waiting of the others that leads back to them, the longest first."""
     notes = [
-        "makes others wait: waiting of all others per step that leads back to the rank; last in: "
-        "of the collectives",
+        "makes others wait: waiting of all others that leads back to the rank, hidden or not, as "
+        "recorded, in the mean of the steps; last in: of the collectives",
     ]
     if run.late and not run.late[0].enough:
         steps = run.late[0].steps

@@ -142,7 +142,7 @@ def test_of_a_label_at_several_places_the_longest_counts() -> None:
         dict.fromkeys(columns, np.empty(0)),
         dict(enumerate(measured)),
     )
-    rows = rows_of.range_rows(table, counts, head, None, "float32")
+    rows = rows_of.range_rows(table, counts, head, 1.0, None, "float32")
     assert [r.flops for r in rows] == [100, None, 100]
 
 

@@ -119,7 +119,8 @@ def test_a_newcomer_s_words_are_on_every_screen(monkeypatch: pytest.MonkeyPatch)
     def unlucky_step(facts: Facts, actions: Actions, steps: StepFacts) -> Findings:
         saving_s = 0.9 * steps.step_s
         name = steps.kernels[0].name
-        yield Finding("unlucky_step", f"{name} is unlucky", saving_s, "so", "wait")
+        title = f"{name} is unlucky"
+        yield Finding("unlucky_step", title, saving_s, "so", "wait", subject=name)
 
     analysis = analyze_reports([REPORTS["PyTorch"]], Options())
     run = analysis.fitted
@@ -173,8 +174,8 @@ def test_savings_below_one_percent_are_hidden_and_the_others_ranked_by_their_sha
         QUIET, mean_s=1.5e-3, input_copy=Spent("inputs", 1e-6), host_ranks={0: (1e-3, 0.0)}
     )
     shown = findings.find(facts, Actions())
-    assert [f.saving_s for f in shown] == [300e-6, 200e-6]  # 11 µs is 0.7 % of the mean step
-    assert [f.share for f in shown] == pytest.approx([0.2, 0.2 / 1.5])
+    assert [f.saving_s for f in shown] == [300e-6, 200e-6, 11e-6]
+    assert [f.share for f in shown] == pytest.approx([0.3, 0.2 / 1.5, 0.011])
 
 
 def test_a_finding_says_the_remedy_of_its_kind_its_rank_or_its_own(

@@ -383,19 +383,15 @@ def _grounds(found: evidence.Evidence) -> Iterator[Block]:
 
 
 def place_of(run: RunAnalysis, finding: Finding) -> Find | None:
-    """Say where a finding is on the timeline: at its gaps, its kernel, its range, or NCCL.
-
-    A kernel or range is one that its evidence names; of several the one that takes most time.
-    """
+    """Say where a finding is on the timeline: at its gaps, NCCL's kernels, its subject or range."""
     if finding.kind in CAUSES:
         return Find(CAUSE_NAMES[finding.kind])
-    said = f"{finding.title} {finding.evidence}"
     kernels = run.steps.kernels if run.steps else ()
     sends = kinds()[finding.kind].is_about(COMMUNICATION)
     named = [
         *(k.name for k in kernels if sends and k.category == COMMUNICATION),
-        *(k.name for k in kernels if k.name in said),
-        *(row.label for row in run.ranges[1:] if row.label in said),
+        *(k.name for k in kernels if k.name == finding.subject),
+        *(row.label for row in run.ranges[1:] if row.label == finding.subject),
         finding.range,
     ]
     return next((Find(name) for name in named if name is not None), None)
