@@ -17,6 +17,7 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations, takewhile
 from pathlib import Path
@@ -32,7 +33,6 @@ from perfmodel.analysis.events import events
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.analysis.runs import TimedReport, time_one
 from perfmodel.analysis.utilization import idle_of
-from perfmodel.analysis.whatif import WhatIf
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.units import parse_si
 from perfmodel.commands._operators import peak_of_report
@@ -42,10 +42,12 @@ from perfmodel.readers import read
 from perfmodel.render import compare as comparisons
 from perfmodel.render import first_screen
 from perfmodel.render.analysis_json import analysis_document
-from perfmodel.render.html import Asked, lead
+from perfmodel.render.html import lead
 from perfmodel.render.html.blocks import Grid
 from perfmodel.render.html.sections import what_if as what_if_section
-from perfmodel.render.whatif import what_if_document
+from perfmodel.studies import page as studies
+from perfmodel.studies.analysis.whatif import WhatIf, what_if_of
+from perfmodel.studies.render.whatif import what_if_document
 
 RECORDED: Final = "step as recorded"
 WITHOUT: Final = "step without the recorder"
@@ -335,17 +337,20 @@ def _fix_lines(screen: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _of_whatif(measured: Measured) -> Iterator[Reading]:
     """The document of `whatif --json`, that of `--apply`, and the table of the page."""
-    asked = Asked.of(measured.run, None)
-    if isinstance(asked.what_if, WhatIf):  # the trainer's changes are no findings
-        document = what_if_document(asked.what_if)
+    asked: WhatIf | None = None
+    with suppress(PerfmodelError):
+        asked = what_if_of(measured.run.measured, None, Options(machine=measured.run.machine))
+    if asked is not None:  # the trainer's changes are no findings
+        document = what_if_document(asked)
         yield from _exact("batch of the trainer's model", "whatif", document["batch_s"])
     else:
         yield from _of_replay(measured)
-    tables = [one for one in what_if_section(measured.run, asked.what_if) if isinstance(one, Grid)]
+    blocks = what_if_section(measured.run, None) if asked is None else studies.changes(asked)
+    tables = [one for one in blocks if isinstance(one, Grid)]
     if not tables:
         return
     title = tables[0].caption.rpartition("a step of")[2]
-    of_model = isinstance(asked.what_if, WhatIf)
+    of_model = asked is not None
     step = "batch of the trainer's model" if of_model else measured.step
     yield _printed(step, "page: What if", title, digits=4)
     heads = [head.text for head in tables[0].heads]

@@ -29,6 +29,7 @@ What `--help` says, command by command.
 EXPLAINED_IN = {
     "analyze": "analysis",
     "calibrate": "predict",
+    "study": "commands",
     "completion": "pipes",
     "formulas": "model",
     "machine": "machines",
@@ -54,7 +55,7 @@ def commands(
 
 def page_of(words: str) -> str | None:
     """Return the page that explains a command, if there is one."""
-    command = [*words.split(), ""][1]
+    command = [*words.removeprefix("perfmodel").removeprefix(" study ").split(), ""][0]
     page = EXPLAINED_IN.get(command, command)
     return f"{page}.md" if page and (PAGE.parent / f"{page}.md").exists() else None
 

@@ -20,6 +20,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "columns.md"
 BASE: Final = "profiles/h200x2_2ranks_base_nsys2025.3.1.sqlite"
 HALO: Final = "profiles/programs/halo.sqlite.xz"
+PROGRAM: Final = "profiles/programs/gpt_shapes.sqlite.xz"
 PINNED: Final = "profiles/h200x2_2ranks_pinned_nsys2025.3.1.sqlite.xz"
 LADDER: Final = "profiles/ladder/document_1.sqlite.xz"
 CAMPAIGN: Final = tuple(
@@ -42,19 +43,20 @@ COMMANDS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
         "cuda_gpu_mem_size_sum", "cuda_api_sum", "mpi_event_sum",
     )),
     ("compare", (BASE, PINNED), ("rows",)),
-    ("splits", (BASE,), ("splits", "measured")),
-    ("scaling", CAMPAIGN, ("strong or weak", "communication", "all-reduces")),
-    ("layers", ("resnet18", "--machine", "h200", "--ranks", "4"), ("layers", "exchange")),
+    ("study splits", (BASE,), ("splits", "measured")),
+    ("study scaling", CAMPAIGN, ("strong or weak", "communication", "all-reduces")),
+    ("study layers", ("resnet18", "--machine", "h200", "--ranks", "4"), ("layers", "exchange")),
     ("memory", ("profiles/memory/document.sqlite.xz",), ("theory", "recorded")),
     ("utilization", ("--report", BASE), ("busy", "idle", "gaps")),
     ("whatif", (LADDER, "--model", MODEL), ("changes", "path", "free", "removed")),
     ("whatif", (HALO, "--apply", "communication"), ("changes of any program", "")),
-    ("predict", ("--model", MODEL, *SIZES), ("phases",)),
-    ("predict --sweep", ("--model", MODEL, *SIZES, "--sweep", "H=512,1024"), ("sweep",)),
-    ("calibrate", CAMPAIGN, ("terms",)),
-    ("formulas", (), ("formulas",)),
+    ("predict", (PROGRAM,), ("roles", "lanes", "operators")),
+    ("study predict", ("--model", MODEL, *SIZES), ("phases",)),
+    ("study predict --sweep", ("--model", MODEL, *SIZES, "--sweep", "H=512,1024"), ("sweep",)),
+    ("study calibrate", CAMPAIGN, ("terms",)),
+    ("study formulas", (), ("formulas",)),
     ("timeline", (BASE,), ("bars",)),
-    ("tta", ("benchmarks/results/tta/rule.json",), ("runs", "spread")),
+    ("study tta", ("benchmarks/results/tta/rule.json",), ("runs", "spread")),
     ("counters", ("tests/golden/ncu/h200_cublas.csv.xz", *SIZES[:8]), ("work", "roof", "formulas")),
     ("machine list", (), ("machines",)),
     ("machine show", ("h200",), ("figures",)),

@@ -16,7 +16,7 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from perfmodel.render.documents import json_schema  # noqa: E402
+from perfmodel.studies.documents import json_schema  # noqa: E402
 
 PAGE: Final = ROOT / "docs" / "json.md"
 GLOSSARY: Final = ROOT / "perfmodel" / "commands" / "GLOSSARY.md"
@@ -38,8 +38,8 @@ made of the types that write the document, and tests hold the documents against 
   [GraphChanges](#graphchanges) where it replays steps, `perfmodel compare --json` a
   [CompareDocument](#comparedocument). Of the trainer `whatif` prints a
   [WhatIfDocument](#whatifdocument). `perfmodel predict --json` prints a
-  [ReportPredictionDocument](#reportpredictiondocument) of a report, a
-  [PredictionDocument](#predictiondocument) of a model, and `perfmodel scaling --json` a
+  [ReportPredictionDocument](#reportpredictiondocument), `perfmodel study predict --json` a
+  [PredictionDocument](#predictiondocument), and `perfmodel study scaling --json` a
   [ScalingDocument](#scalingdocument). The schema is of all of these.
 - With `--json` an error is JSON, too: `{"error": {...}}` on standard output, with the exit code of
   the command.
@@ -87,7 +87,7 @@ the same of `batch`, `addressed`, `idle`, `gate.rows` |
 | | `rows[].part`, `work[].ratio`, `gate.launch_ratio` |
 | `summary.gone[]`, `summary.new[]` | with all keys of `findings[]` |
 
-Of `perfmodel scaling` (now 2):
+Of `perfmodel study scaling` (now 2):
 
 | old key | new key |
 |---|---|
@@ -113,7 +113,7 @@ Of `perfmodel whatif` of the trainer (now 2):
 | `changes[].phases[].name`, `.now_s`, `.then_s` | `changes[].phases.NAME[0]`, \
 `changes[].phases.NAME[1]` |
 
-Of `perfmodel predict`:
+Of `perfmodel predict`, and of a model `perfmodel study predict`:
 
 | old key | new key |
 |---|---|

@@ -600,12 +600,12 @@ class Results:
         ----------
         path : str or Path
         model : str or Path, optional
-            What `perfmodel calibrate` wrote: changes are then predicted, not bounded.
+            What `perfmodel study calibrate` wrote: changes are then predicted, not bounded.
         """
-        from perfmodel.models.model import load
-        from perfmodel.render import html
+        from perfmodel.studies.models.model import load
+        from perfmodel.studies.page import page
 
-        write_text(path, html.page(self.analysis, None if model is None else load(Path(model))))
+        write_text(path, page(self.analysis, None if model is None else load(Path(model))))
         return Path(path)
 
     def append_to(self, database: str | Path) -> int:

@@ -22,12 +22,14 @@ __all__ = ["COMMANDS", "GROUPS", "main"]
 
 GROUPS: Final = {
     "Explain a run": ("analyze", "report", "timeline", "whatif"),
-    "Compare runs": ("compare", "scaling", "tta"),
-    "Predict": ("predict", "calibrate", "layers", "splits", "formulas"),
+    "Compare runs": ("compare",),
+    "Predict": ("predict", "study"),
     "Read more data": ("stats", "counters", "memory", "utilization"),
     "Set up and share": ("doctor", "machine", "share", "mcp", "completion"),
 }  # fmt: skip
 """Commands by purpose, the most used first; each is a file of its name in commands/."""
+_OF_STUDIES: Final = ("calibrate", "splits", "tta", "scaling", "layers", "formulas")
+"""Commands that were called without `study`, by their names."""
 COMMANDS: Final = tuple(name for names in GROUPS.values() for name in names)
 
 gc.set_threshold(300_000)  # commands make many objects and drop few
@@ -99,6 +101,10 @@ class _Main(click.Group):
         try:
             return super().resolve_command(context, args)
         except click.UsageError as error:
+            if args[0] in _OF_STUDIES:
+                now = f"perfmodel study {args[0]}"
+                said = f"expected a command; got {args[0]!r}, which is now {now!r}"
+                raise click.UsageError(said, context) from None
             from difflib import get_close_matches  # only where a name is wrong
 
             near = get_close_matches(args[0], COMMANDS, 1)

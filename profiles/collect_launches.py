@@ -65,8 +65,8 @@ def cut(raw: Path) -> dict[str, Path]:
 def observed(report: Path) -> dict[str, Any]:
     """Return what perfmodel observes in one report, as JSON types."""
     from perfmodel.base.errors import PerfmodelError
-    from perfmodel.programs.mlp.observe import observe
     from perfmodel.readers import read
+    from perfmodel.studies.mlp.observe import observe
     from perfmodel.timing.run import time_run
 
     try:

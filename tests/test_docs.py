@@ -242,7 +242,7 @@ def test_what_the_architecture_says_to_extend_is_there() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     registries = {
         "trainer/transports/host.py": "register(",
-        "perfmodel/programs/mlp/case.py": "TRANSPORTS",
+        "perfmodel/studies/mlp/case.py": "TRANSPORTS",
         "perfmodel/programs/pytorch/operators.py": "@formula(",
         "perfmodel/workloads/networks.py": "_MAKERS",
         "perfmodel/cli.py": "GROUPS",

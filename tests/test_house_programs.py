@@ -11,20 +11,20 @@ from typing import Final
 from benchmarks.common.folders import ROOT
 from perfmodel.programs import programs
 from perfmodel.programs.program import Program
+from perfmodel.studies.registry import MODELS, calibrated_of
 
 PACKAGE = ROOT / "perfmodel"
 RECORDS: Final = PACKAGE / "readers" / "run_records.py"  # of python -m trainer --record
 OUTSIDE: Final = sorted(
     path
     for path in PACKAGE.rglob("*.py")
-    if not path.is_relative_to(PACKAGE / "programs" / "mlp") and path != RECORDS
+    if not path.is_relative_to(PACKAGE / "programs" / "mlp")
+    and not path.is_relative_to(PACKAGE / "studies")
+    and path != RECORDS
 )
-STUDIES: Final = {
-    "analysis/memory.py", "analysis/splits.py", "render/memory.py", "render/splits.py",
-    "commands/splits.py",
-}  # fmt: skip
-"""What is about one network alone: the tensors that the trainer allocates, and the ways to cut its
-GEMMs. No other program has them, so that an interface would have one implementation."""
+MEMORY: Final = {"analysis/memory.py", "render/memory.py"}
+"""What is about the tensors that the trainer allocates. No other program has them, so that an
+interface would have one implementation."""
 
 RANGES: Final = {
     "batch iteration", "copying images host -> device", "forward GEMM 1", "forward GEMM 2",
@@ -79,7 +79,7 @@ def test_only_the_trainer_s_room_names_its_ranges_settings_and_flags() -> None:
     assert {path: sorted(words) for path, words in found.items() if words} == {}
 
 
-def test_nobody_but_its_studies_imports_the_trainer_s_room() -> None:
+def test_nobody_but_memory_and_studies_imports_the_trainer_s_room() -> None:
     above = [path for room in ("analysis", "render", "commands") for path in
              (PACKAGE / room).rglob("*.py")]  # fmt: skip
     found = {
@@ -88,7 +88,7 @@ def test_nobody_but_its_studies_imports_the_trainer_s_room() -> None:
         if "perfmodel.programs.mlp" in (source := path.read_text(encoding="utf-8"))
         and any(name.startswith("perfmodel.programs.mlp") for name in imports(source))
     }
-    assert found == STUDIES
+    assert found == MEMORY
 
 
 def test_programs_have_names_of_their_own() -> None:
@@ -106,5 +106,6 @@ def test_the_interface_of_a_program_has_ten_methods_or_fewer() -> None:
 
 
 def test_only_the_trainer_and_the_user_s_formulas_have_a_model_of_steps() -> None:
-    calibrated = {program.name for program in programs() if program.calibrated is not None}
-    assert calibrated == {"mlp", "own"}
+    calibrated = {program.name for program in programs() if calibrated_of(program) is not None}
+    assert calibrated == {"mlp", "own"} == set(MODELS)
+    assert calibrated == {program.name for program in programs() if program.by_formulas}

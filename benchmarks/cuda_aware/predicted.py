@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.common import folders
-from perfmodel.models.calibrate import calibrate
-from perfmodel.models.model import Model
-from perfmodel.models.predict import Prediction, predict
-from perfmodel.models.terms import Observation
-from perfmodel.programs.mlp.case import mlp_case
-from perfmodel.programs.mlp.observe import observe
 from perfmodel.readers import read
+from perfmodel.studies.mlp.case import mlp_case
+from perfmodel.studies.mlp.observe import observe
+from perfmodel.studies.models.calibrate import calibrate
+from perfmodel.studies.models.model import Model
+from perfmodel.studies.models.predict import Prediction, predict
+from perfmodel.studies.models.terms import Observation
 from perfmodel.timing.run import time_run
 
 PROFILES: Final = folders.ROOT / "profiles" / "cuda_aware"
@@ -40,7 +40,7 @@ def command() -> str:
         *(f"profiles/cuda_aware/*_H{h}_1.sqlite.xz" for h in SEEN),
         f"profiles/campaign/h200x2_p2_host_float32_{{{','.join(OTHERS)}}}.sqlite.xz",
     ]
-    return f"perfmodel calibrate {' '.join(files)} -o mpi.json"
+    return f"perfmodel study calibrate {' '.join(files)} -o mpi.json"
 
 
 def observed(path: Path) -> Observation:

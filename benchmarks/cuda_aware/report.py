@@ -211,7 +211,7 @@ def predictions(found: dict[str, Any]) -> str:
         "without the profiler", "error",
     ]  # fmt: skip
     return (
-        f"```text\n{command()}\nperfmodel predict --model mpi.json -H {UNSEEN} -B 3000 -p 2 "
+        f"```text\n{command()}\nperfmodel study predict --model mpi.json -H {UNSEEN} -B 3000 -p 2 "
         f"--transport ring --data-on device\n```\n\n{table(head, lines)}\n"
         f"The order is {'the' if same else 'not the'} measured one. At the sizes of the "
         f"calibration the ring is predicted to take {elsewhere}."

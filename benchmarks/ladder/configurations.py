@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from perfmodel.programs.mlp.changes import CHANGES
+from perfmodel.studies.mlp.changes import CHANGES
 
 MATHS: Final = {
     "fp32": "IEEE float32",

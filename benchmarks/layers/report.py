@@ -15,8 +15,8 @@ from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
 from perfmodel.base.units import DTYPE_BYTES
 from perfmodel.machines.devices import datasheet, named
-from perfmodel.models.paleo import platform, step
-from perfmodel.render.layers import Layers, kind, totals
+from perfmodel.studies.models.paleo import platform, step
+from perfmodel.studies.render.layers import Layers, kind, totals
 from perfmodel.workloads.cnns import resnet
 from perfmodel.workloads.layers import costs, place
 from perfmodel.workloads.networks import CNNS, network

@@ -27,7 +27,7 @@ from benchmarks.predict.score import (
     without_recording,
 )
 from benchmarks.predict.studies import foreign, other_designs, studies
-from perfmodel.models.model import load, save
+from perfmodel.studies.models.model import load, save
 
 TARGETS = {
     "mean": 0.025, "mean_high": 0.03, "p90": 0.05, "max": 0.08, "phase": 0.05, "beyond": 0.05,

@@ -47,11 +47,11 @@ from benchmarks.predict.score import (
 )
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.measure.measurement import load as load_machine
-from perfmodel.models.calibrate import grouped
-from perfmodel.models.hosts import Host, by_calls, by_report, calls_of, unknown
-from perfmodel.models.model import Model, as_text, load
-from perfmodel.models.predict import predict
-from perfmodel.models.terms import Observation
+from perfmodel.studies.models.calibrate import grouped
+from perfmodel.studies.models.hosts import Host, by_calls, by_report, calls_of, unknown
+from perfmodel.studies.models.model import Model, as_text, load
+from perfmodel.studies.models.predict import predict
+from perfmodel.studies.models.terms import Observation
 from profiles.plans import BLIND, configurations
 
 FRESH = folders.PROFILES / "fresh" / "launches.json"

@@ -15,13 +15,13 @@ from benchmarks.common import folders
 from benchmarks.common.results import read as read_json
 from perfmodel.base.errors import ModelError
 from perfmodel.machines.measure.measurement import load
-from perfmodel.models.calibrate import calibrate
-from perfmodel.models.model import Model
-from perfmodel.models.terms import Alone, Microbenchmark, Observation
-from perfmodel.programs.mlp import parts
-from perfmodel.programs.mlp.case import Case, mlp_case
-from perfmodel.programs.mlp.observe import observe
 from perfmodel.readers import read
+from perfmodel.studies.mlp import parts
+from perfmodel.studies.mlp.case import Case, mlp_case
+from perfmodel.studies.mlp.observe import observe
+from perfmodel.studies.models.calibrate import calibrate
+from perfmodel.studies.models.model import Model
+from perfmodel.studies.models.terms import Alone, Microbenchmark, Observation
 from perfmodel.timing.run import time_run
 from profiles.visit import IMAGES
 

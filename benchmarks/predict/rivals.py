@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 
 from perfmodel.machines.devices import known
-from perfmodel.models.terms import Observation
-from perfmodel.programs.mlp.case import Case
 from perfmodel.programs.mlp.mlp import Parallel, as_it_ran, mlp
+from perfmodel.studies.mlp.case import Case
+from perfmodel.studies.models.terms import Observation
 
 Predictor = Callable[[Case], float]
 _RATE: Final = 0.1

@@ -20,8 +20,8 @@ from benchmarks.predict.launches import Launches, case_of, commit_of
 from benchmarks.predict.report import PAGE
 from benchmarks.predict.score import LAUNCH_SPREAD, predict_rows, ranking, summary
 from perfmodel.base.errors import ModelError
-from perfmodel.models.model import as_text, load
-from perfmodel.models.predict import predict
+from perfmodel.studies.models.model import as_text, load
+from perfmodel.studies.models.predict import predict
 from profiles.plans import SCALE, configurations
 
 MODEL = folders.RESULTS / "predict_scale_model.json"

@@ -14,11 +14,11 @@ from benchmarks.common.pages import percent
 from benchmarks.predict.launches import Launches
 from benchmarks.predict.rivals import rivals
 from perfmodel.base.errors import ModelError
-from perfmodel.models.calibrate import grouped, medians
-from perfmodel.models.hosts import SAME, Host
-from perfmodel.models.model import Model
-from perfmodel.models.predict import predict
-from perfmodel.models.terms import BETWEEN, Observation
+from perfmodel.studies.models.calibrate import grouped, medians
+from perfmodel.studies.models.hosts import SAME, Host
+from perfmodel.studies.models.model import Model
+from perfmodel.studies.models.predict import predict
+from perfmodel.studies.models.terms import BETWEEN, Observation
 
 QUIET = 0.03
 """Launches that differ by less (one standard deviation): the GPU limits the batch, not the host."""

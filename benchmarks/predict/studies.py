@@ -12,12 +12,12 @@ from benchmarks.common.results import read as read_json
 from benchmarks.predict.launches import DESIGN, Launches
 from benchmarks.predict.score import predict_rows, quiet, summary
 from perfmodel.base.errors import ModelError
-from perfmodel.models.calibrate import calibrate, grouped
-from perfmodel.models.predict import predict
-from perfmodel.models.terms import Observation
-from perfmodel.programs.own import OWN_MODEL
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
+from perfmodel.studies.models.calibrate import calibrate, grouped
+from perfmodel.studies.models.predict import predict
+from perfmodel.studies.models.terms import Observation
+from perfmodel.studies.own import OWN_MODEL
 from perfmodel.timing.run import time_run
 from perfmodel.workloads import load
 

@@ -22,8 +22,15 @@ from benchmarks.common import folders, results
 from benchmarks.common.arguments import report
 from benchmarks.common.pages import Shown, markdown, put_parts
 from benchmarks.scaling import communication, programs, steps, sums
-from perfmodel.analysis.measure import Launch, launches_of
-from perfmodel.analysis.scaling import (
+from perfmodel.base.table import render
+from perfmodel.machines.measure.measurement import load
+from perfmodel.models.scaling_laws import fit, karp_flatt, weak_fraction
+from perfmodel.readers import read
+from perfmodel.render.plot import save
+from perfmodel.render.plot.studies import Scaling
+from perfmodel.render.plot.studies import scaling as draw
+from perfmodel.studies.analysis.measure import Launch, launches_of
+from perfmodel.studies.analysis.scaling import (
     Bandwidth,
     ScalingSeries,
     Study,
@@ -31,15 +38,8 @@ from perfmodel.analysis.scaling import (
     of_machine,
     study,
 )
-from perfmodel.base.table import render
-from perfmodel.machines.measure.measurement import load
-from perfmodel.models.scaling_laws import fit, karp_flatt, weak_fraction
-from perfmodel.programs.mlp.program import MLP_PROGRAM
-from perfmodel.readers import read
-from perfmodel.render.plot import save
-from perfmodel.render.plot.studies import Scaling
-from perfmodel.render.plot.studies import scaling as draw
-from perfmodel.render.scaling import bandwidth_table, picture, split_table
+from perfmodel.studies.mlp.model import MLP_MODEL
+from perfmodel.studies.render.scaling import bandwidth_table, picture, split_table
 
 PAGE: Final = folders.DOCS / "scaling.md"
 IMAGES: Final = folders.IMAGES
@@ -139,7 +139,7 @@ def of_visits(file: Path = LAUNCHES / "launches.json") -> Study:
             found.append(Launch(
                 label=f"{row['name']}, launch {row['launch']}", source="report",
                 ranks=row["sizes"]["p"], sizes=sizes, settings=row["settings"],
-                seconds=np.array([[row["batch_s"]]]), calibrated=MLP_PROGRAM.calibrated,
+                seconds=np.array([[row["batch_s"]]]), calibrated=MLP_MODEL,
             ))  # fmt: skip
     return study(found)
 

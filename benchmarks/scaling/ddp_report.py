@@ -24,8 +24,8 @@ from benchmarks.common.arguments import report
 from benchmarks.common.pages import markdown, percent, put_parts, written_in
 from benchmarks.common.results import called
 from benchmarks.common.results import read as read_json
-from perfmodel.analysis.tta import welch
 from perfmodel.base.units import si
+from perfmodel.studies.analysis.tta import welch
 
 PAGE: Final = folders.DOCS / "ddp.md"
 SCRIPT: Final = "benchmarks.scaling.ddp_report"

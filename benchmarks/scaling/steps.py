@@ -13,9 +13,9 @@ import numpy as np
 
 from benchmarks.common.pages import markdown
 from benchmarks.ladder.rows import launches
-from perfmodel.analysis.measure import Launch
-from perfmodel.analysis.scaling import ScalingPoint, ScalingSeries, Study, study
-from perfmodel.programs.mlp.program import MLP_PROGRAM
+from perfmodel.studies.analysis.measure import Launch
+from perfmodel.studies.analysis.scaling import ScalingPoint, ScalingSeries, Study, study
+from perfmodel.studies.mlp.model import MLP_MODEL
 
 ALONE: Final = {"peer x3": "fused x3"}
 """Steps that one GPU does not have, and the one that stands for them there."""
@@ -38,7 +38,7 @@ def of_record(record: dict[str, Any]) -> Iterator[Launch]:
                     label=f"{name}, {launch['run']}", source="ladder", ranks=row["p"],
                     sizes={"H": row["H"], "B": row["B"]}, settings={"step": name},
                     seconds=np.array([launch["round_s"] or [launch["median_s"]]]),
-                    calibrated=MLP_PROGRAM.calibrated,
+                    calibrated=MLP_MODEL,
                 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@
 All run in one process (or group of ranks), seed by seed, so that what the machine does meanwhile
 meets every configuration alike; before that, an epoch of each is thrown away: it compiles kernels
 and touches memory. Records go to benchmarks/results/tta/CONFIGURATION.json (tta_cupy/ on a GPU),
-after every run, so that a run cut off leaves what it had. `perfmodel tta` reads them;
+after every run, so that a run cut off leaves what it had. `perfmodel study tta` reads them;
 benchmarks.tta.report writes the page.
 """
 

@@ -13,10 +13,10 @@ from benchmarks.common.arguments import report
 from benchmarks.common.pages import put, table
 from benchmarks.common.results import called
 from benchmarks.tta.__main__ import CONFIGURATIONS
-from perfmodel.analysis.tta import Compared, Side, compare, side
 from perfmodel.models.spread import Spread
 from perfmodel.render.plot import save
 from perfmodel.render.plot.studies import AccuracyCurve, time_to_accuracy
+from perfmodel.studies.analysis.tta import Compared, Side, compare, side
 
 RESULTS = folders.RESULTS
 PAGE = folders.DOCS / "tta.md"

@@ -8,8 +8,9 @@ autocast, channels last; images lie on the GPU and are shifted by up to two pixe
 seed sets weights, order and shifts. Time counts batches, not set-up (which captures forward and
 backward pass as a CUDA graph) and not the evaluation behind every epoch. The network that first
 reaches the target, and the last one, classify the 50 images of another source, too. Records, one
-a seed, go to benchmarks/results/tta_resnet/NAME.json, which `perfmodel tta` reads. `--data digits`
-are benchmarks.common.digits; of CIFAR-10 the other source is a folder (--others) of CLASS/*.png.
+a seed, go to benchmarks/results/tta_resnet/NAME.json, which `perfmodel study tta` reads.
+`--data digits` are benchmarks.common.digits; of CIFAR-10 the other source is a folder (--others) of
+CLASS/*.png.
 """
 
 from __future__ import annotations

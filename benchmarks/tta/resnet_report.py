@@ -13,10 +13,10 @@ from benchmarks.common.arguments import report
 from benchmarks.common.pages import markdown, put
 from benchmarks.common.results import read as read_json
 from benchmarks.tta.report import cv, mean
-from perfmodel.analysis.tta import Compared, Side, compare, side
 from perfmodel.models.spread import Spread, equal_cv, spread
 from perfmodel.render.plot import save
-from perfmodel.render.tta import picture
+from perfmodel.studies.analysis.tta import Compared, Side, compare, side
+from perfmodel.studies.render.tta import picture
 
 RESULTS: Final = folders.RESULTS / "tta_resnet"
 PAGE: Final = folders.DOCS / "tta.md"

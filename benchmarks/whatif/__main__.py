@@ -23,18 +23,18 @@ import numpy as np
 from benchmarks.common import folders, results
 from benchmarks.predict.score import pooled
 from perfmodel.analysis.analyze import analyze
-from perfmodel.analysis.whatif import Judge, evidence
 from perfmodel.base.errors import ModelError
-from perfmodel.models.calibrate import calibrate
-from perfmodel.models.model import Model, load
-from perfmodel.models.predict import predict
-from perfmodel.models.terms import Observation
-from perfmodel.programs.mlp.bounds import Evidence
-from perfmodel.programs.mlp.case import Case
-from perfmodel.programs.mlp.changes import Change
-from perfmodel.programs.mlp.observe import observe
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
+from perfmodel.studies.analysis.whatif import Judge, evidence
+from perfmodel.studies.mlp.bounds import Evidence
+from perfmodel.studies.mlp.case import Case
+from perfmodel.studies.mlp.changes import Change
+from perfmodel.studies.mlp.observe import observe
+from perfmodel.studies.models.calibrate import calibrate
+from perfmodel.studies.models.model import Model, load
+from perfmodel.studies.models.predict import predict
+from perfmodel.studies.models.terms import Observation
 from perfmodel.timing.run import time_run
 
 FROZEN = folders.RESULTS / "predict_model.json"

@@ -15,10 +15,10 @@ from perfmodel.analysis.counters import Counted, Placed, by_range, inside, place
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import DTYPE_BYTES
 from perfmodel.machines.machine import Machine
-from perfmodel.models.paleo import PEAKS
 from perfmodel.models.roofline import Point, Roofline
 from perfmodel.readers.ncu import Launch, parse, read_counters
 from perfmodel.render.counters import formulas_table
+from perfmodel.studies.models.paleo import PEAKS
 from perfmodel.workloads.cnns import resnet
 from perfmodel.workloads.layers import Cost, total
 from writeup.paleo import Measured
@@ -32,7 +32,7 @@ MARKER: Final = "spin_kernel"
 PHASES: Final = ("forward", "backward", "step")
 SCRIPT: Final = "python -m benchmarks.resnet --part"
 MATHS: Final = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}
-"""What the benchmark calls a data type of `perfmodel.models.paleo.PEAKS`."""
+"""What the benchmark calls a data type of `perfmodel.studies.models.paleo.PEAKS`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 from perfmodel.analysis.result import RunAnalysis
 from perfmodel.api import Report, Results
 from perfmodel.base.errors import ModelError
-from perfmodel.models.calibrate import calibrate
-from perfmodel.models.model import Model
-from perfmodel.models.predict import predict
 from perfmodel.models.roofline import Point, Roofline
-from perfmodel.programs.mlp.observe import observe
+from perfmodel.studies.mlp.observe import observe
+from perfmodel.studies.models.calibrate import calibrate
+from perfmodel.studies.models.model import Model
+from perfmodel.studies.models.predict import predict
 from perfmodel.timing.run import time_run
 from perfmodel.workloads.work import Workload
 

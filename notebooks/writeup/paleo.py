@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from perfmodel.base.units import DTYPE_BYTES
 from perfmodel.machines.machine import Machine
-from perfmodel.models.paleo import fit_ppp, platform, step
+from perfmodel.studies.models.paleo import fit_ppp, platform, step
 from perfmodel.workloads.networks import network
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from studies import ddp
 
-from perfmodel.analysis.scaling import Bandwidth, Study
 from perfmodel.base.table import Column, Table
 from perfmodel.models.scaling_laws import amdahl, fit, karp_flatt, weak_fraction
-from perfmodel.render.scaling import picture
+from perfmodel.studies.analysis.scaling import Bandwidth, Study
+from perfmodel.studies.render.scaling import picture
 from writeup.ladder import Ladder
 
 if TYPE_CHECKING:

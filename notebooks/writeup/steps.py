@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from perfmodel.analysis.analyze import analyze
 from perfmodel.analysis.compare.compare import compare_traces
-from perfmodel.analysis.whatif import Judge, Saving, evidence
 from perfmodel.base.errors import ModelError, ReportError
 from perfmodel.base.escape import printable
 from perfmodel.base.table import Column, Table
-from perfmodel.models.model import Model
-from perfmodel.models.predict import predict
-from perfmodel.programs.mlp.case import Case, mlp_case
-from perfmodel.programs.mlp.changes import Change
-from perfmodel.programs.mlp.observe import observe
 from perfmodel.programs.mlp.settings import BATCH_RANGE
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
 from perfmodel.readers.trace import Trace
+from perfmodel.studies.analysis.whatif import Judge, Saving, evidence
+from perfmodel.studies.mlp.case import Case, mlp_case
+from perfmodel.studies.mlp.changes import Change
+from perfmodel.studies.mlp.observe import observe
+from perfmodel.studies.models.model import Model
+from perfmodel.studies.models.predict import predict
 from perfmodel.timing.run import time_run
 from writeup.ladder import CHAIN, Ladder
 from writeup.parity import Pair, parity

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfmodel.analysis.tta import Compared, Side, compare, side
 from perfmodel.base.errors import ModelError
 from perfmodel.base.table import Column, Table
 from perfmodel.models.spread import Spread
+from perfmodel.studies.analysis.tta import Compared, Side, compare, side
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,7 +15,7 @@ from perfmodel.base.kernels import kernel
 from perfmodel.base.units import percent
 from perfmodel.machines.devices import datasheet, known
 from perfmodel.machines.machine import Machine
-from perfmodel.programs import BATCH_RANGE, model_of_sizes
+from perfmodel.programs import BATCH_RANGE, workload_of_kernels
 from perfmodel.readers.ncu import TIME, Launch
 from perfmodel.workloads import Workload
 
@@ -370,7 +370,7 @@ def batches_of(launches: Sequence[Launch], batch_range: str) -> int:
 def as_counted(workload: Workload | None, ranges: Sequence[Counted]) -> Workload:
     """Return the workload, by default the MLP with the ranges that were counted."""
     kernels = {one.name: one.kernels for one in ranges}
-    return workload or model_of_sizes().workload_of(kernels)
+    return workload or workload_of_kernels(kernels)
 
 
 def compare(

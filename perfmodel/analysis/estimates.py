@@ -11,6 +11,7 @@ import numpy as np
 
 from perfmodel.base.arrays import Floats
 from perfmodel.models.launches import ENOUGH, Median, spreads, sum_of_medians
+from perfmodel.programs import settings_of_mark
 from perfmodel.timing.samples import Estimate
 
 if TYPE_CHECKING:
@@ -53,8 +54,7 @@ def with_launches(runs: Sequence[RunAnalysis]) -> list[RunAnalysis]:
 def _configuration(run: RunAnalysis) -> object:
     if not run.identity.config:
         return id(run)
-    calibrated = run.program.calibrated
-    settings = calibrated.settings(run.identity.config) if calibrated else {}
+    settings = settings_of_mark(run.program, run.identity.config)
     sizes = sorted(run.identity.values.items())
     gpu = run.machine.name if run.machine else None
     return run.program.name, tuple(sizes), tuple(sorted(settings.items())), gpu, len(run.ranks)

@@ -14,6 +14,15 @@ FLAT: Final = 0.05
 """Exponents of intensity closer to 0 than this hardly change it."""
 
 
+def doublings(first: int, last: int) -> tuple[int, ...]:
+    """Return first, 2 first, 4 first, ... up to last, which is the end in any case."""
+    values = []
+    while first < last:
+        values.append(first)
+        first *= 2
+    return (*values, last)
+
+
 def elasticity(
     workload: Workload, values: Mapping[str, int], symbol: str
 ) -> tuple[float, float] | None:

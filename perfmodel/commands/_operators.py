@@ -19,11 +19,10 @@ def _only_of_operators(out: Path | None, options: Mapping[str, Any]) -> None:
     """Refuse options of models, and of --decoder."""
     context = click.get_current_context(silent=True)
     given = [
-        name for name in ("sweep", "scaling", "workload", *_OF_OTHERS)
+        name for name in ("sweep", *_OF_OTHERS)
         if context and context.get_parameter_source(name) == ParameterSource.COMMANDLINE
     ]  # fmt: skip
-    settings = [*map(_options.flag, _options.trainer_settings(options))]
-    if flags := [*(f"--{name.replace('_', '-')}" for name in given), *settings]:
+    if flags := [f"--{name.replace('_', '-')}" for name in given]:
         whose = "of --decoder" if "context" in given else "of models"
         raise click.UsageError(
             f"{', '.join(flags)}: {whose}; got a REPORT; give its sizes by --set, such as --set "
@@ -34,7 +33,7 @@ def _only_of_operators(out: Path | None, options: Mapping[str, Any]) -> None:
 
 
 _OF_OTHERS: Final = (
-    "context", "expert_gpus", "shapes", "images", "ranks_to", "input_size", "hidden_size",
+    "context", "expert_gpus", "shapes", "input_size", "hidden_size",
     "num_classes", "batch_size",
 )  # fmt: skip
 """Options of --decoder and of models that have a default."""
@@ -221,7 +220,7 @@ def _operators_of(program: Any) -> Any:
     if found is None:
         raise ModelError(
             f"expected a report of PyTorch with operators' sizes; got one of {program.name!r}; "
-            f"predict the trainer and workloads by --model FILE of perfmodel calibrate"
+            f"predict the trainer and workloads by perfmodel study predict --model FILE"
         )
     return found
 

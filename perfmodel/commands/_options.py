@@ -363,7 +363,8 @@ reports = click.argument("reports", nargs=-1, required=True, type=REPORT)
 some_reports = click.argument("reports", nargs=-1, type=REPORT)
 MODEL = click.option(
     "--model", "path", type=JSON,
-    help="A model of perfmodel calibrate; without it, savings are bounds by the report alone.",
+    help="A model of perfmodel study calibrate; without it, savings are bounds by the report "
+    "alone.",
 )  # fmt: skip
 _COUNT: Final = click.IntRange(1)
 SHORT_DTYPES: Final = {
@@ -482,7 +483,7 @@ symbols_of_operators = _symbols(OPERATOR_DTYPES)
 WORKLOAD = click.option("--workload", type=TOML, help="TOML file with the formulas of a program.")
 LAYERS_OR_WORKLOAD = click.option(
     "--workload", type=TOML, metavar="FILE.toml|layers:NETWORK",
-    help="TOML file with formulas, or a network of perfmodel layers with sizes in --set.",
+    help="TOML file with formulas, or a network of perfmodel study layers with sizes in --set.",
 )  # fmt: skip
 COUNTING = click.option(
     "--counting", type=click.Choice(["document", "full"]), default="document", show_default=True,

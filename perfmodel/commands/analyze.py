@@ -24,7 +24,7 @@ _COMMITS = ("PERFMODEL_COMMIT", "GITHUB_SHA", "CI_COMMIT_SHA", "GIT_COMMIT")
 
 def _print_schema(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked and not context.resilient_parsing:
-        from perfmodel.render.documents import json_schema_text
+        from perfmodel.studies.documents import json_schema_text
 
         echo(json_schema_text(), nl=False)
         context.exit()

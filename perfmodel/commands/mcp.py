@@ -52,7 +52,7 @@ def server_of(folders: tuple[Path, ...]) -> Any:
     from perfmodel.base.document import to_json
     from perfmodel.commands._operators import Asked
     from perfmodel.commands._served import Served, columns
-    from perfmodel.render.documents import json_schema_text
+    from perfmodel.studies.documents import json_schema_text
 
     served = Served(folders)
     server = MCPServer("perfmodel", instructions=_INSTRUCTIONS, version=perfmodel.__version__)

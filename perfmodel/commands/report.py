@@ -35,9 +35,9 @@ def report(reports: tuple[Path, ...], path: Path | None, out: Path | None, **opt
     with their evidence. It loads nothing from the network: mail it, print it, open it in any
     browser. REPORTS and options are those of perfmodel analyze.
     """
-    from perfmodel.models.model import load
     from perfmodel.readers import is_sqlite
-    from perfmodel.render.html import page
+    from perfmodel.studies.models.model import load
+    from perfmodel.studies.page import page
 
     if out is None and is_quiet():
         raise click.UsageError("expected -o FILE.html with --quiet, which does not name the file")

@@ -39,12 +39,15 @@ def whatif(
     whether model parallelism is faster.
     """
     from perfmodel.analysis.runs import measure_report
-    from perfmodel.analysis.whatif import ask_of_measured, graph_changes
+    from perfmodel.analysis.whatif import graph_changes
     from perfmodel.base.errors import ModelError
-    from perfmodel.models.model import load
     from perfmodel.programs import program_named
     from perfmodel.programs.identify import read_mark
-    from perfmodel.render.whatif import graph_picture, graph_result, picture, result
+    from perfmodel.render.whatif import graph_picture, graph_result
+    from perfmodel.studies.analysis.whatif import ask_of_measured
+    from perfmodel.studies.models.model import load
+    from perfmodel.studies.registry import calibrated_of
+    from perfmodel.studies.render.whatif import picture, result
 
     model = None if path is None else load(path)
     chosen = _options.chosen(options)
@@ -53,7 +56,7 @@ def whatif(
         for one in distinct(reports):
             advance(f"reading {one.name}")
             timed.append(measure_report(one, one, chosen))
-    models = [program_named(one.program).calibrated for one in timed]
+    models = [calibrated_of(program_named(one.program)) for one in timed]
     by_mark = any(one is not None and one.by_mark for one in models)
     if model is None and not (by_mark and any(read_mark(one.trace) for one in timed)):
         names = [name.strip() for name in together.split(",") if name.strip()]

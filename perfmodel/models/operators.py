@@ -21,9 +21,9 @@ from perfmodel.models.lifetimes import (
     peak_of,
     saved_by_fusion,
 )
-from perfmodel.models.model import Z90
 from perfmodel.models.operator_times import Timer
 from perfmodel.models.recorded import RecordedCall, Size, parameters_of
+from perfmodel.models.spread import Z90
 from perfmodel.models.structure import Structure, repeated, runs_of
 from perfmodel.models.two_lanes import Lanes, Operation, host_factor, lanes
 

@@ -72,6 +72,8 @@ def chi2_quantile(p: float, df: float) -> float:
     return float(chdtri(df, 1 - p))
 
 
+Z90: Final = 1.6448536269514722
+"""Half-width of a 90 % interval in standard deviations."""
 LEVEL: Final = 0.95
 LARGEST_CV: Final = 0.33
 """Up to here the interval of the coefficient of variation is good (Vangel 1996)."""

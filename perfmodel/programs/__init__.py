@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from perfmodel.programs.mlp.settings import (
     BATCH_RANGE,
@@ -12,14 +12,15 @@ from perfmodel.programs.mlp.settings import (
     SETTING_FLAGS,
     SETTINGS,
     SWITCH_FLAGS,
+    settings_of,
 )
 
 if TYPE_CHECKING:
-    from perfmodel.programs.calibrated import Calibrated
     from perfmodel.programs.program import Options, Program
     from perfmodel.readers.trace import Trace
     from perfmodel.timing.run import Run
     from perfmodel.timing.run_steps import RunSteps
+    from perfmodel.workloads.work import Workload
 
 __all__ = [
     "BATCH_RANGE",
@@ -30,13 +31,14 @@ __all__ = [
     "SETTING_FLAGS",
     "SWITCH_FLAGS",
     "Counting",
-    "model_of_sizes",
     "program_named",
     "program_of",
     "program_of_run",
     "program_of_sizes",
     "programs",
+    "settings_of_mark",
     "steps_of_run",
+    "workload_of_kernels",
 ]  # fmt: skip
 
 Counting = Literal["document", "full"]
@@ -114,9 +116,13 @@ def program_of_sizes(options: Options | None = None) -> Program:
     return MLP_PROGRAM if options is None or options.workload is None else OWN_PROGRAM
 
 
-def model_of_sizes(options: Options | None = None) -> Calibrated:
-    """Return the model of the steps of `program_of_sizes`."""
-    from perfmodel.programs.mlp.program import MLP_MODEL
-    from perfmodel.programs.own import OWN_MODEL
+def settings_of_mark(program: Program, config: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a configuration mark says that changes the time of a step, by name."""
+    return settings_of(config) if program.name == "mlp" else {}
 
-    return MLP_MODEL if options is None or options.workload is None else OWN_MODEL
+
+def workload_of_kernels(kernels: Mapping[str, Collection[str]]) -> Workload:
+    """Return the formulas of a run of the trainer of which only the kernels by range are known."""
+    from perfmodel.programs.mlp.mlp import as_its_kernels
+
+    return as_its_kernels(kernels)

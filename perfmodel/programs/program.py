@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from perfmodel.models.recorded import RecordedCall, RecordedStep
     from perfmodel.models.roles import Roles
     from perfmodel.programs import Counting
-    from perfmodel.programs.calibrated import Calibrated
     from perfmodel.programs.facts import Facts
     from perfmodel.programs.layers import LayeredStep
     from perfmodel.timing.launched import Parts
@@ -129,8 +128,8 @@ class Program:
         Whether labels of PyTorch's operators may be without their numbers.
     recorded_operators : RecordedOperators or None
         What a step of other sizes is predicted from; None where nothing is.
-    calibrated : Calibrated or None
-        The model of its steps, part by part; None where nothing is known of these.
+    by_formulas : bool
+        Whether formulas count its steps, its own ones or the user's.
     """
 
     name: str = "unknown"
@@ -138,7 +137,7 @@ class Program:
     replay: str = ""
     parses_operators: bool = False
     recorded_operators: RecordedOperators | None = None
-    calibrated: Calibrated | None = None
+    by_formulas: bool = False
 
     def recognizes(self, trace: Trace, options: Options) -> bool:
         """Whether a report is of such a program."""

@@ -1,11 +1,9 @@
-"""The documents that commands print with `--json`, and their JSON Schema."""
+"""The documents of general commands with `--json`, and their JSON Schema."""
 
 from __future__ import annotations
 
-import json
 import re
 from functools import cache
-from types import GenericAlias
 from typing import Any, Final
 
 from perfmodel.analysis.changes import GraphChanges
@@ -15,21 +13,17 @@ from perfmodel.render.analysis_json import SCHEMA_VERSION, analysis_document, br
 from perfmodel.render.compare import compare_document
 from perfmodel.render.evidence import Evidence
 from perfmodel.render.operator_prediction import report_prediction_document
-from perfmodel.render.predict import prediction_document
-from perfmodel.render.scaling import scaling_document
-from perfmodel.render.whatif import what_if_document
 
 DOCUMENTS: Final = (
-    analysis_document, brief_document, Evidence, GraphChanges, compare_document, what_if_document,
-    report_prediction_document, prediction_document,
-    GenericAlias(list, prediction_document), scaling_document, ErrorDocument,
+    analysis_document, brief_document, Evidence, GraphChanges, compare_document,
+    report_prediction_document, ErrorDocument,
 )  # fmt: skip
 
 
 @cache
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of every document; an error takes the place of one."""
-    return schema_of("analysis.json of perfmodel", SCHEMA_VERSION, DOCUMENTS)
+def json_schema(more: tuple[Any, ...] = ()) -> dict[str, Any]:
+    """Return the JSON Schema of these documents, and of more; an error takes the place of one."""
+    return schema_of("analysis.json of perfmodel", SCHEMA_VERSION, (*DOCUMENTS, *more))
 
 
 def definition(path: str) -> str:
@@ -57,8 +51,3 @@ def _members(node: dict[str, Any]) -> dict[str, Any]:
         return _members(json_schema()["$defs"][node["$ref"].rpartition("/")[2]])
     inner = [node.get("items"), node.get("additionalProperties"), *node.get("anyOf", ())]
     return next((_members(one) for one in inner if one), node)
-
-
-def json_schema_text() -> str:
-    """Return the JSON Schema as a file holds it."""
-    return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"

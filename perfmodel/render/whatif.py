@@ -1,41 +1,16 @@
-"""What changes would save: tables, text and JSON of `whatif`."""
+"""What changes of the graph of steps would save: tables and the picture of `whatif`."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from perfmodel.analysis.changes import GraphChanges
-from perfmodel.analysis.question import Answer
-from perfmodel.analysis.whatif import WhatIf, words
-from perfmodel.base.document import Head, plain_view
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
-from perfmodel.render.result import Block, Result
+from perfmodel.render.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-VERSION: Final = 2
-"""Version of the JSON document."""
-
-_NAME: Final = Column("change", "Change", wrap=False, of="name")
-_AT_MOST: Final = Column("at_most", "", of=lambda c: "≤" if c.source == "bound" else "")
-_SAVING: Final = Column("saving_s", "Saves", "si", "s")
-_LOW: Final = Column("low_s", "90 % from", "si", "s")
-_HIGH: Final = Column("high_s", "to", "si", "s")
-_REMOVES: Final = Column("removes", "Removes")
-_NEXT: Final = (
-    Column("next_low_s", "Next launch", "si", "s"),
-    Column("next_high_s", "to", "si", "s"),
-)
-
-
-def result(said: WhatIf) -> Result:
-    """Return the changes of one run in every format."""
-    return Result(_blocks(said), lambda: what_if_document(said), warnings=said.warnings)
-
 
 GRAPH: Final = (
     Column("name", "Change", wrap=False),
@@ -75,30 +50,6 @@ def graph_tables(said: GraphChanges) -> list[Table]:
     return tables
 
 
-def _blocks(said: WhatIf) -> Iterator[Block]:
-    yield f"{said.label}: {said.case.label}"
-    yield changes_table(said)
-    if said.path:
-        yield path_table(said)
-    yield free_table(said.question)
-    if said.question.removed:
-        yield removed_table(said.question)
-    yield list(words(said))
-
-
-def picture(said: WhatIf, ax: Axes | None = None) -> Axes:
-    """Draw what every change would save, most first; without a title in axes of a caller."""
-    from perfmodel.render.plot.bars import SavingBar, savings
-
-    bars = []
-    for c in sorted(said.changes, key=lambda c: -c.saving_s):
-        low = c.low_s if c.next_low_s is None else c.next_low_s
-        high = c.high_s if c.next_high_s is None else c.next_high_s
-        bars.append(SavingBar(c.name, c.saving_s, low, high, c.source))
-    title = None if ax else f"{said.label}: {said.case.label}"
-    return savings(bars, said.batch_s, ax=ax, title=title)
-
-
 def graph_picture(said: GraphChanges) -> Axes:
     """Draw what each change of the graph would save, most first, and all that are applied."""
     from perfmodel.render.plot.bars import SavingBar, savings
@@ -111,80 +62,3 @@ def graph_picture(said: GraphChanges) -> Axes:
         if c.saving_s is not None
     ]
     return savings(bars, said.step_s, title=f"{said.label}: step without one loss")
-
-
-def changes_table(said: WhatIf) -> Table:
-    """One row per change that this run can make now, ranked."""
-    notes = [
-        "per batch (of a doubled one: per as many images); ≤: at most, by this report alone, else "
-        "predicted; 90 %: what the model's coefficients, or this report's batches, leave open",
-        *(f"{c.name}: less exact than the data type" for c in said.changes if not c.exact),
-        *(f"{later.name}: {later.why}" for later in said.later),
-    ]
-    share = Column("share", "Share", "percent", digits=0, of=lambda c: c.saving_s / said.batch_s)
-    launches = any(c.next_low_s is not None for c in said.changes)
-    if launches:
-        notes.append("next launch: 90 % of what it would show, as launches differ")
-    columns = (_NAME, _AT_MOST, _SAVING, share, _LOW, _HIGH, *(_NEXT if launches else ()), _REMOVES)
-    title = f"Savings of changes, of a step of {si(said.batch_s, 's', 4)}"
-    return Table.of(title, said.changes, columns, notes)
-
-
-def path_table(said: WhatIf) -> Table:
-    """The greedy best sequence."""
-    step = Column("step", "Step", wrap=False, of="name")
-    if any(s.source == "model" for s in said.path):
-        title, batch = "The best sequence", "Batch then"
-        note = (
-            "at every step the change of program that the model predicts to save most; what it "
-            "cannot predict is left out"
-        )
-    else:
-        title, batch = "The lowest bounds in sequence", "Batch then at least"
-        note = "times are the least that this report allows, not predictions"
-    columns = (step, _SAVING, Column("batch_s", batch, "si", "s"), _LOW, _HIGH, _REMOVES)
-    return Table.of(title, said.path, columns, [note])
-
-
-FREE: Final = (
-    Column("name", "Free"),
-    Column("seconds", "Takes", "si", "s"),
-    Column("batch_s", "Batch at least", "si", "s"),
-    Column("speedup", "Speed-up", "float", digits=2,
-           of=lambda f: f.speedup if math.isfinite(f.speedup) else None),
-    Column("flops_per_s", "FLOP/s at most", "si", "FLOP/s"),
-)  # fmt: skip
-
-
-def free_table(answer: Answer) -> Table:
-    """Amdahl's bound by link and unit."""
-    note = "what ran at the same time remains: hidden time saves nothing"
-    return Table.of("If one link or unit took no time (Amdahl)", answer.free, FREE, [note])
-
-
-REMOVED: Final = (
-    Column("name", "Source"),
-    Column("bytes", "Bytes", "si", "B"),
-    Column("seconds", "Takes", "si", "s"),
-    Column("intensity_flops_per_byte", "Intensity then", "si", "FLOP/B"),
-    Column("flops_per_s", "FLOP/s at most", "si", "FLOP/s"),
-)
-
-
-def removed_table(answer: Answer) -> Table:
-    """What removing each source of bytes does."""
-    note = "bytes by the assignment's counting; no intensity: no other bytes are left"
-    return Table.of("Without one source of bytes", answer.removed, REMOVED, [note])
-
-
-def what_if_document(
-    said: WhatIf,
-) -> Annotated[dict[str, Any], Head, WhatIf, {"answer": Sequence[str]}]:
-    """What `perfmodel whatif --json` prints of the trainer's reports.
-
-    Keys
-    ----
-    answer
-        `question` in sentences.
-    """
-    return plain_view(Head(VERSION), said, answer=words(said))

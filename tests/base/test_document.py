@@ -85,7 +85,7 @@ def test_no_command_takes_more_than_200_mb_for_it(tmp_path: Path) -> None:
     path = tmp_path / "deep.toml"
     path.write_text(".".join(["a"] * DEEP) + " = 1\n")
     done = subprocess.run(
-        [sys.executable, "-c", PEAK, "formulas", "--workload", str(path)],
+        [sys.executable, "-c", PEAK, "study", "formulas", "--workload", str(path)],
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode in (1, 5, 6)
@@ -95,7 +95,9 @@ def test_no_command_takes_more_than_200_mb_for_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "ascii"])
-@pytest.mark.parametrize("command", [["machine", "list"], ["layers", "resnet18"], ["--help"]])
+@pytest.mark.parametrize(
+    "command", [["machine", "list"], ["study", "layers", "resnet18"], ["--help"]]
+)
 def test_a_terminal_without_utf_8_gets_text_it_can_show(encoding: str, command: list[str]) -> None:
     written = io.BytesIO()
     terminal = io.TextIOWrapper(written, encoding=encoding)
@@ -108,8 +110,8 @@ def test_a_terminal_without_utf_8_gets_text_it_can_show(encoding: str, command: 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 def test_a_process_of_a_terminal_without_utf_8_writes_what_it_can_show(encoding: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "perfmodel", "layers", "resnet18"], capture_output=True, timeout=60,
-        env={**os.environ, "PYTHONIOENCODING": encoding},
+        [sys.executable, "-m", "perfmodel", "study", "layers", "resnet18"],
+        capture_output=True, timeout=60, env={**os.environ, "PYTHONIOENCODING": encoding},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     if encoding != "ascii":  # click writes UTF-8 where Python says ASCII

@@ -93,7 +93,7 @@ def test_the_size_that_is_predicted_is_in_no_report_of_the_calibration() -> None
     reports = predicted.calibration()
     sizes = {predicted.observed(path).case.sizes["H"] for path in reports}
     assert predicted.UNSEEN not in sizes
-    listed = f"printf '%s\\n' {predicted.command().removeprefix('perfmodel calibrate ')}"
+    listed = f"printf '%s\\n' {predicted.command().removeprefix('perfmodel study calibrate ')}"
     named = subprocess.run(
         ["bash", "-c", listed.removesuffix(" -o mpi.json")], cwd=ROOT, capture_output=True,
         text=True, check=True,

@@ -10,9 +10,9 @@ from benchmarks.common.pages import section
 from benchmarks.predict import fresh
 from benchmarks.predict.launches import Launches, case_of, of_all_hosts
 from benchmarks.predict.report import PAGE
-from perfmodel.models.hosts import unknown
-from perfmodel.models.model import load
-from perfmodel.models.predict import predict
+from perfmodel.studies.models.hosts import unknown
+from perfmodel.studies.models.model import load
+from perfmodel.studies.models.predict import predict
 from profiles.plans import BLIND, configurations
 
 FOUND = results.read(fresh.BLIND_OUT)

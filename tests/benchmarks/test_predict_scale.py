@@ -10,11 +10,11 @@ from benchmarks.common.pages import section
 from benchmarks.predict import scale
 from benchmarks.predict.report import PAGE
 from perfmodel.analysis.analyze import analyze
-from perfmodel.models.model import load
-from perfmodel.models.predict import predict
-from perfmodel.programs.mlp.case import mlp_case
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
+from perfmodel.studies.mlp.case import mlp_case
+from perfmodel.studies.models.model import load
+from perfmodel.studies.models.predict import predict
 
 FOUND = results.read(scale.OUT)
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.common import pages as made
 from benchmarks.tta import __main__ as tta
 from benchmarks.tta import report as tta_report
-from perfmodel.analysis.tta import side
+from perfmodel.studies.analysis.tta import side
 
 pytestmark = pytest.mark.slow
 

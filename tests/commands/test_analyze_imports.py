@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common.folders import ROOT
-from perfmodel.cli import COMMANDS
 from support.build_training import Training, training_report
+from support.cli import leaves
 
 HEAVY = {"fontTools", "jinja2", "matplotlib", "pandas", "rich", "scipy", "sqlite_utils", "sympy"}
 """Packages that only pictures, pages, tables of notebooks and formulas need."""
 
 OF_OTHERS = {
     "perfmodel.analysis.operators", "perfmodel.base.schema", "perfmodel.machines.measure",
-    "perfmodel.models.terms", "perfmodel.render.documents",
+    "perfmodel.studies", "perfmodel.render.documents",
     "perfmodel.programs.jax", "perfmodel.programs.own", "perfmodel.programs.pytorch.program",
     "perfmodel.render.html", "perfmodel.render.plot", "perfmodel.workloads.formulas",
 }  # fmt: skip
@@ -50,7 +50,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Steps:
     folder = tmp_path_factory.mktemp("imports")
     report = str(training_report(folder / "r.sqlite", Training(pace=(1, 1, 1))))
     lines = {
-        "help": [["--help"], *([name, "--help"] for name in COMMANDS)],
+        "help": [["--help"], *([*name.split(), "--help"] for name in leaves())],
         "analyze": [["analyze", report, "--no-plots", "-o", str(folder / "out")]],
         "report": [["report", report, "-o", "-"]],
         "timeline": [["timeline", report, "-o", str(folder / "step.png")]],

@@ -1,4 +1,4 @@
-"""`perfmodel calibrate --workload`: sizes of --set and --index, and defaults that are refused."""
+"""`perfmodel study calibrate --workload`: sizes of --set and --index, defaults that are refused."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def formulas(tmp_path: Path) -> Path:
 
 def calibrate(formulas: Path, *arguments: str) -> Result:
     out = ["-o", str(formulas.with_suffix(".json")), "--workload", str(formulas)]
-    return CliRunner().invoke(main, ["calibrate", *REPORTS, *out, *arguments])
+    return CliRunner().invoke(main, ["study", "calibrate", *REPORTS, *out, *arguments])
 
 
 def sizes_of(formulas: Path, *arguments: str) -> list[int]:

@@ -12,10 +12,10 @@ import click
 import pytest
 
 from benchmarks.common.folders import BASE, ROOT
-from perfmodel.cli import COMMANDS, main
+from perfmodel.cli import main
 from perfmodel.commands.stats import REPORTS
 from support.build_training import Training, training_report
-from support.cli import commands, fails, perfmodel, succeeds
+from support.cli import fails, leaves, perfmodel, succeeds
 
 EXAMPLE = ROOT / "perfmodel" / "workloads" / "examples" / "pytorch_mlp.toml"
 
@@ -180,32 +180,34 @@ def test_a_statistic_that_is_missing_among_others_is_a_warning(bare: Path) -> No
 
 @pytest.mark.slow
 def test_formulas(tmp_path: Path) -> None:
-    text = succeeds("formulas")
+    text = succeeds("study", "formulas")
     assert "forward GEMM 1" in text
     assert "2*D*H" in text.replace(" ", "")
-    assert r"\begin{align*}" in succeeds("formulas", "--format", "latex")
-    full = json.loads(succeeds("formulas", "--format", "json", "--counting", "full"))
+    assert r"\begin{align*}" in succeeds("study", "formulas", "--format", "latex")
+    full = json.loads(succeeds("study", "formulas", "--format", "json", "--counting", "full"))
     assert full["counting"] == "full"
-    assert "model parallel" in succeeds("formulas", "--parallel", "model")
-    assert "ncclAllReduce" in succeeds("formulas", "--transport", "nccl")
-    assert "MPI_Allreduce" not in succeeds("formulas", "--transport", "none")
-    wrong = fails(5, "formulas", "--transport", "peer", "--parallel", "model")
+    assert "model parallel" in succeeds("study", "formulas", "--parallel", "model")
+    assert "ncclAllReduce" in succeeds("study", "formulas", "--transport", "nccl")
+    assert "MPI_Allreduce" not in succeeds("study", "formulas", "--transport", "none")
+    wrong = fails(5, "study", "formulas", "--transport", "peer", "--parallel", "model")
     assert "take 'nccl'" in wrong
-    assert "PyTorch" in succeeds("formulas", "--workload", EXAMPLE, "--set", "B=300", "-p", "2")
+    assert "PyTorch" in succeeds(
+        "study", "formulas", "--workload", EXAMPLE, "--set", "B=300", "-p", "2"
+    )
     values = ["-D", "784", "-H", "512", "-C", "10", "-B", "3000", "-p", "2", "--dtype", "float32"]
-    assert len(succeeds("formulas", *values)) > len(text)
-    assert "expected a value of D" in fails(5, "formulas", "-B", "3000")
+    assert len(succeeds("study", "formulas", *values)) > len(text)
+    assert "expected a value of D" in fails(5, "study", "formulas", "-B", "3000")
 
 
 # --- help
 
 
-@pytest.mark.parametrize("name", ["", *COMMANDS])
+@pytest.mark.parametrize("name", ["", *leaves()])
 def test_help_lists_every_option_and_says_what_it_does(name: str) -> None:
     text = succeeds(*name.split(), "--help")
     assert text == succeeds(*name.split(), "-h")
-    for parameter in {"": main, **commands()}[name].params:
-        if isinstance(parameter, click.Option):
+    for parameter in {"": main, **leaves()}[name].params:
+        if isinstance(parameter, click.Option) and not parameter.hidden:
             assert parameter.help, f"{parameter.name} has no help"
             assert all(option in text for option in parameter.opts)
 

@@ -36,7 +36,7 @@ def test_exit_code_1_an_output_cannot_be_written(report: Path, tmp_path: Path) -
         ["analyze", "r", "--set", "=3"], ["analyze", "r", "--set", "B=" + "9" * 5000],
         ["analyze", "r", "--warmup", "-1"], ["analyze", "r", "--counting", "twice"],
         ["stats"], ["stats", "r", "-j", "0"], ["stats", "r", "--report", "nvtxsum"],
-        ["formulas", "--format", "html"],
+        ["study", "formulas", "--format", "html"],
     ],
     ids=lambda a: " ".join(a)[:40],
 )  # fmt: skip
@@ -93,7 +93,7 @@ def test_exit_code_5_the_workload_is_impossible(report: Path, bare: Path, tmp_pa
         "[symbols]\n[ranges.forward]\nflops = \"__import__('os').system('true')\"\n"
     )
     fails(5, "analyze", report, "--workload", tmp_path / "w.toml")
-    fails(5, "formulas", "--workload", tmp_path / "w.toml")
+    fails(5, "study", "formulas", "--workload", tmp_path / "w.toml")
 
 
 def test_exit_code_6_no_roofline_can_be_fitted(report: Path, bare: Path) -> None:
@@ -146,7 +146,11 @@ def test_unicode_paths(report: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("layers", "gpt2", EVIL), ("analyze", f"--{EVIL}"), ("layers", "gpt2", "-B", EVIL)],
+    [
+        ("study", "layers", "gpt2", EVIL),
+        ("analyze", f"--{EVIL}"),
+        ("study", "layers", "gpt2", "-B", EVIL),
+    ],
 )
 def test_wrong_usage_is_quoted_harmlessly(arguments: tuple[str, ...]) -> None:
     result = perfmodel(*arguments)

@@ -145,7 +145,7 @@ def test_hostile_names_are_harmless_on_a_terminal(tmp_path: Path) -> None:
         ("stats {report}", 0, "stdout"),
         ("stats {report}", 0, "stderr"),
         ("stats {report}", 0, "stdout stderr"),
-        ("formulas", 0, "stdout"),
+        ("study formulas", 0, "stdout"),
     ],
 )
 def test_a_closed_pipe_keeps_the_exit_code(
@@ -225,7 +225,9 @@ def test_a_report_on_standard_input(report: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
-@pytest.mark.parametrize("words", [("analyze", "{}"), ("stats", "{}"), ("layers", "vgg19")])
+@pytest.mark.parametrize(
+    "words", [("analyze", "{}"), ("stats", "{}"), ("study", "layers", "vgg19")]
+)
 def test_ctrl_c_at_any_moment_ends_with_130_and_no_word(
     words: tuple[str, ...], report: Path, interruptible: None
 ) -> None:

@@ -67,7 +67,7 @@ try perfmodel stats my
 try perfmodel stats deep/
 try perfmodel stats de
 try perfmodel machine show rtx80
-try perfmodel layers vgg
+try perfmodel study layers vgg
 try perfmodel analyze run.sqlite --batch-range batch
 try perfmodel analyze run.sqlite --counting ''
 """
@@ -134,7 +134,7 @@ def completed(*words: str) -> list[str]:
 def test_candidates_of_odd_places(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     assert completed("stats", ".h") == [".hidden.sqlite"]
-    assert completed("layers", "resnet18", "--machine", "machine") == ["machine.toml"]
+    assert completed("study", "layers", "resnet18", "--machine", "machine") == ["machine.toml"]
     assert completed("stats", "nowhere/r") == ["nowhere/r"]  # the shell's to try
     assert "my report.sqlite" in completed("stats", "")
     assert "runner.txt" not in completed("stats", "")

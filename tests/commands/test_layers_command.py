@@ -1,4 +1,4 @@
-"""`perfmodel layers`: what it prints, its JSON, its refusals; and its page and benchmark."""
+"""`perfmodel study layers`: what it prints, its JSON, its refusals; and its page and benchmark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perfmodel.workloads.networks import NETWORKS, network
 
 
 def run(*words: str, code: int = 0) -> str:
-    done = CliRunner().invoke(main, ["layers", *words])
+    done = CliRunner().invoke(main, ["study", "layers", *words])
     assert done.exit_code == code, done.output
     return done.output if code else done.stdout
 
@@ -71,13 +71,15 @@ def test_the_exchange_of_gradients() -> None:
 
 
 def test_warnings_say_what_was_assumed() -> None:
-    said = CliRunner().invoke(main, ["layers", "alexnet", "--machine", "h200", "--ranks", "2"])
+    said = CliRunner().invoke(
+        main, ["study", "layers", "alexnet", "--machine", "h200", "--ranks", "2"]
+    )
     assert "nvlink at its peak; --link gives another rate" in said.stderr
-    said = CliRunner().invoke(main, ["layers", "alexnet", "--machine", "k80"])
+    said = CliRunner().invoke(main, ["study", "layers", "alexnet", "--machine", "k80"])
     assert "board figures cover two GPUs" in said.stderr
-    words = ["layers", "alexnet", "--machine", "k80", "--measured", "1us"]
+    words = ["study", "layers", "alexnet", "--machine", "k80", "--measured", "1us"]
     assert "below that at the peaks" in CliRunner().invoke(main, words).stderr
-    words = ["layers", "alexnet", "--machine", "h100", "--ppp", "50"]
+    words = ["study", "layers", "alexnet", "--machine", "h100", "--ppp", "50"]
     assert "(PPP 50): --ppp is a fraction" in CliRunner().invoke(main, words).stderr
 
 

@@ -1,4 +1,4 @@
-"""`perfmodel layers` of language models as they are served."""
+"""`perfmodel study layers` of language models as they are served."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONFIG = {
 
 
 def document(*words: str) -> dict[str, object]:
-    found: dict[str, object] = json.loads(succeeds("layers", *words, "--format", "json"))
+    found: dict[str, object] = json.loads(succeeds("study", "layers", *words, "--format", "json"))
     return found
 
 
@@ -50,7 +50,7 @@ def test_a_long_cache_is_bound_by_memory_in_any_batch() -> None:
     """Of 16,384 tokens Qwen3-8B reads 2.4 GB a sequence, for 26 GFLOP."""
     words = "qwen3-8b", "--context", "16384", "--machine", "h200"
     assert document(*words)["compute_bound_from"] is None
-    assert "by memory in batches of any size" in succeeds("layers", *words)
+    assert "by memory in batches of any size" in succeeds("study", "layers", *words)
     assert document("qwen3-8b")["compute_bound_from"] is None  # without a machine nothing is
 
 
@@ -70,6 +70,6 @@ def test_a_configuration_with_a_context(tmp_path: Path) -> None:
 
 
 def test_flags_of_training_are_refused() -> None:
-    refused = perfmodel("layers", "qwen3-8b", "--set", "seq=4")
+    refused = perfmodel("study", "layers", "qwen3-8b", "--set", "seq=4")
     assert refused.exit_code == 2
     assert "training" in refused.stderr

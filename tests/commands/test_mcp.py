@@ -23,7 +23,7 @@ from perfmodel.commands import _served
 from perfmodel.commands._operators import Asked
 from perfmodel.commands._served import MOST_LETTERS, MOST_ROWS, Served, bounded
 from perfmodel.models import one_report
-from perfmodel.render.documents import json_schema
+from perfmodel.studies.documents import json_schema
 from support.build_training import training_report
 from support.cli import fails, succeeds
 from support.once import anew

@@ -30,7 +30,7 @@ def no_largest_batch() -> Iterator[None]:
 
 
 def test_pytorch_needs_no_calibration() -> None:
-    said = perfmodel("calibrate", str(PROGRAMS / "gpt_shapes.sqlite.xz"))
+    said = perfmodel("study", "calibrate", str(PROGRAMS / "gpt_shapes.sqlite.xz"))
     assert said.exit_code == 6
     assert "perfmodel predict REPORT... predicts from its reports" in " ".join(said.stderr.split())
 
@@ -93,7 +93,7 @@ def test_what_is_known_of_the_host_is_said() -> None:
         (["--name", "31=batch"], "a number of the operators' sizes"),
         (["--name", "12,24=batch"], "one for each of the 1 reports"),
         (["--sweep", "n_layer=1:8"], "--sweep: of models; got a REPORT"),
-        (["--transport", "nccl"], "--transport: of models; got a REPORT"),
+        (["--transport", "nccl"], "No such option"),
         (["-o", "x.png"], ".png is of curves"),
         (["-B", "24"], "--batch-size: of models; got a REPORT; give its sizes by --set"),
         (["--context", "2048"], "--context: of --decoder; got a REPORT"),
@@ -113,7 +113,7 @@ def test_what_is_known_of_the_host_is_said() -> None:
         (["--timed", "depth=2:0.02"], "expected one of batch, seq"),
         (["--fsdp"], "expected ranks to share parameters"),
         (["--accumulate", "0"], "0 is not in the range"),
-        (["--model", "model.json"], "give one of them"),
+        (["--model", "model.json"], "which is now of 'perfmodel study predict'"),
     ],
 )
 def test_one_report_refuses_what_it_cannot_say(flags: list[str], said: str, tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return operators_report(tmp_path_factory.mktemp("report") / "operators.sqlite")
 
 
-@pytest.mark.parametrize("name", ["analyze", "whatif", "splits", "scaling"])
+@pytest.mark.parametrize("name", ["analyze", "whatif", "study splits", "study scaling"])
 @pytest.mark.parametrize("warmup", [STEPS, 65_536])
 def test_a_warmup_of_all_steps_is_refused(name: str, warmup: int, report: Path) -> None:
-    done = CliRunner().invoke(main, [name, str(report), "--warmup", str(warmup)])
+    done = CliRunner().invoke(main, [*name.split(), str(report), "--warmup", str(warmup)])
     assert done.exit_code == 4, done.output
     assert "no finished step is left" in done.stderr
     assert "lower --warmup" in done.stderr
@@ -31,7 +31,7 @@ def test_a_warmup_of_all_steps_is_refused(name: str, warmup: int, report: Path) 
 @pytest.mark.parametrize("ranks", ["65537", "9" * 400])
 def test_more_ranks_than_can_be_split_are_refused(ranks: str) -> None:
     sizes = ["-D", "784", "-H", "512", "-C", "10", "-B", "3000"]
-    done = CliRunner().invoke(main, ["splits", *sizes, "-p", ranks])
+    done = CliRunner().invoke(main, ["study", "splits", *sizes, "-p", ranks])
     assert done.exit_code == 5, done.output
     assert "expected 1 to 65536 ranks" in done.stderr
 
@@ -51,7 +51,7 @@ def test_an_unknown_network_is_refused_before_its_batch_is_asked_for(report: Pat
 
 @pytest.mark.parametrize("dtype", ["tf32", "float8"])
 def test_types_of_operators_are_taken(dtype: str, report: Path) -> None:
-    for words in (["analyze", str(report)], ["layers", "gpt2", "--machine", "h200"]):
+    for words in (["analyze", str(report)], ["study", "layers", "gpt2", "--machine", "h200"]):
         done = CliRunner().invoke(main, [*words, "--dtype", dtype, "--json"])
         assert done.exit_code == 0, done.output
 

@@ -13,17 +13,7 @@ from benchmarks.common.folders import BASE, MACHINE
 from perfmodel.cli import COMMANDS, GROUPS
 from perfmodel.commands import _options
 from perfmodel.programs.mlp.settings import SETTINGS
-from support.cli import commands, perfmodel, succeeds
-
-
-def leaves() -> dict[str, click.Command]:
-    """Every command that does something, by its words."""
-    found = {}
-    for name in COMMANDS:
-        command = commands()[name]
-        inner = command.commands if isinstance(command, click.Group) else {"": command}
-        found |= {f"{name} {word}".strip(): one for word, one in inner.items()}
-    return found
+from support.cli import commands, leaves, perfmodel, succeeds
 
 
 def options() -> list[tuple[str, click.Option]]:
@@ -45,8 +35,8 @@ WITHOUT_RESULT: Final = {"report", "share", "mcp", "completion"}
 """They write a page, a report and a script."""
 
 READS_REPORTS: Final = {
-    "analyze", "report", "timeline", "stats", "memory", "utilization", "compare", "scaling",
-    "calibrate", "whatif", "splits",
+    "analyze", "report", "timeline", "stats", "memory", "utilization", "compare",
+    "study scaling", "study calibrate", "whatif", "study splits",
 }  # fmt: skip
 STEPS: Final = READS_REPORTS - {"stats", "memory"}
 """Commands that look at steps."""
@@ -103,20 +93,21 @@ def test_a_flag_means_one_thing() -> None:
 def test_sizes_are_called_alike(flag: str) -> None:
     long = {"-D": "--input-size", "-H": "--hidden-size", "-C": "--num-classes",
             "-B": "--batch-size", "-p": "--ranks"}[flag]  # fmt: skip
-    of_sizes = {"analyze", "report", "calibrate", "predict", "memory", "splits", "counters",
-                "formulas"}  # fmt: skip
+    of_sizes = {"analyze", "report", "study calibrate", "predict", "study predict", "memory",
+                "study splits", "counters", "study formulas"}  # fmt: skip
     assert of_sizes <= set(having(flag))
-    assert set(having(flag)) == set(having(long)) <= of_sizes | {"layers"}
+    assert set(having(flag)) == set(having(long)) <= of_sizes | {"study layers"}
 
 
 def test_what_reads_steps_says_which_they_are() -> None:
     assert set(having("--batch-range")) >= STEPS
-    assert set(having("--warmup")) >= STEPS - {"calibrate"}
+    assert set(having("--warmup")) >= STEPS - {"study calibrate"}
     assert set(having("--machine")) == {
-        "analyze", "report", "whatif", "counters", "layers", "scaling", "calibrate", "predict",
+        "analyze", "report", "whatif", "counters", "study layers", "study scaling",
+        "study calibrate", "predict", "study predict",
     }  # fmt: skip
     assert set(having("--workload")) == {
-        "analyze", "report", "calibrate", "predict", "formulas", "counters",
+        "analyze", "report", "study calibrate", "study predict", "study formulas", "counters",
     }  # fmt: skip
 
 
@@ -126,7 +117,7 @@ def test_settings_of_the_trainer_have_the_same_choices() -> None:
             if not option.is_flag:
                 assert isinstance(option.type, click.Choice)
                 assert tuple(option.type.choices) == values, name
-    assert set(having("--transport")) == {"formulas", "memory", "predict"}
+    assert set(having("--transport")) == {"study formulas", "memory", "study predict"}
 
 
 def test_help_lists_every_command_in_a_group_with_its_whole_summary() -> None:
@@ -143,11 +134,11 @@ def test_help_lists_every_command_in_a_group_with_its_whole_summary() -> None:
 
 
 def test_several_tables_are_no_csv_but_a_file_each(report: Path, tmp_path: Path) -> None:
-    refused = perfmodel("splits", BASE, "--format", "csv")
+    refused = perfmodel("study", "splits", BASE, "--format", "csv")
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert "expected one table in CSV; got 2: " in refused.stderr
     assert "give -o FOLDER for a file each" in refused.stderr
-    assert succeeds("splits", BASE, "--format", "csv", "-o", tmp_path / "out") == ""
+    assert succeeds("study", "splits", BASE, "--format", "csv", "-o", tmp_path / "out") == ""
     assert len(list((tmp_path / "out").glob("*.csv"))) == 2
     assert "B,launches" not in succeeds("compare", BASE, BASE, "--format", "csv")  # one table
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from benchmarks.common.folders import PROFILES, ROOT
 from perfmodel.cli import main
-from support.cli import commands, perfmodel, succeeds
+from support.cli import leaves, perfmodel, succeeds
 
 
 def piped(content: bytes, *arguments: object) -> Result:
@@ -103,11 +103,13 @@ def test_a_model_goes_from_one_command_to_the_next() -> None:
     reports = [
         PROFILES / "campaign" / f"h200x4_p{p}_host_float32_H512_B3000.sqlite.xz" for p in (2, 4)
     ]
-    made = perfmodel("calibrate", *reports, "-o", "-")
+    made = perfmodel("study", "calibrate", *reports, "-o", "-")
     assert made.exit_code == 0, made.stderr
     assert "Written" not in made.output
     sizes = ("-D", 784, "-H", 512, "-C", 10, "-B", 3000, "-p", 2)
-    asked = piped(made.stdout_bytes, "predict", "--model", "-", *sizes, "--format", "jsonl")
+    asked = piped(
+        made.stdout_bytes, "study", "predict", "--model", "-", *sizes, "--format", "jsonl"
+    )
     assert asked.exit_code == 0, asked.stderr
     assert "forward" in [json.loads(line)["phase"] for line in asked.stdout.splitlines()]
 
@@ -134,10 +136,10 @@ def test_json_lines_are_the_rows_of_the_tables(report: Path, tmp_path: Path) -> 
 
 def test_nothing_but_tables(report: Path) -> None:
     for fmt in ("jsonl", "markdown", "latex"):
-        said = succeeds("splits", report, "--format", fmt)
+        said = succeeds("study", "splits", report, "--format", fmt)
         assert "better" not in said.splitlines()[-1]
         assert "\x1b" not in said
-    assert "note" not in succeeds("splits", report, "--format", "jsonl")
+    assert "note" not in succeeds("study", "splits", report, "--format", "jsonl")
 
 
 @pytest.mark.slow
@@ -152,14 +154,14 @@ def test_columns_are_those_that_are_documented() -> None:
 def test_every_command_with_tables_has_its_columns_documented() -> None:
     import columns
 
-    shown = {command.split()[0] for command, *_ in columns.COMMANDS}
+    shown = {command for command, *_ in columns.COMMANDS}
     having = {
         name
-        for name, command in commands().items()
+        for name, command in leaves().items()
         for option in command.params
         if option.name == "fmt" and "jsonl" in option.type.choices
     }
-    assert having - {"doctor"} <= shown  # asks the machine for seconds: docs/doctor.md has its own
+    assert having - {"doctor", "machine measure"} <= shown  # they ask the machine for seconds
 
 
 def test_head_ends_a_command_in_silence(report: Path) -> None:

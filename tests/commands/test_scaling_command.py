@@ -1,4 +1,4 @@
-"""The command `perfmodel scaling`: text, JSON, picture, errors; the page is what was committed."""
+"""The command `perfmodel study scaling`: text, JSON, picture, errors; its page."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def document(*arguments: object) -> dict[str, Any]:
-    found = json.loads(succeeds("scaling", "--json", *arguments))
+    found = json.loads(succeeds("study", "scaling", "--json", *arguments))
     assert isinstance(found, dict)
     return found
 
 
 def test_text_says_what_the_ranks_gain(pair: tuple[Path, Path]) -> None:
     """Equal times: speed-up 1, efficiency a half, serial fraction 1."""
-    said = succeeds("scaling", *pair)
+    said = succeeds("study", "scaling", *pair)
     assert harmless(said)
     assert "Strong scaling: B=3000 H=512" in said
     assert "Amdahl: serial fraction 1.000 (1.000 to 1.000, 95 %); one speed-up, which" in said
@@ -78,16 +78,16 @@ def test_json_is_a_contract(pair: tuple[Path, Path]) -> None:
 @pytest.mark.slow
 def test_a_picture_of_reports_is_drawn(pair: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "scaling.png"
-    result = perfmodel("scaling", *pair, "-o", out)
+    result = perfmodel("study", "scaling", *pair, "-o", out)
     assert result.exit_code == 0, result.output
     assert out.read_bytes().startswith(b"\x89PNG")
-    assert perfmodel("scaling", *pair, "-o", tmp_path / "scaling.jpg").exit_code == 2
+    assert perfmodel("study", "scaling", *pair, "-o", tmp_path / "scaling.jpg").exit_code == 2
     with pytest.raises(ModelError, match="expected series over ranks to draw"):
         draw([])
 
 
 def test_one_number_of_ranks_is_refused(pair: tuple[Path, Path]) -> None:
-    said = fails(6, "scaling", pair[0])
+    said = fails(6, "study", "scaling", pair[0])
     assert "two or more numbers of ranks" in said
     assert "got p1 (p=1)" in said
 
@@ -95,8 +95,8 @@ def test_one_number_of_ranks_is_refused(pair: tuple[Path, Path]) -> None:
 def test_files_that_are_neither_record_nor_report_are_refused(tmp_path: Path) -> None:
     wrong = tmp_path / "run.json"
     wrong.write_text("no", encoding="utf-8")
-    assert "run.json: expected a record" in fails(3, "scaling", wrong)
-    assert "none.json" in fails(3, "scaling", tmp_path / "none.json")
+    assert "run.json: expected a record" in fails(3, "study", "scaling", wrong)
+    assert "none.json" in fails(3, "study", "scaling", tmp_path / "none.json")
 
 
 # --- the page
@@ -122,8 +122,8 @@ def test_speedups_of_the_ladder_by_hand() -> None:
 def test_a_batch_that_no_report_holds_is_given() -> None:
     """Of PyTorch programs on one and two ranks the operators' sizes were not recorded."""
     one, two = (PROGRAMS / f"{name}.sqlite.xz" for name in ("gpt_unnamed", "gpt_ddp"))
-    refused = fails(6, "scaling", "-q", one, two)
+    refused = fails(6, "study", "scaling", "-q", one, two)
     assert "neither B nor FLOPs of gpt_unnamed, gpt_ddp; give --set B=N1,N2,..." in refused
-    said = succeeds("scaling", one, two, "--set", "B=8,16")
+    said = succeeds("study", "scaling", one, two, "--set", "B=8,16")
     assert "Weak scaling: B/p=8" in said
     assert "B/p=8: 2 ranks are 0.95 times as fast as 1" in said

@@ -1,4 +1,4 @@
-"""`perfmodel splits`: by hand, from reports, and what it refuses."""
+"""`perfmodel study splits`: by hand, from reports, and what it refuses."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks.common.folders import BASE, PROFILES
-from perfmodel.analysis.splits import compare, rates_of
 from perfmodel.base.errors import ModelError
+from perfmodel.studies.analysis.splits import compare, rates_of
 from support.build_training import Training, analyzed, model_report, training_report
 from support.cli import evil_report, fails, harmless, perfmodel, succeeds
 
@@ -25,13 +25,13 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def as_json(*arguments: object) -> dict[str, Any]:
-    found = json.loads(succeeds("splits", *arguments, "--json"))
+    found = json.loads(succeeds("study", "splits", *arguments, "--json"))
     assert isinstance(found, dict)
     return found
 
 
 def test_by_hand() -> None:
-    text = succeeds("splits", *SIZES)
+    text = succeeds("study", "splits", *SIZES)
     assert "model parallel  2x1x1    1x2x1" in text
     assert "Best for D=784  H=512  C=10  B=3000  b=4, p=2: model parallel" in text
     assert max(len(line) for line in text.splitlines() if "─" in line) <= 120
@@ -62,11 +62,11 @@ def test_a_report_tells_sizes_and_rates(reports: tuple[Path, Path]) -> None:
     assert rates.staging_bytes_per_s == pytest.approx(3_256_400 / (2 * 97.5e-6))
     assert 1 / rates.link.beta_s_per_byte == pytest.approx(1_628_200 / 140e-6)  # all take as long
     assert len(rates.notes) == 1
-    found = json.loads(perfmodel("splits", data, "--json").stdout)
+    found = json.loads(perfmodel("study", "splits", data, "--json").stdout)
     assert found["sizes"] == {"D": 784, "H": 512, "C": 10, "B": 3000, "b": 4}
     assert found["ranks"] == 2
     assert found["rates"]["source"] == "data"
-    other = json.loads(perfmodel("splits", data, "-p", 4, "-H", 1024, "--json").stdout)
+    other = json.loads(perfmodel("study", "splits", data, "-p", 4, "-H", 1024, "--json").stdout)
     assert (other["ranks"], other["sizes"]["H"], len(other["grids"])) == (4, 1024, 10)
 
 
@@ -82,20 +82,20 @@ def test_a_model_parallel_report_stands_beside_the_paper(reports: tuple[Path, Pa
     assert row.transfer_s == pytest.approx(140e-6)
     link = rates.link
     assert row.estimated_s == pytest.approx(2 * link.alpha_s + 120_000 * link.beta_s_per_byte)
-    text = succeeds("splits", BASE, data, model)
+    text = succeeds("study", "splits", BASE, data, model)
     assert "Communication by formula and measured" in text
     assert "120.0 kB  120.0 kB" in text
     assert "1.628 MB  1.628 MB" in text
 
 
 def test_one_size_of_message_gives_beta_alone(reports: tuple[Path, Path]) -> None:
-    result = perfmodel("splits", reports[1])
+    result = perfmodel("study", "splits", reports[1])
     assert result.exit_code == 0
     assert "so alpha is unknown and beta takes all of them" in result.stderr
-    found = json.loads(perfmodel("splits", reports[1], "--json").stdout)
+    found = json.loads(perfmodel("study", "splits", reports[1], "--json").stdout)
     assert found["rates"]["link"]["beta_s_per_byte"] == pytest.approx(140e-6 / 120_000)
     assert found["measured"][0]["estimated_s"] == pytest.approx(140e-6)
-    quiet = perfmodel("splits", reports[1], "--rate", "alpha=1us")
+    quiet = perfmodel("study", "splits", reports[1], "--rate", "alpha=1us")
     assert "alpha is unknown" not in quiet.stderr
 
 
@@ -112,13 +112,13 @@ def test_a_real_report() -> None:
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    assert "got no p; give --ranks p" in fails(5, "splits", *SIZES[:-2])
-    assert "got 'Q'; leave it out" in fails(5, "splits", *SIZES, "--set", "Q=1")
+    assert "got no p; give --ranks p" in fails(5, "study", "splits", *SIZES[:-2])
+    assert "got 'Q'; leave it out" in fails(5, "study", "splits", *SIZES, "--set", "Q=1")
     alone = training_report(tmp_path / "alone.sqlite", Training(p=1, mpi=False))
-    said = fails(6, "splits", alone)
+    said = fails(6, "study", "splits", alone)
     assert "no all-reduce of two or more ranks; give the report of" in said
     for value in ("P_mpi", "beta=1", "P_mpi=fast"):
-        result = perfmodel("splits", *SIZES, "--rate", value)
+        result = perfmodel("study", "splits", *SIZES, "--rate", value)
         assert result.exit_code in (1, 2)
         assert re.search("wanted|expected", result.stderr)
     with pytest.raises(ModelError, match="no P_flops"):
@@ -129,7 +129,7 @@ def test_names_of_reports_are_shown_harmlessly(reports: tuple[Path, Path], tmp_p
     evil = tmp_path / "\x1b[31mevil\u202e.sqlite"
     evil.write_bytes(reports[0].read_bytes())
     for arguments in ((), ("--json",)):
-        result = perfmodel("splits", evil, *arguments)
+        result = perfmodel("study", "splits", evil, *arguments)
         assert result.exit_code == 0
         assert harmless(result.stdout + result.stderr)
 
@@ -167,14 +167,14 @@ def test_nccl_s_all_reduce_of_z2_stands_beside_the_paper() -> None:
     assert summed["measured_s"] == pytest.approx(101e-6, rel=5e-3)  # with the waiting, a mean
     assert summed["estimated_s"] is None
     assert staged["estimated_s"] == pytest.approx(409e-6, rel=2e-3)
-    text = perfmodel("splits", STAGED, MODEL).stdout
+    text = perfmodel("study", "splits", STAGED, MODEL).stdout
     assert "a report does not record its bytes" in text
     assert "document_1 gives alpha and beta of MPI only" in " ".join(text.split())
 
 
 def test_a_report_over_nccl_gives_rates() -> None:
     """P_peer: the ring's bytes, n b for two ranks, over 17.5 µs."""
-    result = perfmodel("splits", NCCL, MODEL, GRAPH, PEER, "--images", 60_000)
+    result = perfmodel("study", "splits", NCCL, MODEL, GRAPH, PEER, "--images", 60_000)
     assert result.exit_code == 0
     assert "do not record the sizes of NCCL's messages" in result.stderr
     assert "counts nothing" not in result.stderr
@@ -198,19 +198,21 @@ def test_links_of_nccl_may_be_given() -> None:
     assert as_json_of(NCCL, "--rate", "P_mpi=4GB/s")["rates"]["through"] == "MPI"
     assert as_json_of(NCCL, "--rate", "alpha=4us")["rates"]["through"] == "NCCL"
     both = ("--rate", "P_peer=2GB/s", "--rate", "P_mpi=2GB/s")
-    assert "got P_mpi and P_peer" in fails(6, "splits", *SIZES, *both)
+    assert "got P_mpi and P_peer" in fails(6, "study", "splits", *SIZES, *both)
 
 
 def test_a_graph_cannot_give_rates_and_says_which_run_can() -> None:
-    assert "two or more ranks, without a CUDA graph, first" in fails(6, "splits", GRAPH)
+    assert "two or more ranks, without a CUDA graph, first" in fails(6, "study", "splits", GRAPH)
 
 
 def test_images_that_stay_are_not_copied_for_nothing_in_silence() -> None:
-    assert "copying them counts nothing; give --images N" in perfmodel("splits", NCCL).stderr
+    assert (
+        "copying them counts nothing; give --images N" in perfmodel("study", "splits", NCCL).stderr
+    )
 
 
 def as_json_of(*arguments: object) -> dict[str, Any]:
     """What is printed, beside warnings."""
-    found = json.loads(perfmodel("splits", *arguments, "--json").stdout)
+    found = json.loads(perfmodel("study", "splits", *arguments, "--json").stdout)
     assert isinstance(found, dict)
     return found

@@ -7,7 +7,7 @@ from studies.ddp import Run, against_smaller_batch, run, speedup, strong, study
 from studies.ddp_errata import errata, gradient_bytes, steps
 
 from perfmodel.base.errors import ModelError
-from perfmodel.models.collectives import cost
+from perfmodel.studies.models.collectives import cost
 
 RUNS = study().runs
 ROWS = study().communication

@@ -37,9 +37,9 @@ from writeup.vecadd import programs_table, read_programs
 from perfmodel.base.errors import ModelError, ReportError
 from perfmodel.base.table import Column, Table
 from perfmodel.machines.devices import named
-from perfmodel.models.model import load
-from perfmodel.models.paleo import platform, step
 from perfmodel.readers.ncu import Launch
+from perfmodel.studies.models.model import load
+from perfmodel.studies.models.paleo import platform, step
 from perfmodel.workloads.layers import total
 from perfmodel.workloads.networks import network
 

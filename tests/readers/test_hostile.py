@@ -215,7 +215,7 @@ def test_hostile_formulas(formula: str, tmp_path: Path, recwarn: pytest.Warnings
     path.write_text(f"[symbols]\nB = 'size'\n[ranges.forward]\nflops = {formula!r}\n")
     if "\\" in path.read_text():  # TOML's quotes take no escapes
         path.write_text(path.read_text().replace(repr(formula), '"\\u0000"'))
-    fails(5, "formulas", "--workload", path)
+    fails(5, "study", "formulas", "--workload", path)
     assert not list(recwarn)
 
 

@@ -25,7 +25,6 @@ from perfmodel import api
 from perfmodel.analysis.steps import kernels_of_steps
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
-from perfmodel.models.model import load as load_model
 from perfmodel.render.first_screen import LETTERS
 from perfmodel.render.html import parts, pictures
 from perfmodel.render.html.blocks import LONGEST, MOST_ROWS, cut, grid
@@ -33,6 +32,7 @@ from perfmodel.render.html.pictures import inline
 from perfmodel.render.plot.bars import idle
 from perfmodel.render.plot.style import CAUSE_COLORS
 from perfmodel.render.plot.timeline import COLORS
+from perfmodel.studies.models.model import load as load_model
 from perfmodel.timing.host_timeline import CAUSE_NAMES, CAUSES
 from perfmodel.timing.step_facts import IdleCause
 from perfmodel.timing.timeline import HOST, select, window_of
@@ -405,7 +405,7 @@ def test_without_a_model_savings_are_bounds(base: Page) -> None:
     bounded = page_of(PROFILES / "ladder" / "nccl_1.sqlite.xz")
     first = cells(bounded, "Savings of changes, of a step of")[1]
     assert first[1] == "≤"
-    assert "give what perfmodel calibrate wrote with --model" in bounded.words
+    assert "give what perfmodel study calibrate wrote with --model" in bounded.words
 
 
 def test_what_is_missing_is_said_with_how_to_collect_it(without_gpu: Page) -> None:
@@ -512,7 +512,7 @@ def test_a_pytorch_report_is_as_useful(tmp_path: Path) -> None:
            for s in ("H512_B3000", "H256_B3000", "H4096_B6000", "H4096_B24000")}  # fmt: skip
     model = tmp_path / "model.json"
     others = list(ddp.values())[1:]
-    succeeds("calibrate", *others, "--workload", mlp, "--attribute", "time", "-o", model)
+    succeeds("study", "calibrate", *others, "--workload", mlp, "--attribute", "time", "-o", model)
     page = page_of(
         ddp["H512_B3000"], by_time=True, workload=load(mlp), model=load_model(model)
     )  # fmt: skip

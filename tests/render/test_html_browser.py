@@ -15,8 +15,8 @@ from benchmarks.common.folders import BASE, PROGRAMS, ROOT
 from perfmodel.analysis.analyze import analyze
 from perfmodel.programs.program import Options
 from perfmodel.readers import read
-from perfmodel.render.html import page
 from perfmodel.render.html.live import pack
+from perfmodel.studies.page import page
 from perfmodel.timing.timeline import Bar, Lane, Window
 from support.accessibility import problems
 from support.browser import Browser, chromium

@@ -14,9 +14,9 @@ from benchmarks.common.folders import BASE, PROFILES, ROOT
 from perfmodel.analysis.analyze import analyze_reports
 from perfmodel.base.document import plain
 from perfmodel.programs.program import Options
-from perfmodel.render import documents
 from perfmodel.render.analysis_json import analysis_document, brief_document
 from perfmodel.render.evidence import evidence
+from perfmodel.studies import documents
 from support import build_kineto
 from support.build_operators import FORWARD, operators_report
 from support.build_training import Training, training_report
@@ -156,7 +156,7 @@ SIZES = ("-H", 512, "-B", 3000, "-p", 2)
     [
         (("whatif", PROFILES / "ladder" / "nccl_1.sqlite.xz"), "WhatIfDocument"),
         (("whatif", LADDER, "--model", "SMALL"), "WhatIfDocument"),
-        (("predict", "--model", MODEL, *SIZES), "PredictionDocument"),
+        (("study", "predict", "--model", MODEL, *SIZES), "PredictionDocument"),
         (("predict", "OPERATORS"), "ReportPredictionDocument"),
     ],
 )
@@ -177,7 +177,7 @@ def test_what_other_commands_print_is_of_its_type(
 
 def test_predictions_over_a_symbol_are_a_list(validator: Any) -> None:
     printed = json.loads(
-        succeeds("predict", "--model", MODEL, *SIZES, "--scaling", "strong", "--json")
+        succeeds("study", "predict", "--model", MODEL, *SIZES, "--scaling", "strong", "--json")
     )
     assert len(printed) > 1
     assert validator.is_valid(printed)

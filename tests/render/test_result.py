@@ -12,11 +12,10 @@ import pytest
 
 from perfmodel.base.document import pick, plain, to_json
 from perfmodel.base.table import Column, Table
-from perfmodel.cli import COMMANDS
 from perfmodel.commands._options import FORMATS
 from perfmodel.render.result import Result
 from support.build_training import training_report
-from support.cli import commands, perfmodel, succeeds
+from support.cli import leaves, perfmodel, succeeds
 
 EVIL = "a\x1b[31m\nb"
 COLUMNS = (Column("name", "Name"), Column("host_s", "Host", "si", "s"))
@@ -59,20 +58,17 @@ def test_documents_are_plain() -> None:
 
 
 def _with_formats() -> list[tuple[str, click.Command]]:
-    found = []
-    for name in COMMANDS:
-        command = commands()[name]
-        inner = command.commands if isinstance(command, click.Group) else {"": command}
-        found += [(f"{name} {sub}".strip(), one) for sub, one in inner.items()]
-    return [(name, one) for name, one in found if any(p.name == "as_json" for p in one.params)]
+    return [(name, one) for name, one in leaves().items()
+            if any(p.name == "as_json" for p in one.params)]  # fmt: skip
 
 
 def test_formats_are_the_same_everywhere() -> None:
     commands = _with_formats()
     assert {name for name, _ in commands} == {
-        "analyze", "calibrate", "compare", "counters", "doctor", "formulas", "layers",
-        "machine list", "machine measure", "machine show", "memory", "predict", "scaling", "splits",
-        "stats", "timeline", "tta", "utilization", "whatif",
+        "analyze", "compare", "counters", "doctor", "machine list", "machine measure",
+        "machine show", "memory", "predict", "stats", "study calibrate", "study formulas",
+        "study layers", "study predict", "study scaling", "study splits", "study tta", "timeline",
+        "utilization", "whatif",
     }  # fmt: skip
     for name, command in commands:
         (option,) = (p for p in command.params if p.name == "fmt")
@@ -81,7 +77,7 @@ def test_formats_are_the_same_everywhere() -> None:
         assert option.default == "text", name
 
 
-@pytest.mark.parametrize("command", [("machine", "list"), ("layers", "alexnet")])
+@pytest.mark.parametrize("command", [("machine", "list"), ("study", "layers", "alexnet")])
 def test_json_is_short_for_format_json(command: tuple[str, ...]) -> None:
     assert succeeds(*command, "--json") == succeeds(*command, "--format", "json")
     refused = perfmodel(*command, "--json", "--format", "csv")

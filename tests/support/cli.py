@@ -13,13 +13,13 @@ import jsonschema
 from click.testing import CliRunner, Result
 
 from perfmodel.cli import COMMANDS, main
-from perfmodel.render.documents import json_schema
+from perfmodel.studies.documents import json_schema
 from support.build_report import ReportBuilder
 
 EVIL: Final = "\x1b[31m[bold]evil[/bold]\r\nname \u202e$x_1$"
 
 
-DESCRIBED: Final = ("analyze", "compare", "predict", "scaling", "whatif")
+DESCRIBED: Final = ("analyze", "compare", "predict", "study predict", "study scaling", "whatif")
 """Commands whose JSON the schema describes."""
 
 
@@ -71,7 +71,8 @@ def perfmodel(*arguments: object) -> Result:
     """Run a command, and hold JSON against its schema; exceptions but SystemExit are the test's."""
     words = [str(a) for a in arguments]
     result = CliRunner().invoke(main, words, prog_name="perfmodel", catch_exceptions=False)
-    described = words[:1] and words[0] in DESCRIBED and not {"--history", "--decoder"} & {*words}
+    named = " ".join(words[:2]) if words[:1] == ["study"] else "".join(words[:1])
+    described = named in DESCRIBED and not {"--history", "--decoder"} & {*words}
     if described and "--json" in words and result.stdout.startswith(("{", "[")):
         _hold_against_schema(json.loads(result.stdout))
     return result
@@ -81,6 +82,19 @@ def commands() -> dict[str, click.Command]:
     """Every command by its name."""
     context = click.Context(main)
     return {name: found for name in COMMANDS if (found := main.get_command(context, name))}
+
+
+def leaves() -> dict[str, click.Command]:
+    """Every command that does something, by its words."""
+    context, found = click.Context(main), {}
+    for name, command in commands().items():
+        if isinstance(command, click.Group):
+            inner = {word: command.get_command(context, word)
+                     for word in command.list_commands(context)}  # fmt: skip
+            found |= {f"{name} {word}": one for word, one in inner.items() if one}
+        else:
+            found[name] = command
+    return found
 
 
 def succeeds(*arguments: object) -> str:

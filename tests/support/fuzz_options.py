@@ -56,7 +56,11 @@ def _commands() -> dict[str, click.Command]:
     for name in main.list_commands(context):
         command = main.get_command(context, name)
         assert command is not None
-        inner = command.commands if isinstance(command, click.Group) else {}
+        inner = {
+            word: one
+            for word in (command.list_commands(context) if isinstance(command, click.Group) else ())
+            if (one := command.get_command(context, word)) is not None
+        }
         found |= {f"{name} {sub}": c for sub, c in inner.items()} if inner else {name: command}
     return {name: c for name, c in found.items() if name not in LEFT_OUT}
 

@@ -226,11 +226,11 @@ def _two_reports() -> tuple[Path, Path]:
 
 
 def command_line(data: bytes) -> None:
-    """Run `layers`, `analyze` or `compare` with odd settings, one argument a line."""
+    """Run `study layers`, `analyze` or `compare` with odd settings, one argument a line."""
     arguments = data.replace(b"\0", b"").decode("utf-8", "replace").split("\n")
-    if arguments[0] not in ("layers", "analyze", "compare") or len(arguments) > 40:
+    if arguments[0] not in ("study", "analyze", "compare") or len(arguments) > 40:
         return
-    word = "".join(arguments[1:2])
+    word = "".join(arguments[2:3] if arguments[0] == "study" else arguments[1:2])
     if ":" in word and not word.startswith("layers:"):  # a module that would be imported
         return
     places = {"ONE": str(_two_reports()[0]), "OTHER": str(_two_reports()[1])}
@@ -301,10 +301,10 @@ def _put(
 
 
 COMMANDS: Final = (
-    "layers\ngpt2\n--set\nn_layer=2\n--set\nseq=512\n-B\n4\n--json",
-    "layers\nresnet50\n--set\nimage=160\n--machine\nh200\n--ppp\n0.5\n--dtype\nbfloat16",
-    "layers\nllama-3-8b\n--set\nn_layer=1\n--machine\nh100\n--measured\n46.7ms\n-p\n8\n--link\n25GB",
-    "layers\nvit_b_16\n--set\npatch=8\n--machine\nh200\n--forward\n--all\n--json",
+    "study\nlayers\ngpt2\n--set\nn_layer=2\n--set\nseq=512\n-B\n4\n--json",
+    "study\nlayers\nresnet50\n--set\nimage=160\n--machine\nh200\n--ppp\n0.5\n--dtype\nbfloat16",
+    "study\nlayers\nllama-3-8b\n--set\nn_layer=1\n--machine\nh100\n--measured\n46.7ms\n-p\n8\n--link\n25GB",
+    "study\nlayers\nvit_b_16\n--set\npatch=8\n--machine\nh200\n--forward\n--all\n--json",
     "analyze\nONE\n--workload\nlayers:gpt2\n--set\nn_layer=1\n--set\ntraining=0\n-B\n8\n--json",
     "analyze\nONE\n--batch-range\nstep *\n--warmup\n1\n--attention\ncausal\n--json",
     "analyze\nOTHER\n--shapes\nONE", "analyze\nONE\n--shapes\nOTHER",

@@ -23,17 +23,17 @@ from typing import Any, Final
 from benchmarks.common import folders
 from benchmarks.robustness.reading import numbers
 from perfmodel.analysis.analyze import analyze
-from perfmodel.analysis.measure import launch_of_record
 from perfmodel.base import escape, units
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.machines.gpu_samples import read_series
 from perfmodel.machines.measure import measurement
-from perfmodel.models import model as model_file
 from perfmodel.programs.program import Options
 from perfmodel.readers import ncu, nsys, read
 from perfmodel.readers.run_records import read_trainings
 from perfmodel.render import summary
 from perfmodel.render.analysis_json import analysis_document
+from perfmodel.studies.analysis.measure import launch_of_record
+from perfmodel.studies.models import model as model_file
 from perfmodel.timing.nsys_stats.collect import REPORTS, collect, compute
 from perfmodel.timing.nsys_stats.tables import to_csv, to_table
 from perfmodel.workloads import spec

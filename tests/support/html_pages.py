@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Final
 
-from perfmodel.models.model import Model
-from perfmodel.render.html import page
+from perfmodel.studies.models.model import Model
+from perfmodel.studies.page import page
 from support.build_report import ReportBuilder
 from support.build_training import analyzed
 

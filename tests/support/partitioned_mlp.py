@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.programs.mlp.splits import Grid, Sizes
+from perfmodel.studies.mlp.splits import Grid, Sizes
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ from typing import Final
 from unittest import mock
 
 from benchmarks.common.folders import ROOT
-from perfmodel.programs.mlp import bounds
+from perfmodel.studies.mlp import bounds
 
 MODEL: Final = ROOT / "benchmarks" / "results" / "predict_model.json"
 _LEFT_OUT: Final = ("fused", "peer", "chunked", "pinned", "prefetch", "one rank", "one kernel",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from perfmodel.base.errors import WorkloadError
-from perfmodel.render.layers import Layers, result
+from perfmodel.studies.render.layers import Layers, result
 from perfmodel.workloads.layers import (
     INPUT,
     Add,
@@ -205,7 +205,9 @@ def test_a_model_that_torch_exported() -> None:
     ours, found = total(network("gpt2", **sizes)), total(from_onnx(path))
     assert found.forward_flops == ours.forward_flops
     assert found.parameters == ours.parameters - 8 * 96  # scales and shifts of normalizations
-    assert "2 /blocks.*/mlp/up/MatMul" in perfmodel("layers", path, "--format", "csv").stdout
+    assert (
+        "2 /blocks.*/mlp/up/MatMul" in perfmodel("study", "layers", path, "--format", "csv").stdout
+    )
 
 
 def test_a_file_of_several_samples_is_counted_for_one(tmp_path: Path) -> None:
@@ -222,8 +224,11 @@ def test_a_file_of_several_samples_is_counted_for_one(tmp_path: Path) -> None:
 
 def test_the_command_reads_it(tmp_path: Path) -> None:
     path = written(network("resnet18")).save(tmp_path / "r.onnx")
-    said = json.loads(perfmodel("layers", path, "--json").stdout)
-    assert said["totals"] == json.loads(perfmodel("layers", "resnet18", "--json").stdout)["totals"]
+    said = json.loads(perfmodel("study", "layers", path, "--json").stdout)
+    assert (
+        said["totals"]
+        == json.loads(perfmodel("study", "layers", "resnet18", "--json").stdout)["totals"]
+    )
 
 
 def test_what_is_not_known_is_named(tmp_path: Path) -> None:
@@ -294,10 +299,10 @@ def test_a_network_that_moves_nothing(tmp_path: Path) -> None:
     to = Written(("N", 3, 8, 8))
     to.add("Flatten", ["images"], "y", axis=1)
     path = to.save(tmp_path / "view.onnx")
-    said = json.loads(perfmodel("layers", path, "--json").stdout)
+    said = json.loads(perfmodel("study", "layers", path, "--json").stdout)
     assert said["totals"]["training_flops_per_byte"] is None
     assert said["totals"]["conv_share"] is None
-    assert "Flatten" not in perfmodel("layers", path).stderr
+    assert "Flatten" not in perfmodel("study", "layers", path).stderr
 
 
 def test_two_thousand_concatenations_do_not_overflow(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_the_command_takes_a_model(put: Put) -> None:
     from support import torchvision_resnet
 
     word = put(lambda: torchvision_resnet.make("resnet18"))
-    done = CliRunner().invoke(main, ["layers", word, "--set", "image=64", "--json"])
+    done = CliRunner().invoke(main, ["study", "layers", word, "--set", "image=64", "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found["totals"]["params"] == 11_689_512

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from perfmodel.base.errors import WorkloadError
 from perfmodel.base.escape import printable
-from perfmodel.base.units import si
-from perfmodel.machines.devices import datasheet
-from perfmodel.models import terms
-from perfmodel.programs.mlp.case import SIZES, TRAIN_IMAGES, Case, mlp_case
-from perfmodel.programs.mlp.settings import GEMMS, parameters, settings_of
+from perfmodel.programs.mlp.rules import SIZES, TRAIN_IMAGES, accepted
+from perfmodel.programs.mlp.settings import GEMMS, TRANSPORTS, parameters, settings_of
 from perfmodel.programs.mlp.settings import SETTINGS as CHOICES
 from perfmodel.workloads.work import LARGEST
 
@@ -105,30 +102,40 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A case and the images of its training and its test set, which decide what is allocated."""
+    """A run, and the images of its training and its test set, which decide what is allocated.
 
-    case: Case
+    Attributes
+    ----------
+    sizes : mapping of str to int
+        Of `perfmodel.programs.mlp.rules.SIZES`.
+    settings : mapping of str to str
+        A value for every key of `perfmodel.programs.mlp.settings.SETTINGS`.
+    images, test_images : int
+    """
+
+    sizes: Mapping[str, int]
+    settings: Mapping[str, str]
     images: int = TRAIN_IMAGES
     test_images: int = TEST_IMAGES
 
     def document(self) -> dict[str, int | str]:
         """Return sizes and settings as what JSON holds."""
         return {
-            **{name: self.case.sizes[name] for name in SIZES},
+            **{name: self.sizes[name] for name in SIZES},
             "images": self.images,
             "test_images": self.test_images,
-            **{name: self.case.settings[name] for name in SETTINGS},
+            **{name: self.settings[name] for name in SETTINGS},
         }
 
     @property
     def parallel(self) -> bool:
         """Whether ranks share the hidden units."""
-        return self.case.settings["parallel"] == "model"
+        return self.settings["parallel"] == "model"
 
     @property
     def rank_sizes(self) -> tuple[int, int, int, int, int]:
         """Return D, H, C, b and n of the rank that has most hidden units."""
-        d, h, c, b, p = (self.case.sizes[name] for name in "DHCbp")
+        d, h, c, b, p = (self.sizes[name] for name in "DHCbp")
         h = -(-h // p) if self.parallel else h
         return d, h, c, b, int(parameters(d, h, c))
 
@@ -137,7 +144,7 @@ class Training:
 
         Of rank 0, which has most; full batches come first, the rest of the set last.
         """
-        batch, ranks = self.case.sizes["B"], 1 if self.parallel else self.case.sizes["p"]
+        batch, ranks = self.sizes["B"], 1 if self.parallel else self.sizes["p"]
         found: dict[int, int] = {}
         for size, count in ((batch, images // batch), (images % batch, 1)):
             if size and count:
@@ -174,7 +181,7 @@ def training(
         if type(config.get(key)) is int and 0 < config[key] <= LARGEST:
             sets[key] = config[key]
     sizes = {"p": 1, "b": 4} | {n: values[n] for n in "DHCBpb" if n in values}
-    return Training(mlp_case(sizes, settings), sets["train_size"], sets["test_size"])
+    return Training(*accepted(sizes, settings), sets["train_size"], sets["test_size"])
 
 
 def allocations(run: Training) -> tuple[Allocation, ...]:
@@ -196,7 +203,7 @@ def allocations(run: Training) -> tuple[Allocation, ...]:
 
 
 def _products(run: Training) -> Iterator[Allocation]:
-    gemm, math = run.case.settings["gemm"], run.case.settings["math"]
+    gemm, math = run.settings["gemm"], run.settings["math"]
     if math in GEMMS[gemm].cublas:
         for size in CUBLAS_OWN_BYTES:
             yield Allocation(
@@ -215,19 +222,19 @@ def _inputs(run: Training) -> Iterator[Allocation]:
     D, _, C, b, _ = run.rank_sizes  # noqa: N806 (the model's symbols)
     shares, tests = run.shares(run.images), run.shares(run.test_images)
     total, most = sum(share * count for share, count in shares.items()), max(shares)
-    if run.case.settings["data_on"] == "device":
+    if run.settings["data_on"] == "device":
         for name, each, symbol in (("training images", D, "D"), ("training labels", C, "C")):
             size = b * each * total
             yield Allocation(name, "inputs", "device", size, f"b {symbol} N/p")
             yield Allocation(f"staging of {name}", "inputs", "pinned", size, f"b {symbol} N/p")
-        if run.case.settings["gemm"] == "fused":
+        if run.settings["gemm"] == "fused":
             for share, count in shares.items():
                 yield Allocation(
                     f"images by pixels, batches of {share}", "inputs", "device",
                     count * b * D * _of_four(share), "b D B' of each batch", count,
                 )  # fmt: skip
     else:
-        slots = 2 if run.case.settings["data_on"] == "prefetch" else 1
+        slots = 2 if run.settings["data_on"] == "prefetch" else 1
         times = "2 " if slots == 2 else ""
         yield Allocation(
             "images", "inputs", "device", slots * b * D * most, f"{times}b D B'", slots
@@ -235,7 +242,7 @@ def _inputs(run: Training) -> Iterator[Allocation]:
         yield Allocation(
             "labels", "inputs", "device", slots * b * C * most, f"{times}b C B'", slots
         )
-        if run.case.settings["data_on"] in ("pinned", "prefetch"):
+        if run.settings["data_on"] in ("pinned", "prefetch"):
             yield Allocation("training images", "inputs", "pinned", b * D * total, "b D N/p")
             yield Allocation("training labels", "inputs", "pinned", b * C * total, "b C N/p")
     for name, each, symbol in (("test images", D, "D"), ("test labels", C, "C")):
@@ -244,14 +251,14 @@ def _inputs(run: Training) -> Iterator[Allocation]:
 
 def _messages(run: Training) -> Iterator[Allocation]:
     D, H, C, b, n = run.rank_sizes  # noqa: N806
-    transport = run.case.transport
+    transport = TRANSPORTS[run.settings["transport"]]
     if transport.links == "nccl":
         yield Allocation("NCCL's buffers", "messages", "device", None, "NCCL's own")
     elif transport.links == "peer":
         why = "see trainer/kernels/peer.py"
         yield Allocation("inbox and flags", "messages", "device", None, why)
-    elif run.case.settings["transport"] == "ring":
-        ranks = run.case.sizes["p"]
+    elif run.settings["transport"] == "ring":
+        ranks = run.sizes["p"]
         if run.parallel:
             for share in run.shares(run.images):
                 whole = C * share
@@ -280,8 +287,8 @@ def _training(run: Training) -> Iterator[Allocation]:
     yield Allocation("staging of initial values", "parameters", "pinned", b * n, "n b")
     if not run.parallel:
         yield from _matrices(run)
-    if run.case.settings["gemm"] != "fused":
-        size = b * run.case.sizes["C"] * max(shares)
+    if run.settings["gemm"] != "fused":
+        size = b * run.sizes["C"] * max(shares)
         yield Allocation("scores z2 + b2", "activations", "device", size, "b C B'", stays=False)
 
 
@@ -289,7 +296,7 @@ def _matrices(run: Training) -> Iterator[Allocation]:
     """The activations, with the first step; the fused network's are apart for every width."""
     _, H, C, b, _ = run.rank_sizes  # noqa: N806
     widths = {*run.shares(run.images), *run.shares(run.test_images)}
-    if run.case.settings["gemm"] == "fused":
+    if run.settings["gemm"] == "fused":
         for width in sorted(widths, reverse=True):
             columns = _of_four(width)
             size = 2 * b * H * columns
@@ -379,51 +386,3 @@ def footprint(listed: tuple[Allocation, ...]) -> Footprint:
             free += [each] * count
     unknown = tuple(one.name for one in listed if one.bytes is None)
     return Footprint(asked, held, peak, reserved, apart, unknown)
-
-
-def needed_bytes(case: terms.Case, images: int) -> int | None:
-    """Return the device memory that the trainer's allocations need at least.
-
-    What no formula gives (NCCL's buffers, CUDA's own) is left out. None where the trainer's
-    allocations are not counted: a workload of the user's own, or a run on the CPU.
-
-    Parameters
-    ----------
-    case : Case
-    images : int
-        Of the training set, which stays on the GPU with --data-on device.
-    """
-    if not isinstance(case, Case) or case.settings["backend"] != "cupy":
-        return None
-    sums = footprint(allocations(Training(case, images)))
-    return sums.reserved_bytes + sums.apart_bytes
-
-
-def too_large(cases: Sequence[terms.Case], gpu: str, images: int) -> str | None:
-    """Say which cases do not fit into a GPU's memory; None where all do, or its size is not known.
-
-    Parameters
-    ----------
-    cases : sequence of Case
-        At least one.
-    gpu : str
-        Its name as a report has it: 'NVIDIA H200'.
-    images : int
-        Of the training set.
-    """
-    machine = datasheet((gpu,))
-    capacity = machine.capacity_bytes.get("hbm") if machine else None
-    if capacity is None:
-        return None
-    found = [(need, case) for case in cases if (need := needed_bytes(case, images) or 0) > capacity]
-    if not found:
-        return None
-    need, case = min(found, key=lambda pair: pair[0])
-    which = (
-        case.label if len(cases) == 1 else f"{len(found)} of {len(cases)} points, from {case.label}"
-    )
-    return (
-        f"{which}: does not fit: the trainer allocates at least {si(need, 'B')} on each GPU, "
-        f"{gpu} has {si(capacity, 'B')}; take more ranks, a smaller batch, or --data-on pinned "
-        f"(perfmodel memory lists the tensors)"
-    )

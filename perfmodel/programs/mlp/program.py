@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from perfmodel.programs.actions import Actions
-from perfmodel.programs.calibrated import Calibrated
 from perfmodel.programs.facts import Facts, HostReduction, Spent
 from perfmodel.programs.identify import Identity, read_mark
 from perfmodel.programs.mlp.identify import identify, precision, precision_of
-from perfmodel.programs.mlp.mlp import as_it_ran, as_its_kernels, mlp
+from perfmodel.programs.mlp.mlp import as_it_ran, mlp
 from perfmodel.programs.mlp.settings import (
     BATCH_RANGE,
     COPY,
@@ -21,8 +20,6 @@ from perfmodel.programs.mlp.settings import (
     ON_DEVICE,
     REDUCE,
     SYNC,
-    settings_of,
-    unusual,
 )
 from perfmodel.programs.program import Program
 from perfmodel.readers.trace import Trace
@@ -30,16 +27,8 @@ from perfmodel.timing.launched import Parts
 from perfmodel.timing.spans import FoundBy, Steps, named_steps
 
 if TYPE_CHECKING:
-    from perfmodel.machines.machine import Machine
-    from perfmodel.machines.measure.measurement import MachineMeasurement
-    from perfmodel.models import terms
-    from perfmodel.models.terms import Alone, Microbenchmark, Observation
-    from perfmodel.programs.calibrated import Evidence
-    from perfmodel.programs.mlp.case import Case
     from perfmodel.programs.program import Options, StepClock
-    from perfmodel.timing.collectives import CollectiveGroup
     from perfmodel.timing.copies import CopyGroup
-    from perfmodel.timing.run import Run
     from perfmodel.workloads.work import Workload
 
 _STAGES: Final = (D2H, REDUCE, H2D)
@@ -163,73 +152,6 @@ def _through_host(facts: Facts, staged: float) -> HostReduction | None:
     return HostReduction(sum(spent), size, by_library=bool(staged))
 
 
-class MlpModel(Calibrated):
-    """See `perfmodel.programs.calibrated.Calibrated`.
-
-    Most commands do not predict, and are spared the imports of its methods.
-    """
-
-    by_mark: bool = True
-    settings = staticmethod(settings_of)
-    unusual = staticmethod(unusual)
-    workload_of = staticmethod(as_its_kernels)
-
-    def alone(self, settings: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the settings without a transport."""
-        return {**settings, "transport": "none"}
-
-    def queues(self, config: Mapping[str, Any]) -> bool:
-        """Whether the GPUs sum among themselves."""
-        return config.get("transport") in ON_DEVICE and config.get("backend") != "numpy"
-
-    def case(self, sizes: Mapping[str, int], settings: Mapping[str, str], options: Options) -> Case:
-        """Return a run of the trainer, its defaults filled in."""
-        from perfmodel.programs.mlp.case import mlp_case
-
-        return mlp_case(sizes, settings)
-
-    def observe(self, run: Run, options: Options) -> Observation:
-        """Measure the parts of a run with the trainer's mark."""
-        from perfmodel.programs.mlp.observe import observe
-
-        return observe(run)
-
-    def evidence(
-        self,
-        observed: Observation,
-        busy_s: Mapping[str, float],
-        collectives: Sequence[CollectiveGroup],
-        machine: Machine | None,
-    ) -> Evidence:
-        """Put together what a report gives."""
-        from perfmodel.programs.mlp.bounds import gather
-
-        return gather(observed, busy_s, collectives, machine)
-
-    def microbenchmarks(
-        self, found: MachineMeasurement, source: str
-    ) -> tuple[Alone | None, Sequence[Microbenchmark]]:
-        """Return the trainer's GEMMs, copies, all-reduces and launches alone."""
-        from perfmodel.programs.mlp.parts import gemms_alone, microbenchmarks
-
-        return gemms_alone(found, source), microbenchmarks(found, source)
-
-    def separating(self, term: str, amounts: Sequence[str], missing: int) -> str:
-        """Name the trainer's flags and sizes."""
-        from perfmodel.programs.mlp.parts import separating
-
-        return separating(term, amounts, missing)
-
-    def too_large(self, cases: Sequence[terms.Case], gpu: str, images: int) -> str | None:
-        """Count the trainer's allocations."""
-        from perfmodel.programs.mlp.memory import too_large
-
-        return too_large(cases, gpu, images)
-
-
-MLP_MODEL: Final = MlpModel()
-
-
 class MlpProgram(Program):
     """See `perfmodel.programs.program.Program`."""
 
@@ -237,7 +159,7 @@ class MlpProgram(Program):
     step_clock: StepClock = "host"
     replay: str = GRAPH
     identify = staticmethod(identify)
-    calibrated: Calibrated | None = MLP_MODEL
+    by_formulas: bool = True
 
     def recognizes(self, trace: Trace, options: Options) -> bool:
         """A report with the trainer's mark, with its range, or of which D, H, C or B is given.

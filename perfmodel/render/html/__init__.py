@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -17,25 +17,20 @@ from perfmodel.analysis.result import Analysis, RangeRow, RunAnalysis
 from perfmodel.analysis.rows import machine_roof
 from perfmodel.analysis.verdict import FIXES, Summary
 from perfmodel.analysis.warnings import lacking
-from perfmodel.analysis.whatif import WhatIf, what_if_of
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.escape import printable
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
-from perfmodel.models.model import Model
-from perfmodel.models.predict import Prediction, predict
-from perfmodel.models.terms import Case
-from perfmodel.programs.own import OwnCase
-from perfmodel.programs.program import Options
 from perfmodel.render import first_screen, operators, tables
 from perfmodel.render.analysis_json import analysis_document
 from perfmodel.render.html import pictures, sections
 from perfmodel.render.html.blocks import (
     CLOCKS,
     Block,
-    Find,
     Grid,
     Section,
+    Step,
+    Study,
     Words,
     cut,
     grid,
@@ -91,22 +86,6 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A thing to change: what it would save, where, on what grounds, and how to do it.
-
-    `then` says what a step takes with it and those before it, and how certain that is.
-    """
-
-    title: str
-    saving: str
-    grounds: str
-    how: str
-    then: str = ""
-    place: str = ""
-    find: Find | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class RankParts:
     """The bar of a rank: its parts add up to its step, as wide as that is to the longest."""
 
@@ -134,8 +113,8 @@ class Lead:
     rates: Grid | None
 
 
-def lead(run: RunAnalysis, asked: WhatIf | None) -> Lead:
-    """Sum one run up; `asked` is what `perfmodel.whatif` says of it, if it can."""
+def lead(run: RunAnalysis, study: Study | None) -> Lead:
+    """Sum one run up, with what a study of it says."""
     found, said = tuple(parts(run)), run.summary
     queued = run.batch.queued_s is not None
     fitted = [rate for rate in run.rates.values() if rate is not None]
@@ -149,7 +128,7 @@ def lead(run: RunAnalysis, asked: WhatIf | None) -> Lead:
             if any(bar.part_s(part) >= _REST * bar.whole_s for bar in said.bars)
         ),
         caveats=said.caveats,
-        fixes=tuple(_fixes(run, said, asked))[:FIXES],
+        fixes=tuple(_fixes(run, said, study))[:FIXES],
         tiles=tuple(_tiles(run)),
         parts=found,
         parts_of="GPU busy time by range" if queued else "Host time by range",
@@ -323,30 +302,10 @@ def _ceiling(run: RunAnalysis, name: str) -> tuple[str, float | None]:
     return {"pcie": "PCIe", "nvlink": "NVLink"}[link], rate / 2 if one_way else rate
 
 
-def _flags(said: WhatIf, after: Case) -> str:
-    """The trainer's flags that differ between this run and the changed one."""
-    found = []
-    for name, value in after.settings.items():
-        flag = {"sync": "--sync-ranges"}.get(name, f"--{name.replace('_', '-')}")
-        if value == said.case.settings.get(name):
-            continue
-        found.append({"yes": flag, "no": f"no {flag}"}.get(value, f"{flag} {value}"))
-    return " ".join(found)
-
-
-def _fixes(run: RunAnalysis, said: Summary, asked: WhatIf | None) -> Iterator[Step]:
-    """What the model predicts to save most, then the first findings."""
-    step = asked.path[0] if asked is not None and asked.path else None
-    if asked is not None and step is not None and step.source == "model":
-        change = next((c.change for c in asked.changes if c.name == step.name), step.removes)
-        low, high = asked.batch_s - step.high_s, asked.batch_s - step.low_s
-        yield Step(
-            change,
-            f"saves {si(step.saving_s, 's')} a step ({percent(step.saving_s / asked.batch_s)}), "
-            f"90 %: {si(low, 's')} to {si(high, 's')}",
-            f"predicted by the calibrated model; {step.name} removes {step.removes}",
-            f"profile the trainer with {_flags(asked, step.case)}",
-        )
+def _fixes(run: RunAnalysis, said: Summary, study: Study | None) -> Iterator[Step]:
+    """What a study advises, then the first findings."""
+    if study is not None:
+        yield from study.fixes
     by_key = {finding.key: finding for finding in run.findings}
     for at, fix in enumerate(said.fixes):
         finding = by_key[fix.key]
@@ -363,11 +322,6 @@ def _fixes(run: RunAnalysis, said: Summary, asked: WhatIf | None) -> Iterator[St
         )
 
 
-_NO_MODEL: Final = (
-    "give what perfmodel calibrate wrote with --model; without it savings are bounds, not "
-    "predictions"
-)
-
 _FLAG: Final = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 """An option of a command, which no line breaks."""
 
@@ -377,55 +331,15 @@ _NAMES: Final = 11
 """Letters that the lines of a summary leave for their names."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What the page says beyond the analysis: of changes, and of a calibrated model.
-
-    Each is a text where it cannot be said: why.
-    """
-
-    what_if: WhatIf | str
-    prediction: Prediction | str
-
-    @classmethod
-    def of(cls, run: RunAnalysis, model: Model | None) -> Asked:
-        """Ask about one run."""
-        said: WhatIf | str
-        own = model if model is not None and model.workload == run.program.name else None
-        try:
-            said = what_if_of(run.measured, own, Options(machine=run.machine))
-        except PerfmodelError as error:
-            said = str(error).removeprefix(f"{run.label}: ")
-        try:
-            return cls(said, _predicted(run, said, model))
-        except PerfmodelError as error:
-            return cls(said, str(error))
-
-
-def _predicted(run: RunAnalysis, said: WhatIf | str, model: Model | None) -> Prediction | str:
-    """Predict the batch of the trainer, or of the program that the model was calibrated on."""
-    if model is None:
-        return _NO_MODEL
-    if isinstance(said, WhatIf) and model.workload == said.case.workload:
-        return predict(model, said.case)
-    if model.workload != run.workload.name:
-        return (
-            f"the model is of the workload {model.workload!r}, and the report does not say that it "
-            f"ran that"
-        )
-    values = {s: v for s, v in run.identity.values.items() if s in run.workload.symbols}
-    return predict(model, OwnCase(run.workload.check(values), {}, run.workload))
-
-
-def page(analysis: Analysis, model: Model | None = None) -> str:
+def page(analysis: Analysis, study: Callable[[RunAnalysis], Study] | None = None) -> str:
     """Return the report of an analysis as one HTML text.
 
     Parameters
     ----------
     analysis : Analysis
         Of one run, or of several: details are those of the one that fits the roofline.
-    model : Model, optional
-        Calibrated; the changes of the trainer are then predicted, else bounded.
+    study : callable, optional
+        Says of a run what is no part of its analysis, such as `perfmodel.studies.page.study_of`.
 
     Raises
     ------
@@ -433,9 +347,8 @@ def page(analysis: Analysis, model: Model | None = None) -> str:
         If jinja2 is not installed.
     """
     run = analysis.fitted
-    asked = Asked.of(run, model)
-    said = asked.what_if if isinstance(asked.what_if, WhatIf) else None
-    summary = lead(run, said)
+    asked = None if study is None else study(run)
+    summary = lead(run, asked)
     style, script = _asset("style.css"), _asset("sort.js") + _asset("timeline.js")
     text: str = (
         _environment()
@@ -490,7 +403,9 @@ def _facts(run: RunAnalysis) -> Iterator[tuple[str, str]]:
         yield line[:_NAMES].strip(), line[_NAMES:].strip()
 
 
-def _sections(analysis: Analysis, asked: Asked, fixes: tuple[Step, ...]) -> Iterator[Section]:
+def _sections(
+    analysis: Analysis, study: Study | None, fixes: tuple[Step, ...]
+) -> Iterator[Section]:
     run = analysis.fitted
     measured = run.measured
 
@@ -513,8 +428,8 @@ def _sections(analysis: Analysis, asked: Asked, fixes: tuple[Step, ...]) -> Iter
         yield section("idle", "Why the GPU idles", _IDLE, pictures.idle(run))
     roof = _ROOF if run.roofline is not None else ""
     yield section("roofline", "Roofline", roof, _roofline(analysis))
-    yield section("model", "Model", _MODEL, sections.model(run, asked.prediction))
-    yield section("whatif", "What if", _WHAT_IF, sections.what_if(run, asked.what_if))
+    yield section("model", "Model", _MODEL, sections.model(run, study))
+    yield section("whatif", "What if", _WHAT_IF, sections.what_if(run, study))
     document = analysis_document(analysis)
     first = next(iter(run.summary.fixes), None)
     summed = first.key if first and fixes and fixes[0].title == first.title else ""

@@ -212,3 +212,38 @@ def _part(value: object, whole: float) -> float | None:
     if whole <= 0 or not isinstance(value, SupportsFloat) or math.isnan(float(value)):
         return None
     return min(max(float(value) / whole, 0.0), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A thing to change: what it would save, where, on what grounds, and how to do it.
+
+    `then` says what a step takes with it and those before it, and how certain that is.
+    """
+
+    title: str
+    saving: str
+    grounds: str
+    how: str
+    then: str = ""
+    place: str = ""
+    find: Find | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What a page says of a run beyond its analysis; general code is given it and makes none.
+
+    Attributes
+    ----------
+    fixes : tuple of Step
+        Before those of the findings.
+    model : tuple of Block
+        Below the model by formulas.
+    what_if : tuple of Block
+        In place of the changes of the step's graph; these are shown where it is empty.
+    """
+
+    fixes: tuple[Step, ...]
+    model: tuple[Block, ...]
+    what_if: tuple[Block, ...]

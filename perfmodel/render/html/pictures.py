@@ -183,7 +183,7 @@ def _operators(run: RunAnalysis, axes: Axes) -> Picture:
 
 def _roofless(run: RunAnalysis) -> Iterator[str]:
     """Say what is missing for a roofline, and what to do; nothing of programs without formulas."""
-    if not run.workload.ranges and run.program.calibrated is None:
+    if not run.workload.ranges and not run.program.by_formulas:
         return
     if not run.workload.ranges:
         yield (

@@ -13,17 +13,14 @@ from perfmodel.analysis.outliers import own_seconds
 from perfmodel.analysis.rates import amounts
 from perfmodel.analysis.result import RangeRow, RunAnalysis
 from perfmodel.analysis.steps import kernels_of_steps
-from perfmodel.analysis.whatif import WhatIf, words
 from perfmodel.base.gpu import Gpu
 from perfmodel.base.table import Column, Table
 from perfmodel.base.units import si
 from perfmodel.findings import Finding, kinds
 from perfmodel.machines.machine import Machine
-from perfmodel.models.predict import Prediction
 from perfmodel.programs.identify import MARK_KEY
 from perfmodel.readers.trace import Trace, distinct_calls
 from perfmodel.render import evidence, messages, operators, summary, tables, whatif
-from perfmodel.render import predict as predictions
 from perfmodel.render import serving as served
 from perfmodel.render.html.blocks import (
     MOST_ROWS,
@@ -34,6 +31,7 @@ from perfmodel.render.html.blocks import (
     Grid,
     Head,
     Notice,
+    Study,
     Words,
     grid,
 )
@@ -173,16 +171,9 @@ _QUANTITIES: Final = {
 _UNITS: Final = {"P_flops": "FLOP"}
 
 
-def model(run: RunAnalysis, said: Prediction | str) -> Iterator[Block]:
-    """Yield the model of one run.
-
-    Parameters
-    ----------
-    run : RunAnalysis
-    said : Prediction or str
-        What a calibrated model predicts for this very run, or why there is none.
-    """
-    if not run.workload.ranges and run.program.calibrated is None:
+def model(run: RunAnalysis, study: Study | None) -> Iterator[Block]:
+    """Yield the model of one run by its formulas, and what a study adds."""
+    if not run.workload.ranges and not run.program.by_formulas:
         return
     if not run.workload.ranges:
         yield Notice(
@@ -203,11 +194,8 @@ def model(run: RunAnalysis, said: Prediction | str) -> Iterator[Block]:
         yield Words("The model", tuple(_equation(load, values)))
         yield _terms(run)
         yield _checks(run)
-    if isinstance(said, str):
-        yield Words("A calibrated model", (f"None predicts this step: {said}.",))
-    else:
-        yield Words("The calibrated model", (_beside(run, said),))
-        yield grid(predictions.phases_table(said))
+    if study is not None:
+        yield from study.model
 
 
 def _products(run: RunAnalysis) -> Table:
@@ -311,41 +299,18 @@ def _checks(run: RunAnalysis) -> Grid:
     return grid(table, sort={"error": [c.relative_error for c in run.model]})
 
 
-def _beside(run: RunAnalysis, said: Prediction) -> str:
-    measured = run.batch.median.value
-    inside = said.low_s <= measured <= said.high_s
-    return (
-        f"It predicts {si(said.batch_s, 's', 4)} (90 %: {si(said.low_s, 's')} to "
-        f"{si(said.high_s, 's')}); measured are {si(measured, 's', 4)}, "
-        f"{'inside' if inside else 'outside'} the interval, an error of "
-        f"{100 * (said.batch_s / measured - 1):+.0f} %."
-    )
-
-
 # --- changes and findings ---
 
 
-def what_if(run: RunAnalysis, said: WhatIf | str) -> Iterator[Block]:
-    """Yield the changes ranked: those of the model, or where there is none of the step's graph."""
-    if isinstance(said, str):
-        if run.steps is not None and run.steps.facts.step_s:
-            found = changes_of(run)
-            if found.changes:
-                finds = [
-                    Find(CAUSE_NAMES.get(change.name, change.name)) for change in found.changes
-                ]
-                yield grid(whatif.graph_tables(found)[0], finds=finds)
-        return
-    for warning in said.warnings:
-        yield Notice("Take the predictions with care.", warning)
-    batch = {"saving_s": said.batch_s}
-    yield grid(whatif.changes_table(said), full=batch, plain=("share",))
-    if said.path:
-        yield grid(whatif.path_table(said), full={"batch_s": said.batch_s})
-    yield grid(whatif.free_table(said.question), full={"batch_s": said.batch_s})
-    if said.question.removed:
-        yield grid(whatif.removed_table(said.question))
-    yield Words("Ways to raise intensity and FLOP/s", tuple(words(said)), listed=True)
+def what_if(run: RunAnalysis, study: Study | None) -> Iterator[Block]:
+    """Yield the changes ranked: those of a study, or where there is none of the step's graph."""
+    if study is not None and study.what_if:
+        yield from study.what_if
+    elif run.steps is not None and run.steps.facts.step_s:
+        found = changes_of(run)
+        if found.changes:
+            finds = [Find(CAUSE_NAMES.get(change.name, change.name)) for change in found.changes]
+            yield grid(whatif.graph_tables(found)[0], finds=finds)
 
 
 def findings(run: RunAnalysis, document: Mapping[str, Any], summed: str) -> Iterator[Block]:

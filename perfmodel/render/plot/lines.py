@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -41,9 +41,6 @@ from perfmodel.render.plot.style import (
     ticks_at,
     with_room,
 )
-
-if TYPE_CHECKING:
-    from perfmodel.models.predict import Prediction
 
 Values = Sequence[float] | npt.NDArray[Any]
 
@@ -280,9 +277,30 @@ def _value(point: Point, symbol: str) -> int:
     return (point.symbols or {})[symbol]
 
 
+class Predicted(Protocol):
+    """A predicted time per batch with its 90 %, and the symbols beyond its calibration."""
+
+    @property
+    def batch_s(self) -> float:
+        """Seconds."""
+
+    @property
+    def low_s(self) -> float:
+        """From where."""
+
+    @property
+    def high_s(self) -> float:
+        """To where."""
+
+    @property
+    def extrapolated(self) -> Sequence[str]:
+        """Symbols."""
+
+
 def predictions(
     label: str,
-    found: Sequence[Prediction],
+    at: Sequence[int],
+    found: Sequence[Predicted],
     measured: Sequence[tuple[int, float]],
     symbol: str,
     *,
@@ -296,12 +314,13 @@ def predictions(
     ----------
     label : str
         What is predicted.
-    found : sequence of Prediction
-        At rising values of the symbol.
+    at : sequence of int
+        Rising values of the symbol.
+    found : sequence of Predicted
+        There.
     measured : sequence of (int, float)
         Value of the symbol and seconds of every measured run.
     """
-    at = [p.case.sizes[symbol] for p in found]
     band = Series(at, [p.batch_s for p in found], [p.low_s for p in found],
                   [p.high_s for p in found], dash="none", marked=False, color=PALETTE[0],
                   listed=False)  # fmt: skip

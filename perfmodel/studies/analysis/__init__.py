@@ -1,0 +1,1 @@
+"""What the studies answer, of reports and of models."""

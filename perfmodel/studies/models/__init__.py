@@ -1,0 +1,1 @@
+"""Formulas of the studies: calibration, prediction, hosts, collectives, Paleo."""
