@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from perfmodel.base.arrays import Int64, release_freed
-from perfmodel.base.errors import ReportError
+from perfmodel.base.errors import ModelError, ReportError
 from perfmodel.programs import program_of
 from perfmodel.programs.identify import read_mark
 from perfmodel.programs.program import Options, Program
@@ -215,6 +215,17 @@ def runs_of(
         members = _agreed([by_source[trace.source.resolve()] for trace in traces], options)
         runs.append(assemble(_numbered(members), label=label))
     return runs
+
+
+def one_run(timed: Sequence[TimedReport], options: Options) -> Run:
+    """Return the run of some reports; several runs are refused."""
+    runs = runs_of(timed, options)
+    if len(runs) != 1:
+        raise ModelError(
+            f"expected the report of one run (or those of its ranks); got {len(runs)} runs: "
+            f"{', '.join(run.label for run in runs)}; give one of them"
+        )
+    return runs[0]
 
 
 def _agreed(members: Sequence[TimedReport], options: Options) -> list[TimedReport]:

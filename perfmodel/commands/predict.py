@@ -9,7 +9,6 @@ import click
 
 from perfmodel.commands import _options
 from perfmodel.commands._output import emit
-from perfmodel.commands._sweep import values_of_sweep
 
 
 @click.command(cls=_options.Grouped)
@@ -136,7 +135,7 @@ def _served(report: Path | None, options: dict[str, Any]) -> Any:
     fixed = {"B": options["batch_size"] or 1, "context": options["context"]}
     swept: list[dict[str, int]] = [{}]
     if options["sweep"]:
-        symbol, values = values_of_sweep(options["sweep"])
+        symbol, values = _options.values_of_sweep(options["sweep"])
         if symbol not in fixed:
             raise click.BadParameter(f"expected B or context to sweep; got {symbol!r}")
         swept = [{symbol: value} for value in values]

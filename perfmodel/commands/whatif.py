@@ -38,8 +38,9 @@ def whatif(
     report's own step. Changes that raise arithmetic intensity and FLOP/s are listed, too, and
     whether model parallelism is faster.
     """
-    from perfmodel.analysis.runs import measure_report
-    from perfmodel.analysis.whatif import graph_changes
+    from perfmodel.analysis.analyze import analyze_run
+    from perfmodel.analysis.changes import changes_of
+    from perfmodel.analysis.runs import measure_report, one_run
     from perfmodel.base.errors import ModelError
     from perfmodel.programs import program_named
     from perfmodel.programs.identify import read_mark
@@ -60,7 +61,7 @@ def whatif(
     by_mark = any(one is not None and one.by_mark for one in models)
     if model is None and not (by_mark and any(read_mark(one.trace) for one in timed)):
         names = [name.strip() for name in together.split(",") if name.strip()]
-        found = graph_changes(timed, chosen, names)
+        found = changes_of(analyze_run(one_run(timed, chosen), chosen), names)
         emit(graph_result(found), fmt, out, picture=lambda: graph_picture(found))
         return
     if together:

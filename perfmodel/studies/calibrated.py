@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from perfmodel.base.errors import ModelError
 from perfmodel.base.escape import printable
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from perfmodel.machines.machine import Machine
     from perfmodel.machines.measure.measurement import MachineMeasurement
     from perfmodel.programs.program import Options
+    from perfmodel.studies.mlp.bounds import Evidence
     from perfmodel.studies.models.terms import Alone, Case, Microbenchmark, Observation
     from perfmodel.timing.collectives import CollectiveGroup
     from perfmodel.timing.run import Run
@@ -73,46 +74,6 @@ class Free:
     batch_s: float
     speedup: float
     flops_per_s: float | None
-
-
-class Evidence(Protocol):
-    """The parts of one report's batch and their bounds; times in seconds."""
-
-    @property
-    def case(self) -> Case:
-        """Return the configuration of the run."""
-
-    @property
-    def batch_s(self) -> float:
-        """Median batch."""
-
-    @property
-    def seconds(self) -> Mapping[str, float]:
-        """Medians along the critical path, by part."""
-
-    def part_of(self, label: str) -> str:
-        """Return the part that moves the bytes of a range."""
-
-    def changes(self, case: Case) -> Iterator[Offer]:
-        """Yield the changes that a run of this case has not made."""
-
-    def least(self, after: Case) -> Floor:
-        """Return the least time of a batch of the changed case.
-
-        Raises
-        ------
-        ModelError
-            If the structure of such a run is not modelled.
-        """
-
-    def without(self, names: Sequence[str]) -> float:
-        """Return the batch if some parts took no time: what runs beside them may then show."""
-
-    def if_free(self, flops: float) -> Iterator[Free]:
-        """Yield the bound of every link or unit that takes time; `flops` are those of a batch."""
-
-    def draws(self, run: Run, observed: Observation) -> Sequence[Evidence]:
-        """Return the same evidence as other batches of this launch give it."""
 
 
 class Calibrated(ABC):

@@ -17,12 +17,12 @@ import pytest
 from rich.cells import cell_len
 
 from benchmarks.common.folders import BASE, PROFILES, PROGRAMS, TESTS
+from perfmodel.analysis.analyze import analyze_run
 from perfmodel.analysis.changes import WORDS, GraphChanges, changes_of
 from perfmodel.analysis.result import RunAnalysis
-from perfmodel.analysis.runs import measure_report
+from perfmodel.analysis.runs import measure_report, one_run
 from perfmodel.analysis.steps import idle_causes
 from perfmodel.analysis.verdict import Fix
-from perfmodel.analysis.whatif import graph_changes
 from perfmodel.findings import Part, kinds
 from perfmodel.programs import steps_of_run
 from perfmodel.programs.program import Options
@@ -389,7 +389,8 @@ def test_savings_are_those_of_the_findings(name: str) -> None:
 def test_a_report_of_the_trainer_without_its_mark_has_changes() -> None:
     said = changes(BASE)
     assert said.changes[0].name == "launch_bound"
-    assert graph_changes([measure_report(BASE, BASE, Options())], Options()) == said
+    run = one_run([measure_report(BASE, BASE, Options())], Options())
+    assert changes_of(analyze_run(run, Options())) == said
 
 
 @pytest.mark.slow

@@ -12,9 +12,9 @@ from benchmarks.common import pages as made
 from benchmarks.common import results
 from benchmarks.common.folders import PROFILES, RESULTS, ROOT
 from benchmarks.whatif import report as whatif_report
-from perfmodel.analysis.analyze import analyze_reports
-from perfmodel.analysis.runs import measure_report
-from perfmodel.analysis.whatif import graph_changes
+from perfmodel.analysis.analyze import analyze_reports, analyze_run
+from perfmodel.analysis.changes import changes_of
+from perfmodel.analysis.runs import measure_report, one_run
 from perfmodel.base.errors import ModelError
 from perfmodel.programs.program import Options
 from perfmodel.render.plot.bars import SavingBar, savings
@@ -198,7 +198,8 @@ def test_changes_of_any_program_are_drawn_largest_first(tmp_path: Path) -> None:
     report = PROFILES / "programs" / "dataloader_b32.sqlite.xz"
     succeeds("whatif", report, "-o", tmp_path / "w.png")
     assert (tmp_path / "w.png").read_bytes().startswith(b"\x89PNG")
-    found = graph_changes([measure_report(report, report, Options())], Options(), [])
+    run = one_run([measure_report(report, report, Options())], Options())
+    found = changes_of(analyze_run(run, Options()))
     ax = graph_picture(found)
     widths = [bar.get_width() for bar in ax.patches]
     assert widths == sorted((c.saving_s for c in found.changes), reverse=True)

@@ -11,8 +11,7 @@ import pytest
 
 from perfmodel.programs.mlp import rules
 from perfmodel.programs.mlp.settings import SETTINGS
-from perfmodel.studies.mlp.capacity import needed_bytes, too_large
-from perfmodel.studies.mlp.case import mlp_case
+from perfmodel.studies.mlp.case import mlp_case, needed_bytes, too_large
 from support.cli import fails, perfmodel, succeeds
 from trainer import config
 from trainer.config import Config

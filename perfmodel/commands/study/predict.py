@@ -10,7 +10,6 @@ import click
 
 from perfmodel.commands import _options
 from perfmodel.commands._output import Progress, distinct, emit, read_reports, warn
-from perfmodel.commands._sweep import values_of_sweep
 from perfmodel.programs import program_of_sizes
 
 
@@ -172,6 +171,6 @@ def _over(model: Any, case: Any, host: Any, options: dict[str, Any]) -> tuple[li
             last = min(last, case.sizes["B"])
         points = scaling.scale(predicted, case, doublings(first, last), options["scaling"])
         return [s.prediction for s in points], report.scaling_table(points, options["scaling"]), "p"
-    symbol, values = values_of_sweep(options["sweep"])
+    symbol, values = _options.values_of_sweep(options["sweep"])
     found = scaling.sweep(predicted, case, symbol, values)
     return list(found), report.sweep_table(found, symbol), symbol

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -277,30 +277,11 @@ def _value(point: Point, symbol: str) -> int:
     return (point.symbols or {})[symbol]
 
 
-class Predicted(Protocol):
-    """A predicted time per batch with its 90 %, and the symbols beyond its calibration."""
-
-    @property
-    def batch_s(self) -> float:
-        """Seconds."""
-
-    @property
-    def low_s(self) -> float:
-        """From where."""
-
-    @property
-    def high_s(self) -> float:
-        """To where."""
-
-    @property
-    def extrapolated(self) -> Sequence[str]:
-        """Symbols."""
-
-
 def predictions(
     label: str,
     at: Sequence[int],
-    found: Sequence[Predicted],
+    seconds: Sequence[tuple[float, float, float]],
+    extrapolated: Sequence[bool],
     measured: Sequence[tuple[int, float]],
     symbol: str,
     *,
@@ -316,17 +297,19 @@ def predictions(
         What is predicted.
     at : sequence of int
         Rising values of the symbol.
-    found : sequence of Predicted
-        There.
+    seconds : sequence of (float, float, float)
+        There: of a batch, and from where to where in 90 %.
+    extrapolated : sequence of bool
+        Whether that is beyond the calibration.
     measured : sequence of (int, float)
         Value of the symbol and seconds of every measured run.
     """
-    band = Series(at, [p.batch_s for p in found], [p.low_s for p in found],
-                  [p.high_s for p in found], dash="none", marked=False, color=PALETTE[0],
+    batch_s, low_s, high_s = (list(column) for column in zip(*seconds, strict=True))
+    band = Series(at, batch_s, low_s, high_s, dash="none", marked=False, color=PALETTE[0],
                   listed=False)  # fmt: skip
     drawn = {"90 % band": band}
     ends = range(len(at) - 1) or [0]
-    for beyond, group in groupby(ends, lambda i: any(p.extrapolated for p in found[i : i + 2])):
+    for beyond, group in groupby(ends, lambda i: any(extrapolated[i : i + 2])):
         part = list(group)
         piece = slice(part[0], part[-1] + 2)
         name = f"{label}, extrapolated" if beyond else label

@@ -11,7 +11,8 @@ from perfmodel.analysis.result import RangeRow, RunAnalysis
 from perfmodel.analysis.sweeps import FLAT, elasticity
 from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.programs.program import Options
-from perfmodel.studies.calibrated import Evidence, Free
+from perfmodel.studies.calibrated import Free
+from perfmodel.studies.mlp.bounds import Evidence
 from perfmodel.studies.models.terms import Case
 from perfmodel.studies.registry import model_of
 from perfmodel.workloads.work import Counts

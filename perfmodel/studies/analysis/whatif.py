@@ -11,9 +11,8 @@ import numpy as np
 
 from perfmodel.analysis.analyze import analyze_run
 from perfmodel.analysis.result import RunAnalysis
-from perfmodel.analysis.runs import distinct_reports, time_one
+from perfmodel.analysis.runs import distinct_reports, one_run, time_one
 from perfmodel.analysis.sweeps import FLAT
-from perfmodel.analysis.whatif import one_run
 from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
 from perfmodel.base.units import si
@@ -24,7 +23,8 @@ from perfmodel.readers.trace import Trace
 from perfmodel.studies.analysis.question import SMOOTH, Answer, Reach, Source, answer
 from perfmodel.studies.analysis.splits import Parallelisms, parallelisms
 from perfmodel.studies.analysis.splits import words as words_of_splits
-from perfmodel.studies.calibrated import Change, Evidence
+from perfmodel.studies.calibrated import Change
+from perfmodel.studies.mlp.bounds import Evidence
 from perfmodel.studies.models.model import Model
 from perfmodel.studies.models.predict import predict
 from perfmodel.studies.models.terms import Case, Observation
@@ -341,7 +341,8 @@ class Judge:
         that its runs have only together are one step. Without a model each step is the least time
         left.
         """
-        case, spent, now = self.found.case, self.found.batch_s, self.found.batch_s
+        case: Case = self.found.case
+        spent = now = self.found.batch_s
         steps: list[Step] = []
         by_model = self._known
         while len(steps) < _MOST_STEPS:

@@ -425,10 +425,10 @@ def slowest(ranks: int) -> float:
     return NormalDist().inv_cdf(0.5 ** (1 / ranks))
 
 
-def separating(term: str, unsure: Sequence[str], missing: int) -> str:
+def separating(term: str, amounts: Sequence[str], missing: int) -> str:
     """Say how many reports, and of which runs, separate the amounts of a term from each other."""
-    ways = [way for name, way in _SEPARATING_RUNS.items() if name in unsure]
-    if len(ways) < missing and not set(unsure) <= {"batches", *_SEPARATING_RUNS}:
+    ways = [way for name, way in _SEPARATING_RUNS.items() if name in amounts]
+    if len(ways) < missing and not set(amounts) <= {"batches", *_SEPARATING_RUNS}:
         ways.append(f"at another {_SEPARATING_SIZES.get(term.partition(' [')[0], 'H and B')}")
     reports = "a report" if missing == 1 else f"{missing} reports"
     return f"{reports} of such a run {', and '.join(ways)} would separate them"

@@ -248,7 +248,11 @@ def picture(model: Model, found: Sequence[Prediction], symbol: str) -> Axes:
     words = [w for w in found[0].case.label.split() if not w.startswith(f"{symbol}=")]
     measured = measured_points(model, found, symbol)
     at = [p.case.sizes[symbol] for p in found]
-    return predictions(f"predicted, {label}", at, found, measured, symbol, title=" ".join(words))
+    seconds = [(p.batch_s, p.low_s, p.high_s) for p in found]
+    beyond = [bool(p.extrapolated) for p in found]
+    return predictions(
+        f"predicted, {label}", at, seconds, beyond, measured, symbol, title=" ".join(words)
+    )
 
 
 def measured_points(
