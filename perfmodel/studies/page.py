@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from perfmodel.analysis.result import Analysis, RunAnalysis
 from perfmodel.base.errors import PerfmodelError
@@ -20,7 +21,7 @@ from perfmodel.studies.own import OwnCase
 from perfmodel.studies.render import predict as predictions
 from perfmodel.studies.render import whatif
 
-_NO_MODEL = (
+_NO_MODEL: Final = (
     "give what perfmodel study calibrate wrote with --model; without it savings are bounds, not "
     "predictions"
 )

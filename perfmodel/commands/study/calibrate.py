@@ -30,7 +30,7 @@ _MOST_INDEX_BYTES: Final = 20_000_000
     "batch_median_s_without_nsys.",
 )  # fmt: skip
 @_options.machine("File of perfmodel machine measure on that machine: GEMMs, copies, all-reduces.")
-@_options.output(".json", "-", "", said="FILE.json is the model, for predict.")
+@_options.output(".json", "-", "", said="FILE.json is the model, for study predict.")
 def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: Any) -> None:
     """Fit a predictive model to reports of a few runs.
 
@@ -70,7 +70,7 @@ def calibrate(reports: tuple[Path, ...], fmt: str, out: Path | None, **options: 
     if not model.runs:
         predicted(model, observations[0].case)  # says what its report lacks
 
-    taken_by = "predict and whatif take"
+    taken_by = "study predict and whatif take"
     emit_model(calibration(model), lambda: as_text(model), fmt, out, taken_by=taken_by)
 
 
