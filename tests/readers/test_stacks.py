@@ -179,7 +179,7 @@ def test_places_of_kernels_gaps_and_findings(tmp_path: Path) -> None:
     assert gap is not None
     assert gap.line == "train.py:7 in load"
     first = next(f for f in run.findings if f.kind == "host_compute")
-    assert (first.line, first.range) == ("train.py:7 in load", "ProfilerStep#*")
+    assert (first.line, first.range) == ("train.py:7 in load", None)
 
 
 def test_the_command_writes_places_and_folded_stacks(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_the_command_writes_places_and_folded_stacks(tmp_path: Path) -> None:
     steps = found["batch"]["count"]
     assert f"{main};nn.Module: Linear_0;gemm {80 * steps}" in lines
     assert f"{main};other {40 * steps}" in lines
-    assert "at train.py:7 in load, in 'ProfilerStep#*'" in succeeds(
+    assert "at train.py:7 in load" in succeeds(
         "analyze", "--section", "all", trace
     )
 
