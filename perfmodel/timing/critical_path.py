@@ -288,20 +288,6 @@ class Replay:
                   if len(heads))  # fmt: skip
         return max((float(ns) * 1e-9 for ns in passed), default=0.0)
 
-    def node_times(self, change: Change) -> list[tuple[Int64, Int64, Int64]]:
-        """When every operation begins and ends, and every piece of the host ends, by lane.
-
-        In ns, on the clock of all lanes, not scaled; in the order of `StepGraph`.
-        """
-        times, passed = self._run(change), self._passed(change, self._scales(change))
-        start, end, base = (np.array(t, np.int64) for t in (times.start, times.end, times.base))
-        found = []
-        for lane, (first, last) in enumerate(pairwise(self._first_op.tolist())):
-            pieces = np.arange(*self._first_piece[lane : lane + 2])
-            moved = np.searchsorted(self._nodes.wait, pieces, side="right") + lane
-            found.append((start[first:last], end[first:last], base[moved] + passed[pieces + 1]))
-        return found
-
     def critical_path(self, change: Change) -> dict[str, float]:
         """Seconds of the longest chain of a step by kind, the mean over steps but the first."""
         times, passed = self._run(change), self._passed(change, self._scales(change))

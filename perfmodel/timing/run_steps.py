@@ -40,8 +40,6 @@ class RunSteps:
         Time of every step, warm-up included; negative where it is unknown.
     counted : slice
         Steps without the warm-up, and without the last one where nothing marks its end.
-    warmup_by : {'asked', 'steps', 'replay'}
-        Whether the user, the steps' times or the first replay of a CUDA graph end the warm-up.
     slowest : int
         Row of the rank with the largest median step.
     """
@@ -50,7 +48,6 @@ class RunSteps:
     ranks: Int32
     own_ns: Int64
     counted: slice
-    warmup_by: Literal["asked", "steps", "replay"]
     slowest: int
 
     @property
@@ -63,10 +60,6 @@ class RunSteps:
         own_ns = self.own_ns[self.ranks == rank, self.counted]
         known = own_ns[own_ns >= 0]
         return float(np.median(known)) * 1e-9 if len(known) else None
-
-    def count_of(self, rank: int) -> int:
-        """Return how many steps of a rank count and are timed."""
-        return int((self.own_ns[self.ranks == rank, self.counted] >= 0).sum())
 
     @property
     def mean_s(self) -> float:
@@ -170,14 +163,11 @@ def run_steps(
     first = count_warmup(np.where(own_ns < 0, np.nan, own_ns))
     if by_gpu:
         first = max(first, 1) if steps > FEW else 0
-    warmup_by: Literal["asked", "steps", "replay"] = "steps"
     if warmup is not None:
-        first, warmup_by = warmup, "asked"
+        first = warmup
     elif replay:
         table = tabulate(run.range_times, run.ranks, run.batch_label)
-        replayed = first_replay(table, replay, run.batch_label) or 0
-        if replayed > first:
-            first, warmup_by = replayed, "replay"
+        first = max(first, first_replay(table, replay, run.batch_label) or 0)
     on_gpus = by_gpu and any((report.times.device >= 0).any() for report in run.steps)
     unmarked = on_gpus and steps > FEW and steps - first >= 2
     counted = slice(first, steps - 1 if unmarked else steps)
@@ -191,7 +181,7 @@ def run_steps(
         float(np.median(own[timed])) if timed.any() else -1.0
         for own, timed in zip(own_ns[:, counted], known, strict=True)
     ]
-    return RunSteps(clock, ranks, own_ns, counted, warmup_by, int(np.argmax(median_ns)))
+    return RunSteps(clock, ranks, own_ns, counted, int(np.argmax(median_ns)))
 
 
 def _lanes(run: Run) -> tuple[Int32, Int64]:

@@ -262,8 +262,6 @@ class StepFacts:
     kernels_next_s : float
         What a step takes less without kernels, once its launches cost nothing: of a step that the
         host limits more than kernels save now.
-    pinned_bytes_per_s : float or None
-        Rate of pinned copies, see `timing.copies.pinned_rate`.
     recorder : Recorder or None
         The step without the profiler; None where no step can be replayed.
     """
@@ -288,7 +286,6 @@ class StepFacts:
     unified: UnifiedFacts | None = None
     changes: Mapping[str, Change] = field(default_factory=dict)
     kernels_next_s: float = 0.0
-    pinned_bytes_per_s: float | None = None
     recorder: Recorder | None = None
 
     @property
@@ -411,7 +408,6 @@ def step_facts(
         unified=unified_facts([r.migrations for r in reports], window, len(lanes)),
         changes=saved.changes,
         kernels_next_s=saved.kernels_next_s,
-        pinned_bytes_per_s=pinned_bytes_per_s,
         recorder=recorder,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,18 @@ def parts(run: Run) -> tuple[list[StepGraph], list[int], list[np.ndarray]]:
     return graphs_of(reports, lane_ranks(reports), kernels_of(reports), exchanges_of(run))
 
 
+def node_times(replay: Replay, change: Change) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """When every operation begins and ends, and every piece of the host ends, by lane, in ns."""
+    times, passed = replay._run(change), replay._passed(change, replay._scales(change))
+    start, end, base = (np.array(t, np.int64) for t in (times.start, times.end, times.base))
+    found = []
+    for lane, (first, last) in enumerate(pairwise(replay._first_op.tolist())):
+        pieces = np.arange(*replay._first_piece[lane : lane + 2])
+        moved = np.searchsorted(replay._nodes.wait, pieces, side="right") + lane
+        found.append((start[first:last], end[first:last], base[moved] + passed[pieces + 1]))
+    return found
+
+
 @pytest.mark.parametrize("name", others([*ALL, *ALL_TRACES], [*QUICK, *QUICK_TRACES]))
 def test_a_replay_without_changes_is_the_recording(name: str, tmp_path: Path) -> None:
     """Every operation and every piece of the host, to a microsecond, before any scaling.
@@ -53,7 +66,7 @@ def test_a_replay_without_changes_is_the_recording(name: str, tmp_path: Path) ->
         if not run.steps:
             continue
         graphs, shifts, together = parts(run)
-        times = Replay(graphs, shifts, together).node_times(Change())
+        times = node_times(Replay(graphs, shifts, together), Change())
         for graph, shift, (start, end, host_end) in zip(graphs, shifts, times, strict=True):
             edges = graph.host_edge_ns + shift
             called = edges[:-1][graph.op_call]
@@ -153,13 +166,13 @@ def test_another_thread_that_calls_mpi_is_a_chain_of_its_own(tmp_path: Path) -> 
     run = run_of(idle, tmp_path, length_ms=6, second=barrier)
     graphs, shifts, together = parts(run)
     assert [len(graph.others) for graph in graphs] == [1, 1, 0, 0]
-    times = Replay(graphs, shifts, together).node_times(Change())
+    times = node_times(Replay(graphs, shifts, together), Change())
     assert all(
         (np.abs(host_end - graph.host_edge_ns[1:]) <= US).all()
         for graph, (_, _, host_end) in zip(graphs, times, strict=True)
     )
     first = Change(scale={(3, "host_compute"): 0.5})
-    ends = Replay(graphs, shifts, together).node_times(first)[2][2]
+    ends = node_times(Replay(graphs, shifts, together), first)[2][2]
     assert (
         ends[2] == times[2][2][2] - 2 * MS
     )  # the first rank's thread waits less: its work is left

@@ -246,16 +246,6 @@ def categories() -> tuple[Category, ...]:
     return tuple(_registry().categories.values())
 
 
-def all_families() -> Iterator[Family]:
-    """Every pattern of the data files."""
-    return (family for listed in _registry().families.values() for family in listed)
-
-
-def matches(name: str) -> tuple[Match, ...]:
-    """Return the families that a kernel's own name fits, the most specific first."""
-    return _matches(_NUMBERS.sub("0", _parts(name)[0]))
-
-
 def _first(field: str, *found: Match) -> str | None:
     """Return the field of the first family that has it; `{}` is the text of its pattern."""
     for family, captured in found:
