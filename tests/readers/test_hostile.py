@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,6 @@ from perfmodel.base.errors import ReportError
 from perfmodel.readers import read
 from perfmodel.readers.nsys import read_sqlite
 from perfmodel.render import plot
-from perfmodel.render.plot.bars import BreakdownRow
 from support.build_report import ReportBuilder
 from support.build_training import Training, analyzed, shared_report
 from support.cli import fails, perfmodel, succeeds
@@ -76,8 +76,11 @@ def test_a_table_of_three_thousand_names(tmp_path: Path) -> None:
 
 
 def test_a_picture_of_a_thousand_ranges() -> None:
-    rows = [BreakdownRow(("batch",), 1.0)]
-    rows += [BreakdownRow(("batch", f"r{i}"), i / 1000) for i in range(1000)]
+    clocks = {"gpu_projection_s": None, "gpu_busy_s": None}
+    rows = [SimpleNamespace(path=("batch",), host_s=1.0, **clocks)]
+    rows += [
+        SimpleNamespace(path=("batch", f"r{i}"), host_s=i / 1000, **clocks) for i in range(1000)
+    ]
     ax = plot.breakdown(rows, title="A batch")
     shown = {text.get_text().strip() for text in ax.figure.findobj(Text)}
     assert "r999" in shown

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _MOST_BARS: Final = 100_000
 """More bars of a step are not on a page, which would be larger than a mail takes."""
 _MOST_RANKS: Final = 8
+_ALL_KINDS: Final = 8
+"""So many points of a roofline are drawn of every kind; of more those of the first kind."""
 _TRACE: Final = "perfmodel timeline -o FILE.json writes all of it as a trace"
 
 
@@ -137,11 +139,11 @@ def roofline(analysis: Analysis) -> Iterator[Block]:
             yield Notice("No roofline can be drawn.", said)
         return
     from perfmodel.render.plot import quiet, svg_text
-    from perfmodel.render.plot.roofline import FEW, LISTED
+    from perfmodel.render.plot.roofline import FEW
 
     points = comparable(analysis) or run.points
     kinds = list(dict.fromkeys(p.kind for p in points))
-    chosen = kinds if len(points) <= LISTED else kinds[:1]
+    chosen = kinds if len(points) <= _ALL_KINDS else kinds[:1]
     with quiet():
         axes = outputs.draw_roofline(analysis, kinds=chosen)
         axes.set_title("", loc="left")  # the caption says it

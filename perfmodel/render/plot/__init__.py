@@ -6,6 +6,7 @@ PNG, SVG and PDF files, the same bytes for the same figure, as wide as a page.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import sys
@@ -52,16 +53,12 @@ from matplotlib.figure import Figure
 
 from perfmodel.base.errors import ModelError, PerfmodelError
 from perfmodel.base.files import staged_folder
-from perfmodel.render.plot.bars import BreakdownRow, breakdown
+from perfmodel.render.plot.bars import breakdown
 from perfmodel.render.plot.lines import sweep
 from perfmodel.render.plot.roofline import roofline
-from perfmodel.render.plot.sheets import FORMATS, draw
 from perfmodel.render.plot.style import DOUBLE_IN, INK, LABEL_PT, SINGLE_IN, lay_out, new_figure
 
-__all__ = [
-    "BreakdownRow", "breakdown", "figure_of", "panels", "quiet", "roofline", "save", "svg_text",
-    "sweep",
-]  # fmt: skip
+__all__ = ["breakdown", "figure_of", "panels", "quiet", "roofline", "save", "svg_text", "sweep"]
 
 DPI: Final = 200
 WIDTHS_IN: Final = {"single": SINGLE_IN, "double": DOUBLE_IN}
@@ -74,6 +71,12 @@ _SETTINGS: Final[Any] = {
     "figure.constrained_layout.use": False,
 }
 _IN_A_PAGE: Final[Any] = {"svg.fonttype": "none"}
+FORMATS: Final[dict[str, dict[str, None]]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""What each format leaves out, so that equal figures give equal files."""
 
 
 def panels(
@@ -132,8 +135,7 @@ def save(
     Raises
     ------
     PerfmodelError
-        If a format is unknown, `stem` is no file name, the folder cannot be written, or the figure
-        holds an image.
+        If a format is unknown, `stem` is no file name, or the folder cannot be written.
     """
     unknown = [f for f in formats if f not in FORMATS]
     if unknown:
@@ -144,8 +146,8 @@ def save(
     folder = Path(folder)
     names = [f"{stem}.{fmt}" for fmt in formats]
     with staged_folder(folder) as stage, mpl.rc_context(_SETTINGS), _frozen(figure):
-        for name, content in zip(names, draw(figure, formats, DPI), strict=True):
-            (stage / name).write_bytes(content)
+        for name, fmt in zip(names, formats, strict=True):
+            (stage / name).write_bytes(_drawn(figure, fmt, DPI))
     return [folder / name for name in names]
 
 
@@ -157,14 +159,20 @@ def svg_text(picture: Figure | Axes) -> str:
     """
     figure = figure_of(picture)
     with mpl.rc_context(_SETTINGS | _IN_A_PAGE), _frozen(figure):
-        return draw(figure, ("svg",), DPI)[0].decode("utf-8")
+        return _drawn(figure, "svg", DPI).decode("utf-8")
 
 
 def png_bytes(picture: Figure | Axes, dpi: int = DPI) -> bytes:
     """Return a figure (or that of some axes) as PNG, with so many pixels per inch."""
     figure = figure_of(picture)
     with mpl.rc_context(_SETTINGS), _frozen(figure):
-        return draw(figure, ("png",), dpi)[0]
+        return _drawn(figure, "png", dpi)
+
+
+def _drawn(figure: Figure, fmt: str, dpi: int) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format=fmt, dpi=dpi, metadata=FORMATS[fmt])
+    return stream.getvalue()
 
 
 @contextlib.contextmanager
@@ -188,15 +196,16 @@ def _frozen(figure: Figure) -> Iterator[None]:
     if engine is None:
         yield
         return
+    placed = {ax: ax.get_position() for ax in figure.get_axes() if ax.get_in_layout()}
     lay_out(figure)
     figure.set_layout_engine(None)  # "none" would draw twice for every file
-    placed = [ax for ax in figure.get_axes() if ax.get_in_layout()]
     for ax in placed:
         x, y, width, height = (round(v, 6) for v in ax.get_position().bounds)
         ax.set_position((x, y, width, height))
     try:
         yield
     finally:
-        for ax in placed:
+        for ax, place in placed.items():
+            ax.set_position(place)  # the next layout begins where this one did
             ax.set_in_layout(True)
         figure.set_layout_engine(engine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
@@ -46,6 +46,7 @@ from perfmodel.timing.step_facts import IdleCause
 
 if TYPE_CHECKING:
     from perfmodel.analysis.compare.compare import Row as Compared
+    from perfmodel.analysis.result import RangeRow
 
 Clock = tuple[str, str, str]
 
@@ -75,38 +76,12 @@ _APART: Final = 0.17
 """From a row's middle to the values of two kinds that have intervals, in rows."""
 
 
-class Row(Protocol):
-    """The facts of a range that a bar shows; None is missing."""
-
-    @property
-    def path(self) -> tuple[str, ...]:
-        """Labels from the outermost range inwards."""
-
-    @property
-    def host_s(self) -> float | None:
-        """Median host time."""
-
-    @property
-    def gpu_projection_s(self) -> float | None:
-        """Median time from the first GPU operation's start to the last one's end."""
-
-    @property
-    def gpu_busy_s(self) -> float | None:
-        """Median time that the GPU was busy."""
-
-
-@dataclass(frozen=True, slots=True)
-class BreakdownRow:
-    """One range of a median batch on three clocks, in seconds; None is missing."""
-
-    path: tuple[str, ...]
-    host_s: float | None
-    gpu_projection_s: float | None = None
-    gpu_busy_s: float | None = None
-
-
 def breakdown(
-    ranges: Sequence[Row], *, ax: Axes | None = None, title: str | None = None, queued: bool = False
+    ranges: Sequence[RangeRow],
+    *,
+    ax: Axes | None = None,
+    title: str | None = None,
+    queued: bool = False,
 ) -> Axes:
     """Draw host time, GPU projection and GPU busy time of every range as horizontal bars.
 
@@ -115,9 +90,9 @@ def breakdown(
 
     Parameters
     ----------
-    ranges : sequence
-        Ranges in the order of the tree, the batch first: `BreakdownRow` or anything with its
-        attributes. Of more than 80, the batch and the longest; the title says so.
+    ranges : sequence of RangeRow
+        Ranges in the order of the tree, the batch first. Of more than 80, the batch and the
+        longest; the title says so.
     ax : matplotlib Axes, optional
         Where to draw; by default a figure of its own, 7.2 inches wide.
     title : str, optional
@@ -156,7 +131,7 @@ def breakdown(
     return ax
 
 
-def _longest(ranges: Sequence[Row]) -> list[Row]:
+def _longest(ranges: Sequence[RangeRow]) -> list[RangeRow]:
     """Return the first row and the longest others, in their order."""
     by_time = sorted(range(1, len(ranges)), key=lambda i: -(ranges[i].host_s or 0.0))
     return [ranges[i] for i in sorted([0, *by_time[: _MOST_ROWS - 1]])]
@@ -183,7 +158,7 @@ def _clocks(
     ticks(ax.xaxis, "s", max(2, int(width / 50)))
 
 
-def _tree(ax: Axes, ranges: Sequence[Row]) -> None:
+def _tree(ax: Axes, ranges: Sequence[RangeRow]) -> None:
     """Label the rows on the left, flush left, indented by their depth."""
     root = min(len(row.path) for row in ranges)
     names = [

@@ -16,14 +16,13 @@ from matplotlib.lines import Line2D
 from perfmodel.base.arrays import Floats
 from perfmodel.base.errors import ModelError
 from perfmodel.models.roofline import Point, Roofline
-from perfmodel.render.plot.labels import Label, LabelLayer, Obstacles, ordered_colors
+from perfmodel.render.plot.labels import ordered_colors
 from perfmodel.render.plot.style import (
     DASHED,
     DOUBLE_IN,
     GREY,
     GRID,
     INK,
-    MARKER_PT,
     MARKERS,
     PALETTE,
     SINGLE_IN,
@@ -33,13 +32,11 @@ from perfmodel.render.plot.style import (
     axes_of,
     entry,
     finish,
-    label_share,
     legend_above,
     plain,
     size_pt,
     ticks,
     ticks_at,
-    with_room,
 )
 
 Values = Sequence[float] | npt.NDArray[Any]
@@ -234,7 +231,6 @@ def sweep(
         raise ModelError(f"a sweep needs points with values of {over} and {by}")
     kinds = list(dict.fromkeys(p.kind for p in points))
     series: dict[str, Series] = {}
-    labels: list[Label] = []
     for value in sorted({_value(p, by) for p in points}):
         mine = sorted((p for p in points if _value(p, by) == value), key=lambda p: _value(p, over))
         name = f"{by} = {value:,}"
@@ -244,32 +240,28 @@ def sweep(
                 like = name if name in series else ""
                 x, y = zip(*at, strict=True)
                 key = f"{name}, {kind}" if like else name
-                series[key] = Series(x, y, like=like, dash=":" if i else "-", hollow=i > 0)
+                dash = ":" if i else "-"
+                series[key] = Series(x, y, like=like, dash=dash, hollow=i > 0, listed=not like)
         first = [p for p in mine if p.kind == mine[0].kind]
-        labels.append(Label(plain(name), _value(first[-1], over), first[-1].flops_per_s))
         if roofline is not None:
             smooth = [float(roofline.smooth(p.intensity_flops_per_byte)) for p in first]
-            series[f"{name}, predicted"] = reference([_value(p, over) for p in first], smooth, INK)
+            line = reference([_value(p, over) for p in first], smooth, INK)
+            series[f"{name}, predicted"] = replace(line, listed=False)
     x_axis = Measure(_NAMES.get(over, over), scale="log")
     y_axis = Measure("Performance per GPU (FLOP/s)", "FLOP/s", "log")
     foreign = ax is not None
     ax = lines(series, x_axis, y_axis, ordered=True, legend=None, ax=ax, size_in=(DOUBLE_IN, 3.6))
-    entries = [Line2D([], [], color=INK, marker="o", ms=4.5, lw=1.3, ls=":" if i else "-",
-                      mfc="white" if i else INK) for i in range(len(kinds))]  # fmt: skip
-    texts = list(kinds)
+    entries, texts = ax.get_legend_handles_labels()
+    entries += [Line2D([], [], color=INK, marker="o", ms=4.5, lw=1.3, ls=":" if i else "-",
+                       mfc="white" if i else INK) for i in range(len(kinds))]  # fmt: skip
+    texts += kinds
     if roofline is not None:
         entries.append(Line2D([], [], color=INK, lw=1.1, ls=DASHED))
         texts.append("model: no overlap")
     legend_above(ax, entries, texts, title=title, foreign=foreign)
     values = sorted({_value(p, over) for p in points})
-    width, low = size_pt(ax, foreign)[0], values[0] / 1.15
-    share = label_share([label.text for label in labels], width)
-    high = with_room(low, values[-1], values[-1] * 1.15, share)
-    apply(ax, (low, high, *ax.get_ylim()))
-    ticks_at(ax, values, width)
-    obstacles = Obstacles(lines=[(one.x, one.y) for one in series.values()])
-    obstacles.markers += [(_value(p, over), p.flops_per_s, MARKER_PT) for p in points]
-    LabelLayer(ax, labels, obstacles, MARKER_PT)
+    apply(ax, (values[0] / 1.15, values[-1] * 1.15, *ax.get_ylim()))
+    ticks_at(ax, values, size_pt(ax, foreign)[0])
     return ax
 
 

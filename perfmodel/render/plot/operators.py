@@ -13,16 +13,15 @@ from matplotlib.ticker import FixedLocator
 
 from perfmodel.programs.facts import OperatorRow
 from perfmodel.render.plot import panels
-from perfmodel.render.plot.labels import Label, LabelLayer, Obstacles
 from perfmodel.render.plot.roofline import draw_ceilings
 from perfmodel.render.plot.style import (
     GREY,
     GRID,
     INK,
-    MARKER_PT,
     PALETTE,
     RING,
     TEXT_PT,
+    VALUE_PT,
     amount,
     apply,
     finish,
@@ -35,7 +34,7 @@ from perfmodel.render.plot.style import (
 from perfmodel.timing.operator_times import PHASES
 
 _NAMED: Final = 8
-"""So many operators are named, those that take the most time."""
+"""So many operators have a number that the legend names, those that take the most time."""
 _SHARES: Final = (0.1, 0.01)
 """Shares of the time whose areas the legend shows."""
 _HUES: Final[Mapping[str, str]] = dict(zip(PHASES, PALETTE, strict=False))
@@ -97,19 +96,20 @@ def operators(
         for r, x in zip(others, _spread(strip, len(others)), strict=True)
     ]
     places.sort(key=lambda one: -one[0].share)
-    obstacles = Obstacles(lines=[line.get_data() for line in ax.lines])
-    _name_roofs(ax, used, links, obstacles)
+    _name_roofs(ax, used, links)
     sizes = [math.sqrt(max(_LEAST, _AREA * r.share)) for r, *_ in places]
-    ringed = _draw(ax, places, sizes, used, links, obstacles)
+    ringed = _draw(ax, places, sizes, used, links)
     _draw_strip(ax, strip, bool(others))
-    labels, named = [], set[str]()
+    named: list[str] = []
     for (row, x, y), size in zip(places, sizes, strict=True):
-        name = short(row.name)
+        name = plain(shortened(short(row.name), _LONGEST))
         if name not in named and len(named) < _NAMED and y >= ax.get_ylim()[0]:
-            named.add(name)
-            labels.append(Label(plain(shortened(name, _LONGEST)), x, y, -60.0, away_pt=size / 2))
-    LabelLayer(ax, labels, obstacles, MARKER_PT)
-    _legend(ax, places, links, ringed=ringed, title=title)
+            named.append(name)
+            ax.annotate(
+                f"{len(named)}", (x, y), (size / 2 + 1, size / 4), textcoords="offset points",
+                fontsize=VALUE_PT, color=INK, zorder=6,
+            )  # fmt: skip
+    _legend(ax, places, links, named, ringed=ringed, title=title)
     return ax
 
 
@@ -145,35 +145,31 @@ def _spread(strip: tuple[float, float], count: int) -> list[float]:
     return [strip[0] * ratio ** ((i * _GOLDEN + 0.5) % 1.0) for i in range(count)]
 
 
-def _name_roofs(
-    ax: Axes, used: Mapping[str, float], links: Mapping[str, float], obstacles: Obstacles
-) -> None:
+def _name_roofs(ax: Axes, used: Mapping[str, float], links: Mapping[str, float]) -> None:
     """Write every peak on its line, and every bandwidth along its slope."""
     lay_out(ax.figure.canvas.figure)
     for unit, peak in used.items():
         name = f"{unit.replace('_', ' ')}, {amount(peak, 'FLOP/s')}"
-        note = ax.annotate(
+        ax.annotate(
             name, (1, peak), (-2, 2), va="bottom", ha="right", xycoords=("axes fraction", "data"),
             textcoords="offset points", fontsize=TEXT_PT, color=INK,
         )  # fmt: skip
-        obstacles.boxes.append(note.get_window_extent)
     low, high = ax.get_xlim()
     for link, bandwidth in links.items():
         x = low * (high / low) ** 0.3
         ends = ax.transData.transform([(low, bandwidth * low), (high, bandwidth * high)])
         (x0, y0), (x1, y1) = ends
-        note = ax.annotate(
+        ax.annotate(
             f"{'DRAM' if link == 'dram' else 'L2'}, {amount(bandwidth, 'B/s')}",
             (x, bandwidth * x), (-3, 5), textcoords="offset points", va="bottom", ha="center",
             rotation=math.degrees(math.atan2(y1 - y0, x1 - x0)), rotation_mode="anchor",
             fontsize=TEXT_PT, color=INK,
         )  # fmt: skip
-        obstacles.boxes.append(note.get_window_extent)
 
 
 def _draw(
     ax: Axes, places: Sequence[tuple[OperatorRow, float, float]], sizes: Sequence[float],
-    used: Mapping[str, float], links: Mapping[str, float], obstacles: Obstacles,
+    used: Mapping[str, float], links: Mapping[str, float],
 ) -> bool:  # fmt: skip
     """Draw the points; whether one of them is above its roof."""
     ringed, least = False, ax.get_ylim()[0]
@@ -186,12 +182,10 @@ def _draw(
         if "l2" in links and row.l2_intensity:
             ax.scatter([row.l2_intensity], [y], [size**2], facecolors="none", edgecolors=hue,
                        lw=1.0, zorder=3)  # fmt: skip
-            obstacles.markers.append((row.l2_intensity, y, size))
         above = y > min(used.get(row.unit, math.inf) if row.flops else math.inf, x * links["dram"])
         if above:
             ring(ax, x, y, size + 5)
             ringed = True
-        obstacles.markers.append((x, y, size + 5 * above))
     return ringed
 
 
@@ -213,10 +207,10 @@ def _draw_strip(ax: Axes, strip: tuple[float, float], any_there: bool) -> None:
 
 
 def _legend(
-    ax: Axes, places: Sequence[tuple[OperatorRow, float, float]], links: Mapping[str, float], *,
-    ringed: bool, title: str | None,
+    ax: Axes, places: Sequence[tuple[OperatorRow, float, float]], links: Mapping[str, float],
+    named: Sequence[str], *, ringed: bool, title: str | None,
 ) -> None:  # fmt: skip
-    """Explain hues, areas, rings and what is hollow."""
+    """Explain numbers, hues, areas, rings and what is hollow."""
     dot: dict[str, Any] = {"ls": "", "marker": "o", "mec": "white", "mew": 0.6, "alpha": 0.7}
     found: list[tuple[str, Line2D]] = [
         (phase, Line2D([], [], color=hue, ms=7, **dot)) for phase, hue in _HUES.items()
@@ -235,6 +229,10 @@ def _legend(
     if "l2" in links:
         hollow = Line2D([], [], color=GREY, ls="", marker="o", mfc="none")
         found.append(("hollow, dashed: L2", hollow))
+    found += [
+        (name, Line2D([], [], color=INK, ls="", marker=f"${number}$", ms=6))
+        for number, name in enumerate(named, 1)
+    ]
     legend_above(ax, [line for _, line in found], [text for text, _ in found], title=title)
 
 

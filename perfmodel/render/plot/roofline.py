@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +17,7 @@ from perfmodel.analysis.counters import UNITS, Placed
 from perfmodel.base.errors import ModelError
 from perfmodel.base.units import percent
 from perfmodel.models.roofline import Point, Roofline
-from perfmodel.render.plot.labels import Keys, Label, LabelLayer, Obstacles, choose, ordered_colors
+from perfmodel.render.plot.labels import Keys, choose, ordered_colors
 from perfmodel.render.plot.style import (
     DASHED,
     DOUBLE_IN,
@@ -31,7 +30,6 @@ from perfmodel.render.plot.style import (
     NARROW_PT,
     PALETTE,
     RING,
-    ROOM,
     TEXT_PT,
     WIDE_COLUMNS,
     Limits,
@@ -40,10 +38,8 @@ from perfmodel.render.plot.style import (
     axes_of,
     entry,
     finish,
-    label_share,
     legend_look,
     legend_share,
-    lie_apart,
     limits,
     plain,
     put_title,
@@ -55,16 +51,12 @@ from perfmodel.render.plot.style import (
 )
 
 FEW: Final = 4
-"""So many points also tell their share of the no-overlap model."""
-
-LISTED: Final = 8
-"""So many points that lie apart are named in place, `FEW` others one by one in a legend; more are
+"""So many points are listed one by one, with their share of the no-overlap model; more are
 distinguished by their symbols or reports."""
 
 _TICKS_PT: Final = 75.0  # what the vertical axis' label and ticks take
 _BESIDE_PT: Final = 190.0  # width of axes that may have a legend beside them
 _RIM_PT, _MOST_RIM_PT = 2.8, 9.0  # what a point is larger than the one on top of it
-_HEIGHT: Final = 0.09  # share of the axes' height that the label of a point takes
 
 MOST: Final = 12
 """So many kernels or ranges are drawn, those that take the most time."""
@@ -90,10 +82,9 @@ def roofline(
     """Draw rooflines and measured points (Figures 12 to 14 of the CME 213 assignment).
 
     Solid is the no-overlap model (compute, then move), dashed the roof (perfect overlap). Points
-    may lie above the model, and have a ring there. Up to eight points are named in place if they
-    lie apart, up to four in a legend if they do not; up to four also say how much of the model
-    they reach. More are distinguished by marker and colour: by the symbols that vary (H, B) or by
-    report. The first kind is filled, others hollow.
+    may lie above the model, and have a ring there. The legend lists up to four points, and says how
+    much of the model they reach. More are distinguished by marker and colour: by the symbols that
+    vary (H, B) or by report. The first kind is filled, others hollow.
 
     Parameters
     ----------
@@ -111,39 +102,23 @@ def roofline(
     """
     roofs = (rooflines,) if isinstance(rooflines, Roofline) else tuple(rooflines)
     _check(roofs, points, ceiling_flops_per_s)
-    frame = _frame(ax, roofs, points, ceiling_flops_per_s, title)
-    colors, obstacles = _roof_colors(roofs), Obstacles()
-    labels = [_draw_roof(frame.ax, r, colors, obstacles) for r in roofs]
+    axes, width = _frame(ax, roofs, points, ceiling_flops_per_s, title)
+    colors = _roof_colors(roofs)
+    for roof in roofs:
+        _draw_roof(axes, roof, colors[roof.label])
     if ceiling_flops_per_s is not None:
-        _draw_ceiling(frame, ceiling_flops_per_s, ceiling_label, obstacles)
+        _draw_ceiling(axes, width, ceiling_flops_per_s, ceiling_label)
     above = [p for p in points if _share(roofs, p) > 1]
-    legend = _roof_legend(frame.ax, roofs, colors, ringed=bool(above))
-    obstacles.boxes.append(legend.get_window_extent)
-    listed = LISTED if frame.direct else FEW
-    keys = choose(points, frame.texts, colors if len(roofs) > 1 else {}, listed)
+    legend = _roof_legend(axes, roofs, colors, ringed=bool(above))
+    texts = _texts(roofs, points, NARROW_COLUMNS if width < NARROW_PT else WIDE_COLUMNS)
+    keys = choose(points, texts, colors if len(roofs) > 1 else {}, FEW)
     if len(points) <= FEW:
-        _draw_gaps(frame.ax, roofs, points, obstacles)
-    if frame.direct:
-        labels += [
-            Label(text, p.intensity_flops_per_byte, p.flops_per_s)
-            for text, p in zip(frame.texts, points, strict=True)
-        ]
-    else:
-        _point_legends(legend, keys, frame)
-    _draw_points(frame.ax, points, keys, above, obstacles)
-    LabelLayer(frame.ax, labels, obstacles, MARKER_PT)
-    return frame.ax
-
-
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """Axes made ready, the points' labels, and whether there is room to place these."""
-
-    ax: Axes
-    texts: list[str]
-    direct: bool
-    width: float
-    headroom: Callable[[float], Limits]
+        _draw_gaps(axes, roofs, points)
+    if points and keys.legends:
+        _point_legends(legend, keys, axes, width)  # below the axes it makes them lower
+        apply(axes, _limits(roofs, points, ceiling_flops_per_s, size_pt(axes)[1]))
+    _draw_points(axes, points, keys, above)
+    return axes
 
 
 def _frame(
@@ -152,14 +127,8 @@ def _frame(
     points: Sequence[Point],
     ceiling: float | None,
     title: str | None,
-) -> _Frame:
-    """Set limits, so that labels fit to the right of points, and a legend above the roofs."""
-
-    def headroom(height: float, right: float = 0.0) -> Limits:
-        lines = 2 + (len(roofs) if len(roofs) > 1 else 0) + ringed
-        above = legend_share(lines + (3.0 if narrow else 1.5), height)  # with a label below it
-        return limits(roofs, points, ceiling, right, above)
-
+) -> tuple[Axes, float]:
+    """Make axes with room for the legend above the roofs; give them and their width in points."""
     axes = axes_of(ax, DOUBLE_IN, 3.7)
     apply(axes, limits(roofs, points, ceiling))
     intensity = f"Arithmetic intensity (FLOP per byte{_links(roofs)})"
@@ -169,18 +138,17 @@ def _frame(
         axes.set_xlabel(intensity.replace(" (", "\n("))
         width, height = size_pt(axes, foreign=ax is not None)
     put_title(axes, title, width)
+    apply(axes, _limits(roofs, points, ceiling, height))
+    return axes, width
+
+
+def _limits(
+    roofs: Sequence[Roofline], points: Sequence[Point], ceiling: float | None, height_pt: float
+) -> Limits:
+    """Limits that leave the legend of the roofs its lines at the top."""
     ringed = any(_share(roofs, p) > 1 for p in points)
-    narrow = width < NARROW_PT
-    texts = _texts(roofs, points, NARROW_COLUMNS if narrow else WIDE_COLUMNS)
-    direct, frame = len(points) <= LISTED, headroom(height)
-    if direct:
-        right = label_share(texts, width)
-        named = headroom(height, right)
-        free = len(points) <= 2 or lie_apart(points, named, right, _HEIGHT)
-        direct = free and right < ROOM
-        frame = named if direct else frame
-    apply(axes, frame)
-    return _Frame(axes, texts, direct, width, headroom)
+    lines = 2 + sum(2 + wrap(r.label, 30).count("\n") for r in roofs) + ringed
+    return limits(roofs, points, ceiling, legend_share(lines, height_pt))
 
 
 _LINKS: Final = {"pci": "PCIe", "mpi": "MPI", "peer": "NVLink", "dram": "DRAM", "hbm": "DRAM"}
@@ -224,9 +192,8 @@ def _share(roofs: Sequence[Roofline], point: Point) -> float:
     return point.flops_per_s / smooth
 
 
-def _draw_roof(ax: Axes, roof: Roofline, colors: dict[str, str], obstacles: Obstacles) -> Label:
-    """Draw both roofs and the ridge point; give the ridge's label."""
-    color = colors[roof.label]
+def _draw_roof(ax: Axes, roof: Roofline, color: str) -> None:
+    """Draw both roofs and the ridge point."""
     low, high = ax.get_xlim()
     ridge = roof.ridge_flops_per_byte
     smooth_x: npt.NDArray[np.float64] = np.geomspace(low, high, 256)
@@ -234,35 +201,27 @@ def _draw_roof(ax: Axes, roof: Roofline, colors: dict[str, str], obstacles: Obst
     ax.plot(smooth_x, roof.smooth(smooth_x), color=color, lw=1.6, zorder=3)
     ax.plot(hard_x, roof.hard(hard_x), color=color, lw=1.1, ls=DASHED, zorder=3)
     ax.plot([ridge], [roof.flops_per_s], "o", color=color, ms=4.5, zorder=5)
-    obstacles.lines += [(smooth_x, roof.smooth(smooth_x)), (hard_x, roof.hard(hard_x))]
-    obstacles.markers.append((ridge, roof.flops_per_s, MARKER_PT))
-    text = f"ridge {_number(ridge)} FLOP/byte\n{amount(roof.flops_per_s, 'FLOP/s')}"
-    return Label(text, ridge, roof.flops_per_s, 100.0)
 
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _draw_ceiling(frame: _Frame, ceiling: float, name: str | None, obstacles: Obstacles) -> None:
+def _draw_ceiling(ax: Axes, width_pt: float, ceiling: float, name: str | None) -> None:
     """Draw the machine's peak and its name, which is cut to the width of the axes."""
-    ax, rate = frame.ax, amount(ceiling, "FLOP/s")
+    rate = amount(ceiling, "FLOP/s")
     ax.axhline(ceiling, color=GREY, lw=1.1, ls=(0, (6, 2, 1, 2)), zorder=2)
-    obstacles.lines.append((ax.get_xlim(), (ceiling, ceiling)))
     whole = f"{name}, {rate}" if name else rate
-    most = min(len(whole), int(frame.width / (0.25 * TEXT_PT)))  # more letters than fit
-    while text_width_pt(plain(shortened(whole, most))) > frame.width and most > len(rate):
+    most = min(len(whole), int(width_pt / (0.25 * TEXT_PT)))  # more letters than fit
+    while text_width_pt(plain(shortened(whole, most))) > width_pt and most > len(rate):
         most -= 1
-    note = ax.annotate(
+    ax.annotate(
         plain(shortened(whole, most)), (1, ceiling), (-2, 2), xycoords=("axes fraction", "data"),
         textcoords="offset points", ha="right", va="bottom", fontsize=TEXT_PT, color=INK,
     )  # fmt: skip
-    obstacles.boxes.append(note.get_window_extent)
 
 
-def _draw_points(
-    ax: Axes, points: Sequence[Point], keys: Keys, above: Sequence[Point], obstacles: Obstacles
-) -> None:
+def _draw_points(ax: Axes, points: Sequence[Point], keys: Keys, above: Sequence[Point]) -> None:
     """Draw points at their places; of those that would hide each other the first are larger."""
     for point, look, more_pt in zip(points, keys.looks, _around(ax, points), strict=True):
         x, y = point.intensity_flops_per_byte, point.flops_per_s
@@ -271,15 +230,12 @@ def _draw_points(
             bar = Line2D([x, x], [min(low, y), max(high, y)], color=look.color, lw=1.0, marker="_",
                          ms=5.0, zorder=4)  # fmt: skip
             ax.add_line(bar)
-            obstacles.lines.append(([x, x], [low, high]))
         marker = look.line(zorder=5)
         marker.set_data([x], [y])
         marker.set_markersize(marker.get_markersize() + more_pt)
         ax.add_line(marker)
-        size = MARKER_PT + more_pt + (5.5 if point in above else 1.2)
         if point in above:
-            ring(ax, x, y, size)
-        obstacles.markers.append((x, y, size))
+            ring(ax, x, y, MARKER_PT + more_pt + 5.5)
 
 
 def _around(ax: Axes, points: Sequence[Point]) -> list[float]:
@@ -296,15 +252,12 @@ def _around(ax: Axes, points: Sequence[Point]) -> list[float]:
     return found.tolist()
 
 
-def _draw_gaps(
-    ax: Axes, roofs: Sequence[Roofline], points: Sequence[Point], obstacles: Obstacles
-) -> None:
+def _draw_gaps(ax: Axes, roofs: Sequence[Roofline], points: Sequence[Point]) -> None:
     """Draw thin verticals from the points to the no-overlap model: what is left to gain."""
     for point in points:
         x = point.intensity_flops_per_byte
         ends = [point.flops_per_s, float(_roof_of(roofs, point).smooth(x))]
         ax.plot([x, x], ends, color=GREY, lw=0.8, ls=":", zorder=2)
-        obstacles.lines.append(([x, x], ends))
 
 
 def _texts(roofs: Sequence[Roofline], points: Sequence[Point], columns: int) -> list[str]:
@@ -331,13 +284,17 @@ def _roof_legend(
     if ringed:
         lines.append(Line2D([], [], **RING))
         texts.append("above the model")
-    if len(roofs) > 1:
-        lines += [Line2D([], [], color=colors[r.label], lw=4.0) for r in roofs]
-        texts += [entry(wrap(r.label, 30)) for r in roofs]
+    for roof in roofs:
+        ridge = f"ridge {_number(roof.ridge_flops_per_byte)} FLOP/byte"
+        look: dict[str, Any] = {"ls": "", "marker": "o", "ms": 4.5}
+        if len(roofs) > 1:
+            look, ridge = {"lw": 4.0}, f"{entry(wrap(roof.label, 30))}\n{ridge}"
+        lines.append(Line2D([], [], color=colors[roof.label], **look))
+        texts.append(f"{ridge}, {amount(roof.flops_per_s, 'FLOP/s')}")
     return ax.legend(lines, texts, loc="upper left", borderaxespad=0.2, **legend_look())
 
 
-def _point_legends(roofs: Legend, keys: Keys, frame: _Frame) -> None:
+def _point_legends(roofs: Legend, keys: Keys, ax: Axes, width_pt: float) -> None:
     """Explain the points beside the axes, or below narrow ones: all legends in one box."""
     entries: list[Line2D] = []
     texts: list[str] = []
@@ -347,7 +304,6 @@ def _point_legends(roofs: Legend, keys: Keys, frame: _Frame) -> None:
         texts += [f"$\\bf{{{head}}}$" if head.isalnum() else plain(head) for head in heads]
         entries += lines
         texts += [entry(name) for name in names]
-    ax = frame.ax
     ax.add_artist(roofs)  # the next legend would replace this one
     widest = max(text_width_pt(text) for text in texts) + 22
     common: dict[str, Any] = {"loc": "upper left", "borderaxespad": 0.0, **legend_look()}
@@ -360,11 +316,10 @@ def _point_legends(roofs: Legend, keys: Keys, frame: _Frame) -> None:
     deep = 1 + ax.get_xlabel().count("\n")
     down = ScaledTranslation(0.0, -0.33 - 0.17 * deep, ax.figure.dpi_scale_trans)
     below = ax.transAxes + down
-    columns = 2 if 2 * widest < frame.width else 1
+    columns = 2 if 2 * widest < width_pt else 1
     ax.legend(
         entries, texts, bbox_to_anchor=(0.0, 0.0), bbox_transform=below, ncols=columns, **common
     )
-    apply(ax, frame.headroom(size_pt(ax)[1]))  # the legend has made the axes lower
 
 
 def drawable(placed: Placed) -> bool:

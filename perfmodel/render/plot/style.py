@@ -312,7 +312,6 @@ Limits = tuple[float, float, float, float]
 ROOM: Final = 0.6
 """Largest share of an axis kept free for labels."""
 
-_BESIDE_PT: Final = 11.0  # from a marker to its label, and from there to the axes' edge
 _APART_PT: Final = 7.0  # from the label of a tick to the next
 _LINE_PT: Final = 11.5  # from line to line of a legend
 
@@ -324,11 +323,6 @@ class Measure:
     label: str
     unit: str = ""
     scale: Literal["linear", "log"] = "linear"
-
-
-def label_share(texts: Sequence[str], width_pt: float) -> float:
-    """Share of the axes' width that the widest of `texts` takes beside its marker."""
-    return (max((text_width_pt(t) for t in texts), default=0.0) + _BESIDE_PT) / width_pt
 
 
 def legend_share(lines: float, height_pt: float) -> float:
@@ -346,34 +340,22 @@ def limits(
     roofs: Sequence[Roofline],
     points: Sequence[Point],
     ceiling: float | None,
-    right: float = 0.0,
     above: float = 0.0,
 ) -> Limits:
     """Intensities and performances from below every ridge to its plateau, around all points.
 
-    Of the width, the share `right` stays free beside the last point for its label; of the
-    height, `above` for a legend over roofs and points.
+    Of the height, the share `above` stays free for a legend over roofs and points.
     """
     ridges = [r.ridge_flops_per_byte for r in roofs]
     intensities = [p.intensity_flops_per_byte for p in points]
     x_low = min([min(ridges) / 16, *(v / 3 for v in intensities)])
     x_high = max([max(ridges) * 16, *(v * 4 for v in intensities)])
-    x_high = with_room(x_low, max(intensities, default=x_low), x_high, right)
     top = [r.flops_per_s for r in roofs] + ([ceiling] if ceiling else [])
     top += [p.high_flops_per_s or p.flops_per_s for p in points]
     bottom = [float(r.smooth(x_low)) for r in roofs]
     bottom += [(p.low_flops_per_s or p.flops_per_s) / 2.5 for p in points]
     y_high = with_room(min(bottom), max(top), max(top) * 2.5, above)
     return x_low, x_high, min(bottom), y_high
-
-
-def lie_apart(points: Sequence[Point], frame: Limits, width: float, height: float) -> bool:
-    """Whether no two points are closer than a label of `width` by `height` shares of the axes."""
-    decades = np.log([frame[1] / frame[0], frame[3] / frame[2]])
-    pairs = [(p.intensity_flops_per_byte, p.flops_per_s) for p in points]
-    at = np.log(np.array(pairs).reshape(-1, 2)) / decades
-    apart = np.any(np.abs(at[:, None] - at[None]) >= (width, height), axis=-1)
-    return bool(np.all(apart | np.eye(len(points), dtype=np.bool_)))
 
 
 def apply(ax: Axes, frame: Limits) -> None:
