@@ -43,7 +43,7 @@ from perfmodel.base.parallel import Engine, all_failed, attempt_reports
 from perfmodel.findings import Finding, find, kinds
 from perfmodel.machines.devices import Identified, identify, known
 from perfmodel.programs import program_of_run
-from perfmodel.programs.facts import DeviceReduce, Facts, GemmTime, ServingFact
+from perfmodel.programs.facts import DeviceReduce, Facts, GemmTime, ServingRow
 from perfmodel.programs.identify import missing_values
 from perfmodel.readers import RAW, check_at_rest
 from perfmodel.readers.trace import NULL, Trace
@@ -82,7 +82,6 @@ from perfmodel.workloads.work import Counts, Symbol, Workload
 
 if TYPE_CHECKING:
     from perfmodel.analysis.operators import StepWork
-    from perfmodel.analysis.serving import ServingRow
     from perfmodel.base.cache import Cache
     from perfmodel.machines.machine import Machine
     from perfmodel.programs.facts import OperatorRow
@@ -725,6 +724,12 @@ def _facts(
         run.traces, run.range_times, run.batch_label, analysis.batch.warmup
     )
     operators: tuple[OperatorRow, ...] = ()
+    served: tuple[ServingRow, ...] = ()
+    shares: dict[str, float] = {}
+    if analysis.serving:
+        from perfmodel.analysis.serving import shares_of_time, usual_rows
+
+        served, shares = usual_rows(analysis.serving), shares_of_time(analysis.serving)
     if analysis.work is not None:
         from perfmodel.analysis.operators import operator_facts  # most reports name none
 
@@ -761,7 +766,8 @@ def _facts(
         lacking=lacking(analysis.unattributed),
         operators=operators,
         sizes_recorded=_names_sizes(analysis, options),
-        serving=tuple(_serving_facts(analysis.serving)),
+        serving=served,
+        serving_shares=shares,
         lines=_lines(analysis),
     )
 
@@ -772,23 +778,6 @@ def _lines(analysis: RunAnalysis) -> dict[tuple[str, str], str]:
     line_of = {kernel.name: kernel.line for kernel in kernels if kernel.line}
     largest = (pair for one in analysis.measured.operators for pair in one.largest.items())
     return {of: line_of[name] for of, name in largest if name in line_of}
-
-
-def _serving_facts(rows: Sequence[ServingRow]) -> Iterator[ServingFact]:
-    """The median step of each of the engine's phases, as findings need them."""
-    if not rows:
-        return
-    from perfmodel.analysis.serving import usual_rows
-
-    total_s = sum(row.steps * row.step_s for row in rows) or 1.0
-    for row in usual_rows(rows):
-        of_phase_s = sum(one.steps * one.step_s for one in rows if one.phase == row.phase)
-        yield ServingFact(
-            row.phase, of_phase_s / total_s, row.sequences, row.step_s, row.busy_s,
-            row.floor_s, row.weight_bytes, row.shards, row.generations, row.exchanges,
-            row.exchange_kernels_s, row.exchange_s, row.experts_s, row.experts_late_s,
-            row.read_bytes, row.read_s, row.replayed, row.hidden, row.model, row.wide_bytes,
-        )  # fmt: skip
 
 
 def _names_sizes(analysis: RunAnalysis, options: Options) -> bool:

@@ -137,7 +137,8 @@ class EventTable:
 
 def _matches(column: Column, value: Any) -> Bool:
     """Return which rows have a value, or match it as a pattern."""
-    equal: Bool = column == (_null(column) if value is None else value)
+    null = NULL if column.dtype == np.int64 else None
+    equal: Bool = column == (null if value is None else value)
     if column.dtype != object or not isinstance(value, str) or "*" not in value or equal.any():
         return equal
     parts = value.split("*")
@@ -357,15 +358,10 @@ def _report_operations(run: Run, number: int) -> dict[str, Column]:
         "name": _texts(trace.strings, np.where(kernel, ops.name, -1)),
         "copy": _texts(copy, copy_kind), "bytes": ops.bytes, "start_ns": ops.start_ns,
         "end_ns": ops.end_ns, "seconds": (ops.end_ns - ops.start_ns) * 1e-9,
-        "range": _texts([_without_sizes(name) for name in trace.range_names], within),
+        "range": _texts([name.partition(", ")[0] for name in trace.range_names], within),
         "launch_ns": of_launch(found.at_ns), "launch_thread": of_launch(found.thread),
         "correlation": ops.correlation, "table": _texts(tables, ops.kind),
     }  # fmt: skip
-
-
-def _without_sizes(name: str) -> str:
-    """Return the name of a range without the sizes and numbers that PyTorch writes behind it."""
-    return name.partition(", ")[0]
 
 
 def _exchanges(analysis: RunAnalysis) -> dict[str, Column]:
@@ -411,7 +407,7 @@ def _gaps(analysis: RunAnalysis) -> dict[str, Column]:
             "line": _texts(gaps.names, gaps.line),
             "ended_by": _ending(trace, ended), "ended_by_correlation": _ending_id(trace.ops, ended),
         })  # fmt: skip
-    return _joined(parts) if parts else _empty("gaps")
+    return _joined(parts) if parts else dict.fromkeys(documented()["gaps"], np.empty(0, np.int64))
 
 
 def _ending(trace: Trace, op: Column) -> Column:
@@ -472,14 +468,6 @@ def _of(ranks: Mapping[int, int], process: Column) -> Column:
 
 def _joined(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _empty(name: str) -> dict[str, Column]:
-    return {column: np.empty(0, np.int64) for column in documented()[name]}
-
-
-def _null(column: Column) -> Any:
-    return NULL if column.dtype == np.int64 else None
 
 
 def _plain(column: Column) -> list[Any]:

@@ -13,13 +13,13 @@ from perfmodel.readers.trace import Trace
 if TYPE_CHECKING:
     from perfmodel.analysis.operators import StepWork
     from perfmodel.analysis.rates import Rate
-    from perfmodel.analysis.serving import ServingRow
     from perfmodel.analysis.steps import StepBreakdown
     from perfmodel.analysis.verdict import Summary
     from perfmodel.base.gpu import Gpu
     from perfmodel.findings import Finding, Part
     from perfmodel.machines.machine import Machine
     from perfmodel.models.roofline import Point, Roofline
+    from perfmodel.programs.facts import ServingRow
     from perfmodel.programs.identify import Identity
     from perfmodel.programs.program import Program
     from perfmodel.timing.collectives import CollectiveGroup

@@ -2,165 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
 from perfmodel.analysis.steps import StepBreakdown
 from perfmodel.machines.machine import Machine
 from perfmodel.models.serving import FloorBy, Recorded, link_bytes_per_s
+from perfmodel.programs.facts import ServingRow
 from perfmodel.timing.engine_steps import EngineWork, Stage
 from perfmodel.timing.run import Run
 from perfmodel.timing.run_exchanges import lane_ranks
-
-
-@dataclass(frozen=True, slots=True)
-class ServingRow:
-    """Engine steps of one stage and number of sequences: medians over steps and GPUs.
-
-    Attributes
-    ----------
-    engine, phase : str
-        The engine, and 'prefill', 'decode' or 'mixed'.
-    model : str
-        The model that the operators' sizes are of; '' if none is recognized.
-    shards : int
-        GPUs that share each layer.
-    steps : int
-        Of the run, that any rank computes so.
-    sequences, generations : float
-        All, and those that get an output token after the prompt's.
-    context_tokens, generation_tokens, cached_tokens : float
-        Cached tokens are those whose keys and values are read; at least so many without `exact`.
-    exact : bool
-        Whether the engine names all of them.
-    step_s, busy_s : float
-        From a step's first operation to the next step's, and the time in which the GPU works.
-    weight_bytes, cache_bytes : float or None
-        Weights and KV cache, moved once.
-    memory_s, compute_s, exchange_s : float or None
-        Least times by bandwidth, peaks and link.
-    floor_s : float or None
-        The largest of them: these may overlap.
-    floor_by : str or None
-    compute_bound_sequences : float or None
-        Sequences from which decoding is bound by computing, with as many tokens each; None where
-        it is not a decode, where its cached tokens are not known, or where the KV cache of each
-        takes longer than its computing.
-    gap_s : float or None
-        From the last operation of a step to the first of the next; None without a next one.
-    exchanges, exchange_kernels_s : float
-        Kernels of a step that exchange, and their time.
-    experts_s : tuple of float
-        Time in experts of each GPU that has some, by rank.
-    experts_late_s : float
-        By how much the GPU with most time in experts exceeds the mean, in a step.
-    read_bytes, read_s : float
-        The largest copy to the host; its time, and that until the GPU has work again.
-    wide_bytes : float
-        Of `weight_bytes` matrices of 16 bits other than the head, where the model's configuration
-        counts them; 0 where operators do.
-    guesses : bool
-        Whether the steps check guessed tokens whose number is not known.
-    replayed, hidden : float
-        Share of the kernels' time that CUDA graphs replay, and of that whose operators no
-        recording of the capture names.
-    """
-
-    JSON_KEYS: ClassVar[Mapping[str, str]] = {
-        name: name
-        for name in (
-            "host_s", "tokens_per_s", "ttft_s", "ttft_gpu_s", "tpot_s", "tpot_gpu_s", "tpot_floor_s"
-        )
-    }  # fmt: skip
-
-    engine: str
-    phase: Stage
-    model: str
-    shards: int
-    steps: int
-    sequences: float
-    generations: float
-    context_tokens: float
-    generation_tokens: float
-    cached_tokens: float
-    exact: bool
-    step_s: float
-    busy_s: float
-    weight_bytes: float | None
-    cache_bytes: float | None
-    memory_s: float | None
-    compute_s: float | None
-    exchange_s: float | None
-    floor_s: float | None
-    floor_by: FloorBy | None
-    compute_bound_sequences: float | None
-    gap_s: float | None
-    exchanges: float
-    exchange_kernels_s: float
-    experts_s: tuple[float, ...]
-    experts_late_s: float
-    read_bytes: float
-    read_s: float
-    wide_bytes: float
-    guesses: bool
-    replayed: float
-    hidden: float
-
-    @property
-    def ttft_s(self) -> float | None:
-        """Time to the first token of a prompt that this step finishes, without its queueing.
-
-        The step's; None of a decode. Of a prompt in several chunks it is the last chunk's alone.
-        """
-        return self.step_s if self.context_tokens else None
-
-    @property
-    def ttft_gpu_s(self) -> float | None:
-        """What the GPU's work alone allows of `ttft_s`."""
-        return self.busy_s if self.context_tokens else None
-
-    @property
-    def tpot_s(self) -> float | None:
-        """Time per output token of a sequence: the step's over the tokens that it gets in it.
-
-        None of a prefill, and where the tokens are not known. With speculative decoding it is the
-        least: if all tokens are accepted.
-        """
-        return self._each(self.step_s)
-
-    @property
-    def tpot_gpu_s(self) -> float | None:
-        """What the GPU's work alone allows of `tpot_s`."""
-        return self._each(self.busy_s)
-
-    @property
-    def tpot_floor_s(self) -> float | None:
-        """What bandwidth and peaks allow of `tpot_s`."""
-        return None if self.floor_s is None else self._each(self.floor_s)
-
-    def _each(self, seconds: float) -> float | None:
-        if not self.generation_tokens or self.guesses:
-            return None
-        return seconds * self.generations / self.generation_tokens
-
-    @property
-    def host_s(self) -> float:
-        """What the step takes beside the GPU's work: waiting for the host, gaps between steps."""
-        return max(self.step_s - self.busy_s, 0.0)
-
-    @property
-    def of_floor(self) -> float | None:
-        """Share of the step that the floor is."""
-        return self.floor_s / self.step_s if self.floor_s and self.step_s else None
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Tokens that are computed in a second."""
-        return (self.context_tokens + self.generation_tokens) / self.step_s if self.step_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +50,14 @@ def usual_rows(rows: Sequence[ServingRow]) -> tuple[ServingRow, ...]:
         phases.setdefault(row.phase, []).append(row)
     by_time = sorted(phases.values(), key=lambda of: -sum(row.steps * row.step_s for row in of))
     return tuple(_usual(of) for of in by_time)
+
+
+def shares_of_time(rows: Sequence[ServingRow]) -> dict[str, float]:
+    """Return the share of each phase in the time of all steps."""
+    total_s = sum(row.steps * row.step_s for row in rows) or 1.0
+    seconds = {phase: sum(r.steps * r.step_s for r in rows if r.phase == phase)
+               for phase in {row.phase for row in rows}}  # fmt: skip
+    return {phase: of_phase_s / total_s for phase, of_phase_s in seconds.items()}
 
 
 def _usual(rows: Sequence[ServingRow]) -> ServingRow:

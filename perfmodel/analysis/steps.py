@@ -534,15 +534,11 @@ def _longest(gaps: IdleGaps, rows: Int64) -> tuple[Gap, ...]:
             call=names[gaps.call[i]],
             range=names[gaps.range[i]],
             line=names[gaps.line[i]] or None,
-            asleep_s=_seconds_of(int(gaps.asleep_ns[i])),
+            asleep_s=None if gaps.asleep_ns[i] == NULL else int(gaps.asleep_ns[i]) * 1e-9,
             wait=names[gaps.wait[i]],
         )
         for i in top.tolist()
     )
-
-
-def _seconds_of(ns: int) -> float | None:
-    return None if ns == NULL else ns * 1e-9
 
 
 def kernels_of_steps(reports: Sequence[StepReport], window: slice) -> tuple[KernelTime, ...]:

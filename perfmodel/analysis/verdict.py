@@ -22,8 +22,8 @@ from perfmodel.timing.trim import LAUNCHES
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import RunAnalysis
-    from perfmodel.analysis.serving import ServingRow
     from perfmodel.findings import Finding
+    from perfmodel.programs.facts import ServingRow
     from perfmodel.timing.first_calls import FirstCall
 
 FIXES: Final = 3
@@ -369,7 +369,10 @@ def _limit(
     """
     if not bars:
         return "compute", f"A step takes {si(step_s, 's')}"
-    share = {bar.rank: _shares(bar) for bar in bars}
+    share: dict[int, dict[Part, float]] = {
+        bar.rank: {name: bar.part_s(name) / (bar.whole_s or 1.0) for name in _LIMITS}
+        for bar in bars
+    }
     rank = max(bars, key=lambda bar: bar.whole_s if part is None else share[bar.rank][part]).rank
     largest: Part = max(_LIMITS, key=lambda name: share[rank][name])
     named = part or largest
@@ -384,11 +387,6 @@ def _only_sets(run: RunAnalysis) -> bool:
     """Whether a step's copies only set memory."""
     found = {one.category for one in run.steps.categories} if run.steps else set()
     return "memset" in found and "copy" not in found
-
-
-def _shares(bar: RankRow) -> dict[Part, float]:
-    """Shares of the parts of a rank's step."""
-    return {part: bar.part_s(part) / (bar.whole_s or 1.0) for part in _LIMITS}
 
 
 def _mostly(run: RunAnalysis, part: Part) -> str:

@@ -80,7 +80,10 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, Mapping):
-        return {_key(k): plain(v) for k, v in value.items()}
+        return {
+            ".".join(map(str, k)) if isinstance(k, tuple) else str(k): plain(v)
+            for k, v in value.items()
+        }
     if is_dataclass(value):
         return {key: plain(v) for key, v in _members(value).items()}
     if isinstance(value, Iterable):
@@ -112,10 +115,6 @@ def json_keys(kind: type[Any]) -> dict[str, str]:
     """Return the keys of a data class in JSON by the attributes that they hold."""
     keys = {f.name: f.name for f in fields(kind)} | dict(getattr(kind, "JSON_KEYS", {}))
     return {name: key for name, key in keys.items() if key}
-
-
-def _key(key: object) -> str:
-    return ".".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
 def pick(item: object, names: str, **renamed: str) -> dict[str, Any]:

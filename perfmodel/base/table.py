@@ -538,7 +538,7 @@ def _draw(table: Table, width: int | None, color: bool) -> str:
     headings = [_lines(c.heading, c, w) for c, w in zip(table.columns, widths, strict=True)]
     highest = max(map(len, headings))
     headings = [[""] * (highest - len(lines)) + lines for lines in headings]
-    drawn = [_styled(line, bold) for line in _wrapped(outside[0], room) if table.title]
+    drawn = [styled(line, bold) for line in _wrapped(outside[0], room) if table.title]
     drawn += _side_by_side(headings, widths, [bold] * len(widths))
     drawn.append("─" * total)
     for i, row in enumerate(table.cells()):
@@ -550,7 +550,7 @@ def _draw(table: Table, width: int | None, color: bool) -> str:
             cells.append([" " * indent + line for line in lines])
             styles.append(dim if cell == MISSING else "")
         drawn += _side_by_side(cells, widths, styles)
-    drawn += [_styled(line, dim) for note in notes for line in _wrapped(note, room)]
+    drawn += [styled(line, dim) for note in notes for line in _wrapped(note, room)]
     return "\n".join(line.rstrip() for line in drawn) + "\n"
 
 
@@ -560,10 +560,10 @@ def _side_by_side(
     """Put the lines of the cells of one row next to each other."""
     for lines in zip_longest(*cells, fillvalue=""):
         padded = [line + " " * (w - _cells(line)) for line, w in zip(lines, widths, strict=True)]
-        yield (" " * _GAP).join(map(_styled, padded, styles))
+        yield (" " * _GAP).join(map(styled, padded, styles))
 
 
-def _styled(text: str, style: str) -> str:
+def styled(text: str, style: str) -> str:
     """A text between the escape sequences of an ANSI style, '' for none."""
     return f"\x1b[{style}m{text}\x1b[0m" if style and text.strip() else text
 

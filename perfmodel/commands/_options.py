@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 from click.shell_completion import CompletionItem
 
+from perfmodel.base.errors import PerfmodelError
 from perfmodel.programs import MARK_SYMBOLS, SETTING_FLAGS, SETTINGS, SWITCH_FLAGS
 
 if TYPE_CHECKING:
@@ -73,7 +74,6 @@ def ranges(
     context: click.Context, _: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
     """Offer the names of the NVTX ranges of the reports that are already on the line."""
-    from perfmodel.base.errors import PerfmodelError
     from perfmodel.readers import read
 
     names: set[str] = set()
@@ -662,7 +662,6 @@ def given_values(items: Iterable[str]) -> dict[str, int]:
 
 def quantity(text: str, unit: str, option: str, *, zero: bool = False) -> float:
     """Read a number above 0, or from 0 on, with its unit, such as 46.7ms."""
-    from perfmodel.base.errors import PerfmodelError
     from perfmodel.base.units import parse_si
 
     try:

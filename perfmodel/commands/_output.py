@@ -12,6 +12,9 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
+from perfmodel.base.errors import ErrorDocument, ErrorText, ModelError
+from perfmodel.base.escape import printable
+from perfmodel.base.files import staged_folder, write_text
 from perfmodel.commands._options import PICTURES, RESULTS, SILENT, kind_of
 
 if TYPE_CHECKING:
@@ -84,9 +87,6 @@ def _write_folder(
     result: Result, fmt: str, out: Path, picture: Callable[[], Any] | None
 ) -> list[Path]:
     """Write the tables, a file each, and the figure."""
-    from perfmodel.base.errors import ModelError
-    from perfmodel.base.files import staged_folder
-
     fmt = "csv" if fmt == "text" else fmt
     with staged_folder(out) as stage:
         for name, content in result.files(fmt):
@@ -161,8 +161,6 @@ def is_quiet() -> bool:
 
 def one_line(message: object) -> str:
     """Return a message as one line that a terminal shows as it is."""
-    from perfmodel.base.escape import printable
-
     return printable(str(message))
 
 
@@ -189,7 +187,6 @@ def asks_for_json(words: Sequence[str]) -> bool:
 def print_error(kind: str, message: object, exit_code: int) -> None:
     """Print an error on standard output as JSON, in place of the result."""
     from perfmodel.base.document import to_json
-    from perfmodel.base.errors import ErrorDocument, ErrorText
 
     echo(to_json(ErrorDocument(ErrorText(kind, one_line(message), exit_code))))
 
@@ -223,8 +220,6 @@ def write(out: Path, content: str | Iterable[str]) -> None:
             if not echo(part, nl=False):
                 return
     else:
-        from perfmodel.base.files import write_text
-
         write_text(out, content)
 
 

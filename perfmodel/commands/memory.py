@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from perfmodel.base.errors import ModelError, WorkloadError
 from perfmodel.commands import _options
 from perfmodel.commands._output import emit
 
@@ -38,7 +39,6 @@ def memory(report: Path | None, fmt: str, out: Path | None, **options: Any) -> N
     if report is not None and _of_allocator(report, fmt, out):
         return
     from perfmodel.analysis.memory import answer
-    from perfmodel.base.errors import WorkloadError
     from perfmodel.render.memory import picture, result
 
     try:
@@ -79,7 +79,6 @@ def _of_allocator(report: Path, fmt: str, out: Path | None) -> bool:
 
 def _estimated(report: Path, fmt: str, out: Path | None) -> bool:
     """Whether a report's operators say what memory they need, and then it is printed."""
-    from perfmodel.base.errors import ModelError
     from perfmodel.commands._operators import peak_of_report
     from perfmodel.render import allocations
 

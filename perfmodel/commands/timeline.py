@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perfmodel.base.errors import SchemaError, WorkloadError
 from perfmodel.commands import _options
 from perfmodel.commands._output import echo, emit, warn, writes
 
@@ -112,7 +113,6 @@ def _run(
 def _whole_run(reports: tuple[Path, ...], options: dict[str, Any]) -> tuple[Run, list[Trace]]:
     """Measure the first run, of which all is shown."""
     from perfmodel.analysis.runs import time_runs
-    from perfmodel.base.errors import SchemaError
     from perfmodel.readers import read
     from perfmodel.timing.run import without_steps
 
@@ -138,7 +138,6 @@ def _work(
     run: Run, traces: list[Trace], options: Options, *, operations: bool
 ) -> tuple[Identity, dict[str, float], list[Any]]:
     """Return the run's identity, FLOPs of ranges by formula, and facts of GPU operations."""
-    from perfmodel.base.errors import WorkloadError
     from perfmodel.programs import program_of
 
     program = program_of(run.traces, options)

@@ -3,7 +3,7 @@
 from typing import Final
 
 from perfmodel.findings import Actions, Facts, Finding, Findings, Kind, si
-from perfmodel.programs.facts import ServingFact
+from perfmodel.programs.facts import ServingRow
 
 KIND = Kind(
     key="host_sampling",
@@ -26,14 +26,14 @@ token and its log probability take 12."""
 
 
 @KIND.rule(needs=("serving",))
-def host_sampling(facts: Facts, actions: Actions, serving: tuple[ServingFact, ...]) -> Findings:
+def host_sampling(facts: Facts, actions: Actions, serving: tuple[ServingRow, ...]) -> Findings:
     """Logits that are copied to the host, where the next tokens are chosen."""
     for one in serving:
         if one.read_bytes >= _LOGITS_BYTES * one.sequences:
             yield Finding(
                 KIND.key,
                 "tokens are sampled on the host",
-                one.read_s * one.of_time,
+                one.read_s * facts.serving_shares[one.phase],
                 f"each {one.phase} copies {si(one.read_bytes, 'B')} to the host, "
                 f"{si(one.read_bytes / one.sequences, 'B')} a sequence, as logits of a whole "
                 f"vocabulary take; the copy and the time until the GPU has work again last "

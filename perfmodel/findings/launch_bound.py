@@ -85,7 +85,9 @@ def launches(facts: Facts, actions: Actions, steps: StepFacts) -> Findings:
     by_small_s = sum(small.saving_s for small in steps.small)
     count = max(round(facts.gpu_ops), 1)
     between = ", and works between launches" if whole else ""
-    again = max((one.replayed for one in facts.serving if one.of_time >= _REPLAYED), default=0.0)
+    shares = facts.serving_shares
+    most = (one.replayed for one in facts.serving if shares[one.phase] >= _REPLAYED)
+    again = max(most, default=0.0)
     graphs = again >= _REPLAYED
     replays = f"; CUDA graphs replay {percent(again)} of the kernels' time" if graphs else ""
     each = f"{count} launch{'es' * (count != 1)} per step"

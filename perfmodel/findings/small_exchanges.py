@@ -3,7 +3,7 @@
 from typing import Final
 
 from perfmodel.findings import WITHOUT, Actions, Facts, Finding, Findings, Kind, si
-from perfmodel.programs.facts import ServingFact
+from perfmodel.programs.facts import ServingRow
 
 KIND = Kind(
     key="small_exchanges",
@@ -30,7 +30,7 @@ _SLOW: Final = 2.0
 
 
 @KIND.rule(needs=("serving",))
-def small_exchanges(facts: Facts, actions: Actions, serving: tuple[ServingFact, ...]) -> Findings:
+def small_exchanges(facts: Facts, actions: Actions, serving: tuple[ServingRow, ...]) -> Findings:
     """Exchanges of a layer's parts that take longer than the link needs for their bytes."""
     for one in serving:
         if one.exchange_s is not None and one.exchange_kernels_s >= _SLOW * one.exchange_s:
@@ -38,7 +38,7 @@ def small_exchanges(facts: Facts, actions: Actions, serving: tuple[ServingFact, 
                 KIND.key,
                 f"exchanges of a {one.phase} take {one.exchange_kernels_s / one.exchange_s:.1f} "
                 f"times what the link needs",
-                (one.exchange_kernels_s - one.exchange_s) * one.of_time,
+                (one.exchange_kernels_s - one.exchange_s) * facts.serving_shares[one.phase],
                 f"{one.exchanges:.0f} kernels per {one.phase} exchange for "
                 f"{si(one.exchange_kernels_s, 's')}; the link needs {si(one.exchange_s, 's')} for "
                 f"the tensors; waiting for other GPUs is part of it",

@@ -4,7 +4,7 @@ from statistics import fmean
 from typing import Final
 
 from perfmodel.findings import Actions, Facts, Finding, Findings, Kind, si
-from perfmodel.programs.facts import ServingFact
+from perfmodel.programs.facts import ServingRow
 
 KIND = Kind(
     key="unequal_experts",
@@ -26,7 +26,7 @@ chance, where a GPU's experts have some hundred tokens."""
 
 
 @KIND.rule(needs=("serving",))
-def unequal_experts(facts: Facts, actions: Actions, serving: tuple[ServingFact, ...]) -> Findings:
+def unequal_experts(facts: Facts, actions: Actions, serving: tuple[ServingRow, ...]) -> Findings:
     """GPUs whose experts get more tokens than those of others, which wait for them."""
     for one in serving:
         mean_s = fmean(one.experts_s or (0.0,))
@@ -36,7 +36,7 @@ def unequal_experts(facts: Facts, actions: Actions, serving: tuple[ServingFact, 
             yield Finding(
                 KIND.key,
                 "experts of some GPUs have more to do",
-                one.experts_late_s * one.of_time,
+                one.experts_late_s * facts.serving_shares[one.phase],
                 f"in a {one.phase} the experts take {si(mean_s, 's')} on the mean GPU, and on the "
                 f"one with most of each step {si(one.experts_late_s, 's')} more; most often rank "
                 f"{last} ({si(one.experts_s[last], 's')})",

@@ -4,7 +4,7 @@ from typing import Final
 
 from perfmodel.findings import Actions, Facts, Finding, Findings, Kind, percent, si
 from perfmodel.machines.machine import Machine
-from perfmodel.programs.facts import ServingFact
+from perfmodel.programs.facts import ServingRow
 
 KIND = Kind(
     key="weights_not_quantized",
@@ -29,7 +29,7 @@ _HALVED: Final = 0.5
 
 @KIND.rule(needs=("serving", "machine"))
 def wide_weights(
-    facts: Facts, actions: Actions, serving: tuple[ServingFact, ...], machine: Machine
+    facts: Facts, actions: Actions, serving: tuple[ServingRow, ...], machine: Machine
 ) -> Findings:
     """GEMMs of a decode that read weights of 16 bits, where the GPU multiplies 8 bits.
 
@@ -46,7 +46,7 @@ def wide_weights(
         yield Finding(
             KIND.key,
             "decoding reads weights of 16 bits",
-            decode.wide_bytes * _HALVED / rate * decode.of_time,
+            decode.wide_bytes * _HALVED / rate * facts.serving_shares["decode"],
             f"by the configuration of {decode.model} a decode of {decode.sequences:.0f} sequences "
             f"reads {si(decode.wide_bytes, 'B')} of weights of 16 bits, at least "
             f"{si(decode.wide_bytes / rate, 's')} of {si(decode.step_s, 's')}; weights of 8 bits "

@@ -313,7 +313,8 @@ def predict_report(
     values = {**sizes, "p": given.get("p", reports[0][0].ranks)}
     step, roles = nearest(reports, values)
     _check_gpus(reports)
-    values = {**roles.sizes_at(_of_roles(values, roles))[0], "p": values["p"]}
+    sizes = {role.name: values.get(role.name, role.value) for role in roles.found}
+    values = {**roles.sizes_at(sizes)[0], "p": values["p"]}
     if changes.compiled and not step.tensors:
         raise ModelError(
             f"{step.source}: expected a report that says which operator made what another reads; "
@@ -415,10 +416,6 @@ def nearest(reports: Sequence[Report], values: Mapping[str, int]) -> Report:
 def _structure(step: RecordedStep, roles: Roles) -> Structure:
     sizes = {**roles.values, "p": step.ranks}
     return Structure(step, sizes, "n_layer" if "n_layer" in sizes else "", roles.terms)
-
-
-def _of_roles(values: Mapping[str, int], roles: Roles) -> dict[str, int]:
-    return {role.name: values.get(role.name, role.value) for role in roles.found}
 
 
 def _check_gpus(reports: Sequence[Report]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from perfmodel.programs.mlp.settings import (
@@ -53,29 +54,24 @@ MARK_SYMBOLS: Final = {
 """Symbols and their names in a configuration mark and on the command line."""
 
 
+_PROGRAMS: Final = (
+    ("mlp.program", "MLP_PROGRAM"),
+    ("own", "OWN_PROGRAM"),
+    ("jax", "JAX_PROGRAM"),
+    ("serving.program", "SERVING_PROGRAM"),
+    ("pytorch.program", "PYTORCH_PROGRAM"),
+    ("program", "UNKNOWN_PROGRAM"),
+)
+
+
 def programs() -> Iterator[Program]:
     """Yield the programs in the order in which they are asked; the last recognizes every report.
 
     Each is imported when it is asked, not with the package: the commands' flags come from it, too.
     """
-    from perfmodel.programs.mlp.program import MLP_PROGRAM
-
-    yield MLP_PROGRAM
-    from perfmodel.programs.own import OWN_PROGRAM
-
-    yield OWN_PROGRAM
-    from perfmodel.programs.jax import JAX_PROGRAM
-
-    yield JAX_PROGRAM
-    from perfmodel.programs.serving.program import SERVING_PROGRAM
-
-    yield SERVING_PROGRAM
-    from perfmodel.programs.pytorch.program import PYTORCH_PROGRAM
-
-    yield PYTORCH_PROGRAM
-    from perfmodel.programs.program import UNKNOWN_PROGRAM
-
-    yield UNKNOWN_PROGRAM
+    for module, name in _PROGRAMS:
+        program: Program = getattr(import_module(f"perfmodel.programs.{module}"), name)
+        yield program
 
 
 def program_of(traces: Sequence[Trace], options: Options) -> Program:

@@ -58,7 +58,11 @@ def to_sqlite(path: Path, target: Path) -> None:
             f"{path}: reading Arrow and Parquet needs the package pyarrow ({error}); install it "
             f"with: pip install 'perfmodel[arrow]', or export with: nsys export -q true -t sqlite"
         ) from None
-    files = [f for f in _files(path) if _is_read(f.stem)]
+    files = [
+        f
+        for f in _files(path)
+        if not f.stem.startswith(_CONSTANTS) and f.stem not in _UNREAD_TABLES
+    ]
     with written(target, path) as out:
         for file in files:
             try:
@@ -75,10 +79,6 @@ def _files(folder: Path) -> list[Path]:
     """Return the files of tables, each table once."""
     found = sorted(f for f in folder.iterdir() if f.suffix in SUFFIXES and f.is_file())
     return list({f.stem: f for f in found}.values())
-
-
-def _is_read(table: str) -> bool:
-    return not table.startswith(_CONSTANTS) and table not in _UNREAD_TABLES
 
 
 def _copy(file: Path, out: SqliteWriter) -> None:

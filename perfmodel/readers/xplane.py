@@ -9,7 +9,7 @@ the kernels (`XLA Modules`, `Steps`, ...) are left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -264,9 +264,6 @@ class _Tables:
             self._add("StringIds", id=number, value=text)
         self._rows.setdefault("StringIds", [{"id": 0, "value": ""}])
         for table, rows in self._rows.items():
-            self._out.create(table, {c: _kind(c, rows[0]) for c in rows[0]})
+            texts = {c for c, value in rows[0].items() if isinstance(value, str) or c == "name"}
+            self._out.create(table, {c: "TEXT" if c in texts else "INTEGER" for c in rows[0]})
             self._out.add(table, len(rows[0]), (tuple(row.values()) for row in rows))
-
-
-def _kind(column: str, row: Mapping[str, Any]) -> str:
-    return "TEXT" if isinstance(row[column], str) or column == "name" else "INTEGER"

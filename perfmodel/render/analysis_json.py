@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired
 
 from perfmodel.analysis import sweeps
 from perfmodel.analysis.rows import own_roof
-from perfmodel.analysis.serving import ServingRow, usual_rows
+from perfmodel.analysis.serving import usual_rows
 from perfmodel.base.document import Head, pick, plain_view, view
+from perfmodel.programs.facts import ServingRow
 from perfmodel.render.operators import work_document
 from perfmodel.render.serving import served
 from perfmodel.timing.range_times import ranks_of

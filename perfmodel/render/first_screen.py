@@ -10,16 +10,16 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal
 
 from perfmodel.base.escape import printable
-from perfmodel.base.table import cut_cells
+from perfmodel.base.table import cut_cells, styled
 from perfmodel.base.units import percent, si
 
 if TYPE_CHECKING:
     from perfmodel.analysis.compare.compare import Comparison
     from perfmodel.analysis.compare.summary import ComparedSummary
     from perfmodel.analysis.result import RankRow, RunAnalysis
-    from perfmodel.analysis.serving import ServingRow
     from perfmodel.analysis.verdict import Fix, Summary
     from perfmodel.findings import Finding, Part
+    from perfmodel.programs.facts import ServingRow
 
 WIDTH: Final = 80
 LINES: Final = 24
@@ -538,17 +538,11 @@ def _styled(kind: _Kind, line: str) -> str:
     if kind == "bar":
         head, bar, tail = line.split("|", 2)
         runs = ((letter, "".join(run)) for letter, run in groupby(bar))
-        painted = "".join(_painted(text, _COLORS.get(letter, "")) for letter, text in runs)
+        painted = "".join(styled(text, _COLORS.get(letter, "")) for letter, text in runs)
         return f"{head}|{painted}|{tail}"
     if kind == "legend":
         names = "|".join(map(re.escape, _COLORS))
-        return re.sub(
-            rf"(?<= )({names})(?= [a-zA-Z])", lambda m: _painted(m[1], _COLORS[m[1]]), line
-        )
+        return re.sub(rf"(?<= )({names})(?= [a-zA-Z])", lambda m: styled(m[1], _COLORS[m[1]]), line)
     if kind == "verdict":
-        return re.sub("^ (VERDICT|NOW)", lambda m: f" {_painted(m[1], '1;31')}", line)
-    return _painted(line, _STYLES.get(kind, ""))
-
-
-def _painted(text: str, style: str) -> str:
-    return f"\x1b[{style}m{text}\x1b[0m" if style and text.strip() else text
+        return re.sub("^ (VERDICT|NOW)", lambda m: f" {styled(m[1], '1;31')}", line)
+    return styled(line, _STYLES.get(kind, ""))

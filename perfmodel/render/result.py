@@ -9,7 +9,7 @@ from typing import Any
 
 from perfmodel.base.document import to_json_parts
 from perfmodel.base.escape import printable
-from perfmodel.base.table import Table
+from perfmodel.base.table import Table, json_parts, parts, render, wrapped
 
 Block = Table | str | Sequence[str] | Callable[[bool], Sequence[str]]
 """A function returns lines, with ANSI styles where it is called with True."""
@@ -74,8 +74,6 @@ class Result:
 
     def files(self, fmt: str) -> Iterator[tuple[str, Iterable[str]]]:
         """Yield name and content, in parts, of every file that keeps the result in a format."""
-        from perfmodel.base.table import parts
-
         if fmt in self.made:
             for name, content in self.made[fmt]:
                 yield name, [content] if isinstance(content, str) else content
@@ -86,8 +84,6 @@ class Result:
                 yield file_name(table.title), parts(table, fmt)
 
     def _json(self) -> Iterator[str]:
-        from perfmodel.base.table import json_parts
-
         tables = [] if self.document else [*self._tables()]
         if self.document is not None:
             yield from to_json_parts(self.document())
@@ -101,8 +97,6 @@ class Result:
         yield "\n"
 
     def _text(self, width: int | None, color: bool, fold: bool) -> Iterator[str]:
-        from perfmodel.base.table import render, wrapped
-
         for block in self.text:
             if isinstance(block, Table):
                 yield render(block, "table", width=width, color=color, fold=fold)

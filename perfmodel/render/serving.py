@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from perfmodel.analysis.serving import ServingRow, usual_rows
+from perfmodel.analysis.serving import usual_rows
 from perfmodel.base.document import view
 from perfmodel.base.table import Column, Table
+from perfmodel.programs.facts import ServingRow
 
 if TYPE_CHECKING:
     from perfmodel.analysis.result import RunAnalysis

@@ -21,7 +21,7 @@ from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.files import opened_unpacked
 from perfmodel.base.kernels import kernel, kernel_types
 from perfmodel.machines.devices import named
-from perfmodel.programs.facts import Facts, ServingFact
+from perfmodel.programs.facts import Facts, ServingRow
 from perfmodel.programs.program import Options
 from perfmodel.programs.pytorch.operators import Call, Inference, formula_of, work_of
 from perfmodel.programs.pytorch.replays import captures
@@ -272,8 +272,21 @@ def test_decoding_in_16_bits_is_a_finding() -> None:
 
 
 def decode(**facts: Any) -> Facts:
-    serving = ServingFact("decode", 0.5, 32, 10e-3, 9e-3, 3e-3, 15e9, 1, 32.0)
-    return replace(QUIET, serving=(replace(serving, **facts),))
+    unknown = dict.fromkeys((
+        "cache_bytes", "memory_s", "compute_s", "exchange_s", "floor_by",
+        "compute_bound_sequences", "gap_s",
+    ))  # fmt: skip
+    nothing = dict.fromkeys((
+        "context_tokens", "generation_tokens", "cached_tokens", "exchanges", "exchange_kernels_s",
+        "experts_late_s", "read_bytes", "read_s", "wide_bytes", "replayed", "hidden",
+    ), 0.0)  # fmt: skip
+    serving: Any = {
+        **unknown, **nothing, "engine": "sglang", "phase": "decode", "model": "", "shards": 1,
+        "steps": 1, "sequences": 32, "generations": 32.0, "exact": True, "step_s": 10e-3,
+        "busy_s": 9e-3, "weight_bytes": 15e9, "floor_s": 3e-3, "experts_s": (), "guesses": False,
+    }  # fmt: skip
+    row = ServingRow(**serving | facts)
+    return replace(QUIET, serving=(row,), serving_shares={"decode": 0.5})
 
 
 def kinds(facts: Facts) -> dict[str, float | None]:

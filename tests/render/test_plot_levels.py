@@ -49,17 +49,10 @@ def test_a_kernel_has_a_point_per_level_at_one_height():
 
 def test_every_unit_has_its_own_roof_and_marker():
     ax = levels(placed(gemm=SCALAR, tensor=TENSOR))
-    assert {t.get_text() for t in ax.texts} == {"fp32, 1.00 TFLOP/s", "tensor tf32, 10.0 TFLOP/s"}
+    assert {"fp32, 1.00 TFLOP/s", "tensor tf32, 10.0 TFLOP/s"} <= set(texts(ax))
     assert len({p[2] for p in points(ax)}) == 2
     only = levels(placed(gemm=SCALAR))
-    assert {t.get_text() for t in only.texts} == {"fp32, 1.00 TFLOP/s"}  # no TF32 roof above it
-
-
-@pytest.mark.parametrize(("tera", "side"), [(1.1, "top"), (0.9, "bottom"), (5.0, "bottom")])
-def test_a_peak_s_name_is_where_no_kernel_is(tera, side):
-    """A kernel of tensor cores just above the roof of fp32 would cross its name."""
-    ax = levels(placed(gemm=SCALAR, tensor=TENSOR | {TF32: tera * 1e9, READ: 1e6, WRITE: 1e6}))
-    assert {t.get_text(): t.get_va() for t in ax.texts}["fp32, 1.00 TFLOP/s"] == side
+    assert [t for t in texts(only) if "FLOP/s" in t] == ["fp32, 1.00 TFLOP/s"]  # no TF32 roof
 
 
 def test_bandwidths_are_diagonals_and_missing_ones_are_named():

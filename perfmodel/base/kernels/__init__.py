@@ -502,12 +502,8 @@ def _indexed(families: Sequence[Family]) -> dict[Key, list[Family]]:
 def _family(pattern: str, entry: dict[str, Any]) -> Family:
     *spaces, function = pattern.split("::")
     texts = _STAR.split(function)
-    pieces = tuple([_piece(text) for text in texts])
+    pieces = tuple([_joined(text) if _WORD.search(text) else "" for text in texts])
     namespaces = frozenset([_joined(space) for space in spaces])
     letters = sum([len(text) - text.count("_") for text in (*pieces, *namespaces)])
     said = _STAR.findall(function).index("{}") if "{}" in function else -1
     return Family(pattern, pieces, said, namespaces, letters, **entry)
-
-
-def _piece(text: str) -> str:
-    return _joined(text) if _WORD.search(text) else ""

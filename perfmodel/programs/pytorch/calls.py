@@ -193,14 +193,11 @@ def find_calls(
         tuple(PHASES[code] for code in phase.tolist()),
         tuple(modules.paths[code] for code in module.tolist()),
         graph.made() if flow else (),
-        tuple(_evaluations(names, tree)[nodes].tolist()) if flow else (),
+        tuple(nearest(tree.parent, names.starting(EVALUATE)[tree.label])[nodes].tolist())
+        if flow
+        else (),
         tuple(differentiated(names, tree)[nodes].tolist()) if flow else (),
     )
-
-
-def _evaluations(names: OperatorNames, tree: Tree) -> Int64:
-    """Of every range the one in which autograd's engine evaluates a function, -1 outside of all."""
-    return nearest(tree.parent, names.starting(EVALUATE)[tree.label])
 
 
 def _parts(known: Sequence[Formula], tree: Tree) -> Bool:

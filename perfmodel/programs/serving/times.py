@@ -119,7 +119,7 @@ def _counted(
         _tell(more, seen, step, known)
         modelled = np.array([i >= 0 and more[i].work is not None for i in owner.tolist()], np.bool_)
         share = spent[mine][modelled & quiet].sum() / max(spent[mine][quiet].sum(), 1)
-        talking = _first_owners(owner, ~quiet)
+        talking = [*dict.fromkeys(owner[~quiet & (owner >= 0)].tolist())]
         number = int(steps.steps.number[at])
         found = _work(
             [more[i] for i in seen], [more[i] for i in talking], step, known,
@@ -177,10 +177,6 @@ def _times(trace: Trace, mine: Int64, lane: _Lane, sends: Bool, routes: Bool) ->
         int(end[mine].max() - start[mine].min()), int(sends.sum()), int(spent[sends].sum()),
         int(spent[routes].sum()), read_bytes, read_ns,
     )  # fmt: skip
-
-
-def _first_owners(owner: Int64, chosen: Bool) -> list[int]:
-    return [*dict.fromkeys(owner[chosen & (owner >= 0)].tolist())]
 
 
 def _tell(calls: list[Call], seen: Sequence[int], step: EngineStep, known: Known) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -72,11 +72,7 @@ def _lane(
         "waits": [bar.waits_ns for bar in lane.bars],
     }
     found: dict[str, Any] = {"rank": lane.rank, "lane": lane.name}
-    return found | {key: values for key, values in columns.items() if _some(values)}
-
-
-def _some(values: Iterable[int]) -> bool:
-    return any(values)
+    return found | {key: values for key, values in columns.items() if any(values)}
 
 
 def _details(bar: Bar) -> str:

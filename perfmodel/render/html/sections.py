@@ -142,7 +142,11 @@ def _ranges(run: RunAnalysis) -> Grid:
     longest = max((s for row in shown for s in _seconds(row) if s), default=0.0)
     drawn = Head("On the three clocks", "left", sortable=False)
     rows = [
-        (cells[0], _clocks(row, longest), *cells[1:])
+        (
+            cells[0],
+            Cell("", clocks=tuple(s / longest if s else None for s in _seconds(row))),
+            *cells[1:],
+        )
         for row, cells in zip(shown, made.rows, strict=True)
     ]
     finds = tuple(Find(row.label) for row in shown)
@@ -152,10 +156,6 @@ def _ranges(run: RunAnalysis) -> Grid:
 
 def _seconds(row: RangeRow) -> tuple[float | None, float | None, float | None]:
     return row.host_s, row.gpu_projection_s, row.gpu_busy_s
-
-
-def _clocks(row: RangeRow, longest: float) -> Cell:
-    return Cell("", clocks=tuple(s / longest if s else None for s in _seconds(row)))
 
 
 # --- the model ---

@@ -111,7 +111,7 @@ def lines(
     ordered : bool
         The series follow a quantity: colours go from dark to light.
     references : mapping of str to float, optional
-        Horizontal lines, such as a peak, named at the end where the series are farther.
+        Horizontal lines, such as a peak, which the legend names.
     legend : str, optional
         What the legend's entries are values of; None for no legend, as in a panel beside another.
     ticked : bool
@@ -136,14 +136,14 @@ def lines(
         if one.low is not None and one.high is not None:
             ax.fill_between(one.x, one.low, one.high, color=look["color"], alpha=0.15, lw=0)
     for name, value in (references or {}).items():
-        _draw_reference(ax, name, value, series, y)
+        ax.axhline(value, label=entry(plain(name)), color=GREY, lw=0.9, ls=DASHED, zorder=1.8)
     finish(ax, x.label, y.label)
     ticks(ax.xaxis, x.unit)
     ticks(ax.yaxis, y.unit)
     places = sorted({v for one in series.values() for v in one.x})
     if ticked or (x.scale == "log" and 1 < len(places) <= _FEW):
         ticks_at(ax, places, size_pt(ax, foreign)[0], x.unit)
-    shown = legend is not None and (len(series) > 1 or bool(legend))
+    shown = legend is not None and (len(series) > 1 or bool(legend) or bool(references))
     handles, texts = ax.get_legend_handles_labels() if shown else ([], [])
     legend_above(ax, handles, texts, title=title, heading=legend or "", foreign=foreign)
     return ax
@@ -167,27 +167,6 @@ def _looks(
             "mfc": "white" if one.hollow else color, "markevery": max(1, len(one.x) // _MANY),
         }  # fmt: skip
     return found
-
-
-def _draw_reference(
-    ax: Axes, name: str, value: float, series: Mapping[str, Series], y: Measure
-) -> None:
-    ax.axhline(value, color=GREY, lw=0.9, ls=(0, (6, 2, 1, 2)), zorder=1.8)
-    right = _nearest(series, y, value, -1) >= _nearest(series, y, value, 0)
-    ax.annotate(
-        plain(name), (1.0 if right else 0.0, value), (-2 if right else 2, 2), va="bottom",
-        xycoords=("axes fraction", "data"), textcoords="offset points",
-        ha="right" if right else "left", fontsize=VALUE_PT, color=INK,
-        bbox={"fc": "white", "ec": "none", "alpha": 0.7, "pad": 0.4},
-    )  # fmt: skip
-
-
-def _nearest(series: Mapping[str, Series], y: Measure, value: float, end: int) -> float:
-    """Return how near the lines' first (0) or last (-1) points come to a value, on the axis."""
-    values = [float(one.y[end]) for one in series.values()]
-    if y.scale == "log":
-        return min(abs(math.log(v / value)) for v in values)
-    return min(abs(v - value) for v in values)
 
 
 def _check(series: Mapping[str, Series], x: Measure, y: Measure) -> None:

@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator
 
 from perfmodel.programs.facts import OperatorRow
 from perfmodel.render.plot import panels
-from perfmodel.render.plot.roofline import draw_ceilings
+from perfmodel.render.plot.roofline import LEVELS, LINES, draw_ceilings
 from perfmodel.render.plot.style import (
     GREY,
     GRID,
@@ -25,7 +25,6 @@ from perfmodel.render.plot.style import (
     amount,
     apply,
     finish,
-    lay_out,
     legend_above,
     plain,
     ring,
@@ -96,7 +95,6 @@ def operators(
         for r, x in zip(others, _spread(strip, len(others)), strict=True)
     ]
     places.sort(key=lambda one: -one[0].share)
-    _name_roofs(ax, used, links)
     sizes = [math.sqrt(max(_LEAST, _AREA * r.share)) for r, *_ in places]
     ringed = _draw(ax, places, sizes, used, links)
     _draw_strip(ax, strip, bool(others))
@@ -109,7 +107,7 @@ def operators(
                 f"{len(named)}", (x, y), (size / 2 + 1, size / 4), textcoords="offset points",
                 fontsize=VALUE_PT, color=INK, zorder=6,
             )  # fmt: skip
-    _legend(ax, places, links, named, ringed=ringed, title=title)
+    _legend(ax, places, used, links, named, ringed=ringed, title=title)
     return ax
 
 
@@ -143,28 +141,6 @@ def _spread(strip: tuple[float, float], count: int) -> list[float]:
         return []
     ratio = strip[1] / strip[0]
     return [strip[0] * ratio ** ((i * _GOLDEN + 0.5) % 1.0) for i in range(count)]
-
-
-def _name_roofs(ax: Axes, used: Mapping[str, float], links: Mapping[str, float]) -> None:
-    """Write every peak on its line, and every bandwidth along its slope."""
-    lay_out(ax.figure.canvas.figure)
-    for unit, peak in used.items():
-        name = f"{unit.replace('_', ' ')}, {amount(peak, 'FLOP/s')}"
-        ax.annotate(
-            name, (1, peak), (-2, 2), va="bottom", ha="right", xycoords=("axes fraction", "data"),
-            textcoords="offset points", fontsize=TEXT_PT, color=INK,
-        )  # fmt: skip
-    low, high = ax.get_xlim()
-    for link, bandwidth in links.items():
-        x = low * (high / low) ** 0.3
-        ends = ax.transData.transform([(low, bandwidth * low), (high, bandwidth * high)])
-        (x0, y0), (x1, y1) = ends
-        ax.annotate(
-            f"{'DRAM' if link == 'dram' else 'L2'}, {amount(bandwidth, 'B/s')}",
-            (x, bandwidth * x), (-3, 5), textcoords="offset points", va="bottom", ha="center",
-            rotation=math.degrees(math.atan2(y1 - y0, x1 - x0)), rotation_mode="anchor",
-            fontsize=TEXT_PT, color=INK,
-        )  # fmt: skip
 
 
 def _draw(
@@ -207,8 +183,8 @@ def _draw_strip(ax: Axes, strip: tuple[float, float], any_there: bool) -> None:
 
 
 def _legend(
-    ax: Axes, places: Sequence[tuple[OperatorRow, float, float]], links: Mapping[str, float],
-    named: Sequence[str], *, ringed: bool, title: str | None,
+    ax: Axes, places: Sequence[tuple[OperatorRow, float, float]], used: Mapping[str, float],
+    links: Mapping[str, float], named: Sequence[str], *, ringed: bool, title: str | None,
 ) -> None:  # fmt: skip
     """Explain numbers, hues, areas, rings and what is hollow."""
     dot: dict[str, Any] = {"ls": "", "marker": "o", "mec": "white", "mew": 0.6, "alpha": 0.7}
@@ -226,9 +202,20 @@ def _legend(
         found.append(("lower than the axis", lower))
     if ringed:
         found.append(("above its roof", Line2D([], [], **RING)))
+    found += [
+        (f"{unit.replace('_', ' ')}, {amount(peak, 'FLOP/s')}", Line2D([], [], color=INK, lw=1.2))
+        for unit, peak in used.items()
+    ]
+    found += [
+        (
+            f"{LEVELS[link]}, {amount(rate, 'B/s')}",
+            Line2D([], [], color=GREY, lw=1.2, ls=LINES[link]),
+        )
+        for link, rate in links.items()
+    ]
     if "l2" in links:
         hollow = Line2D([], [], color=GREY, ls="", marker="o", mfc="none")
-        found.append(("hollow, dashed: L2", hollow))
+        found.append(("hollow: L2", hollow))
     found += [
         (name, Line2D([], [], color=INK, ls="", marker=f"${number}$", ms=6))
         for number, name in enumerate(named, 1)

@@ -30,7 +30,6 @@ from perfmodel.render.plot.style import (
     NARROW_PT,
     PALETTE,
     RING,
-    TEXT_PT,
     WIDE_COLUMNS,
     Limits,
     amount,
@@ -61,12 +60,13 @@ _RIM_PT, _MOST_RIM_PT = 2.8, 9.0  # what a point is larger than the one on top o
 MOST: Final = 12
 """So many kernels or ranges are drawn, those that take the most time."""
 
+_CEILING: Final = (0, (6, 2, 1, 2))
+_LONGEST_CEILING: Final = 40
 _FILLS: Final[dict[str, Any]] = {"dram": "full", "l2": "left", "l1": "none"}
-_LINES: Final[dict[str, Any]] = {"dram": "-", "l2": (0, (5, 2)), "l1": (0, (1, 1.5))}
-_NAMES: Final = {"dram": "DRAM", "l2": "L2", "l1": "L1"}
+LINES: Final[dict[str, Any]] = {"dram": "-", "l2": (0, (5, 2)), "l1": (0, (1, 1.5))}
+LEVELS: Final = {"dram": "DRAM", "l2": "L2", "l1": "L1"}
 _LETTERS, _LONGEST = 34, 56  # in a line of the legend, and of a name
 _LINE_IN: Final = 0.152  # height of a line of the legend
-_LABEL: Final = (0.36, 0.085)  # width and height of a peak's name, of the axes
 _LEAST_PT, _MORE_PT = 4.0, 9.0  # size of a point: without any time, and what all the time adds
 
 
@@ -106,10 +106,13 @@ def roofline(
     colors = _roof_colors(roofs)
     for roof in roofs:
         _draw_roof(axes, roof, colors[roof.label])
-    if ceiling_flops_per_s is not None:
-        _draw_ceiling(axes, width, ceiling_flops_per_s, ceiling_label)
     above = [p for p in points if _share(roofs, p) > 1]
-    legend = _roof_legend(axes, roofs, colors, ringed=bool(above))
+    extra = [(Line2D([], [], **RING), "above the model")] if above else []
+    if ceiling_flops_per_s is not None:
+        line = axes.axhline(ceiling_flops_per_s, color=GREY, lw=1.1, ls=_CEILING, zorder=2)
+        name = [plain(shortened(ceiling_label, _LONGEST_CEILING))] if ceiling_label else []
+        extra.append((line, ", ".join([*name, amount(ceiling_flops_per_s, "FLOP/s")])))
+    legend = _roof_legend(axes, roofs, colors, extra)
     texts = _texts(roofs, points, NARROW_COLUMNS if width < NARROW_PT else WIDE_COLUMNS)
     keys = choose(points, texts, colors if len(roofs) > 1 else {}, FEW)
     if len(points) <= FEW:
@@ -147,7 +150,7 @@ def _limits(
 ) -> Limits:
     """Limits that leave the legend of the roofs its lines at the top."""
     ringed = any(_share(roofs, p) > 1 for p in points)
-    lines = 2 + sum(2 + wrap(r.label, 30).count("\n") for r in roofs) + ringed
+    lines = 2 + sum(2 + wrap(r.label, 30).count("\n") for r in roofs) + ringed + bool(ceiling)
     return limits(roofs, points, ceiling, legend_share(lines, height_pt))
 
 
@@ -207,20 +210,6 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _draw_ceiling(ax: Axes, width_pt: float, ceiling: float, name: str | None) -> None:
-    """Draw the machine's peak and its name, which is cut to the width of the axes."""
-    rate = amount(ceiling, "FLOP/s")
-    ax.axhline(ceiling, color=GREY, lw=1.1, ls=(0, (6, 2, 1, 2)), zorder=2)
-    whole = f"{name}, {rate}" if name else rate
-    most = min(len(whole), int(width_pt / (0.25 * TEXT_PT)))  # more letters than fit
-    while text_width_pt(plain(shortened(whole, most))) > width_pt and most > len(rate):
-        most -= 1
-    ax.annotate(
-        plain(shortened(whole, most)), (1, ceiling), (-2, 2), xycoords=("axes fraction", "data"),
-        textcoords="offset points", ha="right", va="bottom", fontsize=TEXT_PT, color=INK,
-    )  # fmt: skip
-
-
 def _draw_points(ax: Axes, points: Sequence[Point], keys: Keys, above: Sequence[Point]) -> None:
     """Draw points at their places; of those that would hide each other the first are larger."""
     for point, look, more_pt in zip(points, keys.looks, _around(ax, points), strict=True):
@@ -277,13 +266,12 @@ def _texts(roofs: Sequence[Roofline], points: Sequence[Point], columns: int) -> 
 
 
 def _roof_legend(
-    ax: Axes, roofs: Sequence[Roofline], colors: dict[str, str], *, ringed: bool
+    ax: Axes, roofs: Sequence[Roofline], colors: dict[str, str], extra: Sequence[tuple[Line2D, str]]
 ) -> Legend:
     lines = [Line2D([], [], color=INK, lw=1.6), Line2D([], [], color=INK, lw=1.1, ls=DASHED)]
     texts = ["model: no overlap", "roof: perfect overlap"]
-    if ringed:
-        lines.append(Line2D([], [], **RING))
-        texts.append("above the model")
+    lines += [line for line, _ in extra]
+    texts += [text for _, text in extra]
     for roof in roofs:
         ridge = f"ridge {_number(roof.ridge_flops_per_byte)} FLOP/byte"
         look: dict[str, Any] = {"ls": "", "marker": "o", "ms": 4.5}
@@ -365,7 +353,7 @@ def levels(placed: Sequence[Placed], *, ax: Axes | None = None, title: str | Non
     links = shown[0].bandwidths_bytes_per_s
     total = sum(p.counted.time_s or 0.0 for p in placed)
     hues = list(PALETTE) if len(shown) <= len(PALETTE) else ordered_colors(len(shown))
-    entries = _entries(shown, hues, links, total)
+    entries = _entries(shown, hues, peaks, links, total)
     lines = sum(text.count("\n") + 1 for text, _ in entries)
     axes = axes_of(ax, DOUBLE_IN, max(4.6, 0.3 + _LINE_IN * lines))
     frame = _limits_of(shown, peaks, links)
@@ -373,7 +361,6 @@ def levels(placed: Sequence[Placed], *, ax: Axes | None = None, title: str | Non
     finish(axes, "Arithmetic intensity of a level of memory (FLOP/byte)",
            "Performance per GPU (FLOP/s)")  # fmt: skip
     draw_ceilings(axes, peaks, links, frame)
-    _name_peaks(axes, peaks, shown, frame)
     for p, hue in zip(shown, hues, strict=False):
         _draw_point(axes, p, hue, (p.counted.time_s or 0.0) / total)
     axes.legend(
@@ -406,36 +393,11 @@ def draw_ceilings(
         end = min(x_high, top / bandwidth)
         ax.plot(
             [x_low, end], [bandwidth * x_low, bandwidth * end],
-            color=GREY, lw=1.2, ls=_LINES[level], zorder=2,
+            color=GREY, lw=1.2, ls=LINES[level], zorder=2,
         )  # fmt: skip
     steepest = max(links.values(), default=math.inf)
     for peak in peaks.values():
         ax.plot([max(x_low, peak / steepest), x_high], [peak, peak], color=INK, lw=1.2, zorder=2)
-
-
-def _name_peaks(
-    ax: Axes, peaks: Mapping[str, float], shown: Sequence[Placed], frame: Limits
-) -> None:
-    """Name every peak at its right end: above the line, or below it where only there is room."""
-    for unit, peak in peaks.items():
-        others = [rate for rate in peaks.values() if rate != peak]
-        rates = [p.counted.flops_per_s or 1.0 for p in shown if _at_label(p, frame)] + others
-        heights = [math.log(rate / peak) / math.log(frame[3] / frame[2]) for rate in rates]
-        above = any(0 < h < _LABEL[1] for h in heights)
-        below = any(0 < -h < _LABEL[1] for h in heights)
-        up = below or not above
-        ax.annotate(
-            f"{unit}, {amount(peak, 'FLOP/s')}", (1, peak), (-2, 2 if up else -2),
-            va="bottom" if up else "top", ha="right", xycoords=("axes fraction", "data"),
-            textcoords="offset points", fontsize=TEXT_PT, color=INK,
-        )  # fmt: skip
-
-
-def _at_label(p: Placed, frame: Limits) -> bool:
-    """Whether a kernel's line comes as far to the right as the names of peaks begin."""
-    x_low, x_high, *_ = frame
-    most = max(intensities(p).values())
-    return math.log(most / x_low) / math.log(x_high / x_low) > 1 - _LABEL[0]
 
 
 def _draw_point(ax: Axes, p: Placed, hue: str, share: float) -> None:
@@ -459,7 +421,11 @@ def _marker(unit: str | None) -> str:
 
 
 def _entries(
-    shown: Sequence[Placed], hues: Sequence[str], links: Mapping[str, float], total: float
+    shown: Sequence[Placed],
+    hues: Sequence[str],
+    peaks: Mapping[str, float],
+    links: Mapping[str, float],
+    total: float,
 ) -> list[tuple[str, dict[str, Any]]]:
     """The legend's texts and looks: hues, fillings and markers, each below a heading."""
     found: list[tuple[str, dict[str, Any]]] = [("$\\bf{Share\\ of\\ time}$", {})]
@@ -467,15 +433,16 @@ def _entries(
         share = f", {percent((p.counted.time_s or 0.0) / total)}{', mixed' * p.mixed}"
         found.append((wrap(short(p.counted.label) + share, _LETTERS), _look(p, hue, "dram")))
     found += [("", {}), ("$\\bf{Level}$", {})]
-    for level, name in _NAMES.items():
+    for level, name in LEVELS.items():
         known = level in links
         look = {"marker": "o", "color": GREY, "fillstyle": _FILLS[level]}
-        look |= {"markerfacecoloralt": "white", "ls": _LINES[level] if known else ""}
+        look |= {"markerfacecoloralt": "white", "ls": LINES[level] if known else ""}
         rate = amount(links[level], "B/s") if known else "bandwidth unknown"
         found.append((f"{name}, {rate}", look))
     found += [("", {}), ("$\\bf{Unit}$", {})]
     for unit in dict.fromkeys(p.unit for p in shown):
-        found.append((unit or "none", {"marker": _marker(unit), "color": INK}))
+        peak = f", {amount(peaks[unit], 'FLOP/s')}" if unit and unit in peaks else ""
+        found.append(((unit or "none") + peak, {"marker": _marker(unit), "color": INK}))
     if any(p.above for p in shown):
         found.append(("above a ceiling: cannot be", RING))
     return found
