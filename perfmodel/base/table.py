@@ -121,11 +121,6 @@ class Table:
     levels : sequence of int, optional
         Depth of every row in a tree: indents the first text column by two blanks a level, and
         becomes the first column, ``level``, in CSV, JSON and data frames.
-
-    Raises
-    ------
-    ValueError
-        If a row or `levels` has the wrong length, or two columns share a key.
     """
 
     title: str
@@ -133,16 +128,6 @@ class Table:
     rows: Sequence[Sequence[object]]
     notes: tuple[str, ...] = ()
     levels: Sequence[int] | None = None
-
-    def __post_init__(self) -> None:
-        keys = [c.key for c in self.columns]
-        if not keys or len(set(keys)) != len(keys):
-            raise ValueError(f"a table needs columns with distinct keys, not {keys}")
-        for row in self.rows if isinstance(self.rows, list | tuple) else self.rows[:1]:
-            if len(row) != len(keys):
-                raise ValueError(f"expected a row of {len(keys)} values; got {list(row)!r}")
-        if self.levels is not None and len(self.levels) != len(self.rows):
-            raise ValueError(f"{len(self.levels)} levels for {len(self.rows)} rows")
 
     def _repr_markdown_(self) -> str:
         """Show the table in a notebook."""

@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from perfmodel.base.arrays import Bool, Floats, Int64
+from perfmodel.base.arrays import Bool, Floats, Int64, distinct_positions
 from perfmodel.timing.loops import Loop, Operations
 
 FEATURES: Final = (
@@ -284,9 +284,7 @@ def _distinct(values: Int64, most: int) -> Int64:
     """Return the distinct values, all less than `most`, ascending."""
     if most > _MOST_CELLS:
         return np.unique(values)
-    there = np.zeros(most, np.bool_)
-    there[values] = True
-    return np.flatnonzero(there)
+    return distinct_positions(values, most)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from perfmodel.base.arrays import Bool, Int32, Int64
 from perfmodel.readers.nvtx import MPI_DOMAIN
 from perfmodel.readers.trace import MPI_COLLECTIVE, NULL, Trace
 from perfmodel.timing.intervals import running_maximum
+from perfmodel.timing.mpi_calls import called
 from perfmodel.timing.nesting import closed_ends
 from perfmodel.timing.spans import pattern_of
 
@@ -63,7 +64,7 @@ def extents(trace: Trace) -> dict[int, tuple[int, int]]:
     """
     times = {p: [whole] for p, whole in trace.left_out_ns.items()}
     calls, ends = trace.mpi, closed_ends(trace.ranges)
-    inner = ~(_named(trace, _FIRST) | _named(trace, _LAST))
+    inner = ~(called(trace, *_FIRST) | called(trace, *_LAST))
     ours = np.array([d != MPI_DOMAIN for d in trace.range_domains] + [True], np.bool_)
     ours = ours[trace.ranges.name]
     for thread, start, end in (
@@ -97,7 +98,7 @@ def extents(trace: Trace) -> dict[int, tuple[int, int]]:
 def host_events(trace: Trace) -> Iterator[HostEvents]:
     """Yield the events of every process that tell its steps apart."""
     calls = trace.mpi
-    telling = ~_named(trace, (*_FIRST, *_LAST, *_IRREGULAR))
+    telling = ~called(trace, *_FIRST, *_LAST, *_IRREGULAR)
     stopped = cut_short(trace)
     process = trace.thread_process[calls.thread]
     ends = closed_ends(trace.ranges)
@@ -127,16 +128,10 @@ def cut_short(trace: Trace) -> dict[int, int]:
     """Processes that called MPI and never came to MPI_Finalize, with the row of their last call."""
     calls = trace.mpi
     process = trace.thread_process[calls.thread]
-    ended = set(process[_named(trace, _LAST)].tolist())
+    ended = set(process[called(trace, *_LAST)].tolist())
     order = np.argsort(calls.start_ns, kind="stable")
     last = dict(zip(process[order].tolist(), order.tolist(), strict=True))
     return {p: row for p, row in last.items() if p not in ended}
-
-
-def _named(trace: Trace, beginnings: tuple[str, ...]) -> Bool:
-    """Return whether MPI calls have names that begin so."""
-    named = np.array([s.startswith(beginnings) for s in trace.strings] + [False], np.bool_)
-    return named[trace.mpi.name]
 
 
 def _repeated(trace: Trace) -> Int64:

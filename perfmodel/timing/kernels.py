@@ -32,12 +32,8 @@ def categorize(ops: GpuOps, strings: Sequence[str]) -> tuple[Int8, tuple[str, ..
 
 def communicating(trace: Trace) -> Bool:
     """Return whether GPU operations exchange data, shape (operations,), copies included."""
-    ops = trace.ops
-    kernels = np.flatnonzero((ops.kind == KERNEL) & (ops.name >= 0))
-    distinct, inverse = np.unique(ops.name[kernels], return_inverse=True)
-    sends = [kernel(trace.strings[c]).category == COMMUNICATION for c in distinct]
-    found = _between_gpus(ops)
-    found[kernels] = np.array(sends or [False], np.bool_)[inverse]
+    category, names = categorize(trace.ops, trace.strings)
+    found: Bool = category == names.index(COMMUNICATION)
     return found
 
 

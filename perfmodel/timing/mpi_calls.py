@@ -45,7 +45,7 @@ def mpi_exchanges(
         mine = (trace.mpi.own != NULL) & (rank >= 0)
         table = np.column_stack([trace.mpi.communicator, trace.mpi.own, rank])[mine]
         members |= {(group, own): r for group, own, r in np.unique(table, axis=0).tolist()}
-    begun = [rank[_called(t, "MPI_Init")] for t, rank in zip(traces, whose, strict=True)]
+    begun = [rank[called(t, "MPI_Init")] for t, rank in zip(traces, whose, strict=True)]
     whole = set(ranks) <= {r for part in begun for r in part.tolist()}
     parts = [
         _of_report(i, trace, shift, rank, members, batches, ranks, whole=whole)
@@ -56,18 +56,18 @@ def mpi_exchanges(
 
 def collective_calls(trace: Trace) -> Bool:
     """Return whether all ranks of a communicator make an MPI call together: MPI_Win_fence, too."""
-    found: Bool = (trace.mpi.source == MPI_COLLECTIVE) | _called(trace, _FENCE)
+    found: Bool = (trace.mpi.source == MPI_COLLECTIVE) | called(trace, _FENCE)
     return found
 
 
 def lost(trace: Trace) -> set[int]:
     """Processes whose last MPI calls may be lost: recorded from MPI_Init on, without its end."""
     process = trace.thread_process[trace.mpi.thread]
-    begun, ended = (process[_called(trace, name)] for name in ("MPI_Init", "MPI_Finalize"))
+    begun, ended = (process[called(trace, name)] for name in ("MPI_Init", "MPI_Finalize"))
     return set(begun.tolist()) - set(ended.tolist())
 
 
-def _called(trace: Trace, *starts: str) -> Bool:
+def called(trace: Trace, *starts: str) -> Bool:
     """Return whether MPI calls have names that begin so."""
     named = np.array([name.startswith(starts) for name in trace.strings] + [False], np.bool_)
     return named[trace.mpi.name]
@@ -101,7 +101,7 @@ def _of_report(
     way = np.append(np.full(len(finished), COLLECTIVE), way)
     post, end = calls.start_ns[at], np.append(calls.end_ns[finished], end)
     begin, completion = post.copy(), end.copy()
-    at_once = np.flatnonzero(_called(trace, *_RETURNS_AT_ONCE)[at])
+    at_once = np.flatnonzero(called(trace, *_RETURNS_AT_ONCE)[at])
     done = _completions(trace, rank) if len(at_once) else {}
     for i in at_once.tolist():
         request = done.get((int(rank[at[i]]), int(calls.request[at[i]])), [])
@@ -139,9 +139,9 @@ def _of_report(
 
 def _completions(trace: Trace, rank: Int64) -> dict[tuple[int, int], list[tuple[int, int, bool]]]:
     """Calls that complete requests, by rank and request: begin, end, and whether they only look."""
-    calls, polls = trace.mpi, _called(trace, _POLL)
+    calls, polls = trace.mpi, called(trace, _POLL)
     found: dict[tuple[int, int], list[tuple[int, int, bool]]] = {}
-    known = (calls.request != NULL) & (calls.end_ns >= calls.start_ns) & ~_called(trace, _START)
+    known = (calls.request != NULL) & (calls.end_ns >= calls.start_ns) & ~called(trace, _START)
     for i in np.flatnonzero(known & (calls.source == MPI_WAIT)).tolist():  # by start
         one = int(calls.start_ns[i]), int(calls.end_ns[i]), bool(polls[i])
         found.setdefault((int(rank[i]), int(calls.request[i])), []).append(one)
@@ -164,12 +164,12 @@ def _messages(trace: Trace, rank: Int64) -> tuple[Int64, Int64, Int64, Int64]:
     prepared: dict[tuple[int, int], list[int]] = {}
     for row in np.flatnonzero(sent & init).tolist():
         prepared.setdefault((int(rank[row]), int(calls.request[row])), []).append(row)
-    starts = known & (calls.source == MPI_WAIT) & _called(trace, _START)
+    starts = known & (calls.source == MPI_WAIT) & called(trace, _START)
     for at in np.flatnonzero(starts).tolist() if prepared else ():
         rows = prepared.get((int(rank[at]), int(calls.request[at])), [])
         posted += [(row, at) for row in rows if calls.start_ns[row] <= calls.start_ns[at]][-1:]
     both: dict[tuple[int, int], tuple[int, int]] = {}
-    for row in np.flatnonzero(sent & _called(trace, _BOTH)).tolist():
+    for row in np.flatnonzero(sent & called(trace, _BOTH)).tolist():
         key = int(rank[row]), int(calls.start_ns[row])
         both[key] = row, both.get(key, (row, row))[1]
     apart = [

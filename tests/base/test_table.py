@@ -252,13 +252,7 @@ def test_of_attributes_and_functions() -> None:
     assert table.notes == ("a note",)
 
 
-def test_wrong_shapes_are_refused() -> None:
-    with pytest.raises(ValueError, match="a row of 5 values"):
-        Table("", COLUMNS, [(1, 2)])
-    with pytest.raises(ValueError, match="distinct keys"):
-        Table("", (Column("a", ""), Column("a", "")), [])
-    with pytest.raises(ValueError, match="1 levels for 0 rows"):
-        Table("", COLUMNS, [], levels=[0])
+def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(ValueError, match="table, csv, json, jsonl, markdown, latex"):
         render(BATCH, "html")
 

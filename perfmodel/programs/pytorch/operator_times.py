@@ -60,6 +60,15 @@ class Placed(StepOps):
     causal: bool = False
     warnings: tuple[str, ...] = ()
 
+    @classmethod
+    def of(
+        cls, steps: StepReport, *, causal: bool = False, warnings: tuple[str, ...] = ()
+    ) -> Placed:
+        """Return the operations of the steps of a report."""
+        ops = steps.times.ops
+        number = steps.steps.number[ops.step].astype(np.int64)
+        return cls(ops.op, number, ops.lane, len(steps.times.process), causal, warnings)
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -102,11 +111,7 @@ def operator_times(
     if not found.calls.calls:
         return None
     warnings = (*found.warnings, *(() if sources else _slowed(steps)))
-    inside = steps.times.ops
-    number = steps.steps.number[inside.step].astype(np.int64)
-    lanes = len(steps.times.process)
-    placed = Placed(inside.op, number, inside.lane, lanes, causal, warnings)
-    made = tabulate(trace, found.calls, placed)
+    made = tabulate(trace, found.calls, Placed.of(steps, causal=causal, warnings=warnings))
     return replace(made, hidden=found.hidden, places=found.places)
 
 

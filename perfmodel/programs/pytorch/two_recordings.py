@@ -7,7 +7,7 @@ longer. The same program recorded without sizes launches the same kernels in the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -109,19 +109,13 @@ def operator_times_from(
         )
     phase = tuple(found.calls.phase[i] if i >= 0 else "forward" for i in same.tolist())
     module = tuple(found.calls.module[i] if i >= 0 else "" for i in same.tolist())
-    placed = replace(_placed(steps), causal=causal, warnings=found.warnings)
+    placed = Placed.of(steps, causal=causal, warnings=found.warnings)
     return tabulate(trace, Calls(tuple(calls), owner, phase, module), placed)
-
-
-def _placed(steps: StepReport) -> Placed:
-    ops = steps.times.ops
-    number = steps.steps.number[ops.step].astype(np.int64)
-    return Placed(ops.op, number, ops.lane, len(steps.times.process))
 
 
 def _steps(trace: Trace, steps: StepReport) -> dict[tuple[int, int], _Step]:
     """Operations of every lane and step that do not communicate, in the order of their start."""
-    placed = _placed(steps)
+    placed = Placed.of(steps)
     quiet = np.flatnonzero(~communicating(trace)[placed.op])
     order = np.lexsort(
         (trace.ops.start_ns[placed.op[quiet]], placed.step[quiet], placed.lane[quiet])

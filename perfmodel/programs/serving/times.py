@@ -62,10 +62,7 @@ def serving_times(
         trace, steps, sources, tokens, options.dtype, causal=options.causal, tokens_of=_tokens_of
     )
     calls, work = _counted(trace, steps, found.calls, said, options.decoder)
-    inside = steps.times.ops
-    number = steps.steps.number[inside.step].astype(np.int64)
-    lanes = len(steps.times.process)
-    placed = Placed(inside.op, number, inside.lane, lanes, options.causal, found.warnings)
+    placed = Placed.of(steps, causal=options.causal, warnings=found.warnings)
     made = tabulate(trace, calls, placed)
     warnings = (*made.warnings, *_untold(trace, steps))
     return replace(made, engine=work, hidden=found.hidden, places=found.places, warnings=warnings)
