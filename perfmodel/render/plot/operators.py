@@ -215,7 +215,7 @@ def _legend(
     ]
     if "l2" in links:
         hollow = Line2D([], [], color=GREY, ls="", marker="o", mfc="none")
-        found.append(("hollow: L2", hollow))
+        found.append(("hollow, dashed: L2", hollow))
     found += [
         (name, Line2D([], [], color=INK, ls="", marker=f"${number}$", ms=6))
         for number, name in enumerate(named, 1)
