@@ -32,7 +32,6 @@ from perfmodel.readers.frames import FRAMEWORK, MODULE, module_path, python_fram
 from perfmodel.readers.json_stream import JsonStream
 
 MEMORY: Final = "[memory]"
-RECORD_MEMORY: Final = "torch.profiler.profile(..., profile_memory=True)"
 _FUNCTION: Final = "python_function"
 _ANNOTATION: Final = "user_annotation"
 _SPANS: Final = ("cpu_op", "Operator", _ANNOTATION, _FUNCTION)

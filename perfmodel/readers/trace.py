@@ -25,7 +25,6 @@ NO_NAME: Final = -1
 """Stands for a missing string in a column of string codes."""
 
 PUSH_POP: Final = 0
-START_END: Final = 1
 STYLES: Final = ("PushPop", "StartEnd")
 
 KERNEL: Final = 0
@@ -135,7 +134,7 @@ class Ranges(HostEvents):
     name : int32, shape (n,)
         Index into `Trace.range_names` and `Trace.range_labels`, or `NO_NAME`.
     style : int8, shape (n,)
-        `PUSH_POP` or `START_END`.
+        Index into `STYLES`.
     other_thread : bool, shape (n,)
         The range names an ending thread of its own (`endGlobalTid` is set), so that it belongs
         to no thread's nesting.
