@@ -15,8 +15,9 @@ candidate is a step, the recording is one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain as joined
 from typing import Any, Final
 
@@ -91,7 +92,13 @@ def find_steps(
     likely = chain([one.z for one in options])
     if likely[-1] > _SURE or (agreed is not None and agreed.source == "found"):
         levels = nest_on_gpu(trace, parts) if work.on_gpu else nest_on_host(trace)
-        options += [_Found(level) for level in best_of(levels)]
+        options += [
+            _Option(
+                one.name, "found", one.z, one.count, one.median_s, reason(one.features),
+                partial(_of_level, one),
+            )
+            for one in best_of(levels)
+        ]  # fmt: skip
         likely = chain([one.z for one in options])
     every = _candidates(options, likely)
     alike = [i for i, one in enumerate(every) if agreed is not None and one.is_like(agreed)]
@@ -107,79 +114,33 @@ def held_share(trace: Trace, steps: Steps, parts: Parts) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """Ranges that may be the steps."""
+class _Option:
+    """Ranges, or a level of the loop nest, that may be the steps, and what makes these of it."""
 
-    ranges: Declared
+    name: str
+    source: Source
     z: float
     count: int
     median_s: float
-    source: Source = "declared"
-
-    @property
-    def name(self) -> str:
-        """Name of the ranges."""
-        return self.ranges.label
-
-    @property
-    def reason(self) -> str:
-        """The evidence for or against them."""
-        said = self.ranges.said
-        held = f"{percent(self.ranges.share, 0)} of the work is inside"
-        if said is None:
-            return f"ranges that repeat; {held}"
-        return f"the name says: {said.level.replace('_', '-')}; {held}"
-
-    def steps(self, trace: Trace, work: WorkByTime) -> Steps:
-        """Return the steps, of all processes that the ranges are about."""
-        one = self.ranges if work.on_gpu else of_one_kind(trace, work, self.ranges)
-        process, start, end = spans_of(trace, one.rows, work)
-        if np.array_equal(process, trace.thread_process[trace.ranges.thread[one.rows]]):
-            return range_steps(trace, one.label, "declared", one.share, one.rows)
-        at = process.astype(np.int32)
-        thread = np.array([int(np.argmax(trace.thread_process == p)) for p in at], np.int32)
-        return Steps.numbered(one.label, "declared", one.share, at, thread, start, end)
+    reason: str
+    steps: Callable[[Trace, WorkByTime], Steps]
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A level of the loop nest."""
-
-    level: Level
-    source: Source = "found"
-
-    @property
-    def name(self) -> str:
-        """The operation that begins each repetition."""
-        return self.level.name
-
-    @property
-    def z(self) -> float:
-        """The evidence for it."""
-        return self.level.z
-
-    @property
-    def count(self) -> int:
-        """Return the number of repetitions."""
-        return self.level.count
-
-    @property
-    def median_s(self) -> float:
-        """Median time from one beginning to the next."""
-        return self.level.median_s
-
-    @property
-    def reason(self) -> str:
-        """The strongest evidence for it, or against it."""
-        return reason(self.level.features)
-
-    def steps(self, trace: Trace, work: WorkByTime) -> Steps:
-        """Return its repetitions."""
-        process, _, start, end = self.level.columns
-        return Steps.numbered("", "found", work.inside(process, start, end), *self.level.columns)
+def _of_ranges(ranges: Declared, trace: Trace, work: WorkByTime) -> Steps:
+    """Return the steps, of all processes that the ranges are about."""
+    one = ranges if work.on_gpu else of_one_kind(trace, work, ranges)
+    process, start, end = spans_of(trace, one.rows, work)
+    if np.array_equal(process, trace.thread_process[trace.ranges.thread[one.rows]]):
+        return range_steps(trace, one.label, "declared", one.share, one.rows)
+    at = process.astype(np.int32)
+    thread = np.array([int(np.argmax(trace.thread_process == p)) for p in at], np.int32)
+    return Steps.numbered(one.label, "declared", one.share, at, thread, start, end)
 
 
-_Option = _Named | _Found
+def _of_level(level: Level, _: Trace, work: WorkByTime) -> Steps:
+    """Return the repetitions of a level."""
+    process, _thread, start, end = level.columns
+    return Steps.numbered("", "found", work.inside(process, start, end), *level.columns)
 
 
 def _candidates(options: Sequence[_Option], likely: Floats) -> tuple[Candidate, ...]:
@@ -201,7 +162,7 @@ def _by_name(trace: Trace, work: WorkByTime) -> list[_Option]:
     return sorted(made, key=lambda one: (-round(one.z, 1), one.count, one.median_s, one.name))
 
 
-def _named(trace: Trace, work: WorkByTime, one: Declared) -> _Named:
+def _named(trace: Trace, work: WorkByTime, one: Declared) -> _Option:
     """Return how likely ranges of one name are the steps."""
     process, start, end = spans_of(trace, one.rows, work)
     counts = np.bincount(process)
@@ -218,7 +179,11 @@ def _named(trace: Trace, work: WorkByTime, one: Declared) -> _Named:
     mine = np.sort(start[process == int(np.argmax(counts))])
     usual = np.diff(mine) if len(mine) > 1 else (end - start)[:1]
     z = a + b * float(np.log(max(min(share, 1.0), 1e-6)))
-    return _Named(one, z, int(counts.max()), float(np.median(usual)) * 1e-9)
+    why = f"the name says: {one.said.level.replace('_', '-')}" if one.said else "ranges that repeat"
+    return _Option(
+        one.label, "declared", z, int(counts.max()), float(np.median(usual)) * 1e-9,
+        f"{why}; {percent(one.share, 0)} of the work is inside", partial(_of_ranges, one),
+    )  # fmt: skip
 
 
 def _asked(trace: Trace, work: WorkByTime, asked: str, options: Sequence[_Option]) -> Steps:
