@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from perfmodel.analysis.result import RunAnalysis
+from perfmodel.analysis.steps import idle_pieces
 from perfmodel.base.arrays import Floats, Int64
 from perfmodel.base.errors import SchemaError
 from perfmodel.models.history import FEWEST, Change, change_points, newly_found
@@ -50,7 +51,8 @@ def times_of(run: RunAnalysis) -> Iterator[tuple[str, str, float]]:
             yield "range", "/".join(row.path[len(head.path) :]), row.host_s
     for kernel in run.steps.kernels if run.steps else ():
         yield "kernel", kernel.name, kernel.seconds
-    for name, seconds in run.steps.pieces.items() if run.steps else ():
+    pieces = idle_pieces(run.measured.steps, run.run_steps)[0] if run.steps else {}
+    for name, seconds in pieces.items():
         yield IDLE, name, seconds
 
 

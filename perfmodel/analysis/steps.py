@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -90,10 +90,6 @@ class StepBreakdown:
         All of the time in which each rank waits for others in communication, hidden or not.
     unattributed : float
         Share of the GPU time between the first and the last step that no step holds.
-    idle : tuple of IdleCause
-        By rank, the largest cause first; without the profiler where it makes steps longer.
-    pieces : mapping of str to float
-        Seconds of idle time by range, see `idle_pieces`.
     facts : StepFacts
         The critical path, small kernels and late ranks.
     levels : tuple of LevelRow
@@ -113,8 +109,6 @@ class StepBreakdown:
     categories: tuple[CategoryTime, ...]
     kernels: tuple[KernelTime, ...]
     unattributed: float
-    idle: tuple[IdleCause, ...]
-    pieces: Mapping[str, float]
     facts: StepFacts
     levels: tuple[LevelRow, ...]
     layers: tuple[LayerTime, ...]
@@ -181,8 +175,6 @@ def break_down(
         categories=_categories(reports, rows, window),
         kernels=kernels[:_TOP_KERNELS],
         unattributed=sum(r.lost_ns for r in reports) / launched if launched else 0.0,
-        idle=facts.idle,
-        pieces=idle_pieces(reports, steps)[0],
         levels=level_rows([r.spans for r in reports], sum(r.work_ns for r in reports)),
         layers=layer_times([r.spans for r in reports]),
         candidates=reports[0].steps.candidates,

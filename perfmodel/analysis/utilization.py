@@ -71,7 +71,7 @@ def idle_of(run: RunAnalysis) -> Idle:
             f"{run.label}: expected GPU work of steps after the warm-up; got none; for "
             f"the GPU's work in more steps, {run.traces[0].how_to_record}"
         )
-    return Idle(ranks, run.steps.idle, idle_ranges(run.measured.steps, run.run_steps))
+    return Idle(ranks, run.steps.facts.idle, idle_ranges(run.measured.steps, run.run_steps))
 
 
 @dataclass(frozen=True, slots=True)

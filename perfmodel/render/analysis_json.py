@@ -206,7 +206,7 @@ def run_document(
         kernels=kernels_document(steps) if steps else None,
         gemms=[gemm(*product) for product in run.products],
         roofline=placed_points(run, (run,)),
-        idle=steps.idle if steps else (),
+        idle=steps.facts.idle if steps else (),
         critical_path=steps.facts.path if steps else (),
         recorder=steps.facts.recorder if steps else None,
         serving=served(run.serving) if run.serving else None,

@@ -157,7 +157,7 @@ def draw_idle(run: RunAnalysis) -> Axes | None:
     """Draw why the GPU of every rank idles; None where no GPU does, or nothing says why."""
     from perfmodel.render.plot.bars import idle as draw
 
-    found = run.steps.idle if run.steps else ()
+    found = run.steps.facts.idle if run.steps else ()
     if not any(cause.seconds for cause in found):
         return None
     return draw(found, title=f"Why the GPU idles, {run.label}")

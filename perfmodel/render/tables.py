@@ -411,12 +411,12 @@ CRITICAL_PATH: Final = (
 
 def idle(run: RunAnalysis) -> Table:
     """Idle time by rank and cause."""
-    return Table.of("Why the GPU idles", run.steps.idle if run.steps else (), IDLE)
+    return Table.of("Why the GPU idles", run.steps.facts.idle if run.steps else (), IDLE)
 
 
 def gaps(run: RunAnalysis) -> Table:
     """The longest gaps of every rank and cause, with what the host did."""
-    return _gaps(run.steps.idle if run.steps else ())
+    return _gaps(run.steps.facts.idle if run.steps else ())
 
 
 def gaps_text(ranks: Sequence[RankRow], idle: Sequence[IdleCause]) -> Table:
@@ -432,7 +432,7 @@ def _gaps(causes: Sequence[IdleCause], notes: Sequence[str] = ()) -> Table:
 
 def idle_text(run: RunAnalysis) -> Table:
     """Idle time by rank and cause, with the longest gap of each."""
-    rows, notes = idlest(run.ranks, run.steps.idle if run.steps else ())
+    rows, notes = idlest(run.ranks, run.steps.facts.idle if run.steps else ())
     columns = (*IDLE, Column("longest", "Longest gap", of=lambda c: gap_text(c.gaps[0])))
     if recorder := run.summary.recorder:
         notes.append(f"idle time is that without {recorder}, gaps are as recorded")

@@ -477,7 +477,7 @@ def lost(path: Path) -> tuple[dict[Any, float], dict[Any, float]]:
     for rank in run.steps.ranks:
         for name in ("step_s", "gpu_busy_s", "idle_s", "communication_s", "waiting_s", "copies_s"):
             sums[rank.rank, name] = getattr(rank, name) or 0.0
-    said |= {("idle", c.rank, c.cause): c.seconds for c in run.steps.idle}
+    said |= {("idle", c.rank, c.cause): c.seconds for c in run.steps.facts.idle}
     said |= {("free", kind): facts.step_s - s for kind, s in facts.free_s.items()}
     said |= {("small", s.range): s.saving_s for s in facts.small}
     said |= {("path", p.kind): p.seconds for p in facts.path}

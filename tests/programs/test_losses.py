@@ -125,7 +125,7 @@ def test_idle_causes_and_the_path_add_up(name: str) -> None:
     assert steps is not None
     added_s = run.ledger.recorded_s - run.ledger.step_s
     for rank, recorded in zip(run.ranks, steps.ranks, strict=True):
-        causes = [c for c in steps.idle if c.rank == rank.rank]
+        causes = [c for c in steps.facts.idle if c.rank == rank.rank]
         idle_s = max((recorded.idle_s or 0.0) - added_s, 0.0)
         assert rank.idle_s == pytest.approx(idle_s)
         assert sum(c.share for c in causes) == pytest.approx(1.0 if idle_s else 0.0)
@@ -143,8 +143,8 @@ def test_idle_causes_and_the_path_add_up(name: str) -> None:
 def test_data_loading_is_named_with_its_range() -> None:
     run = analyzed(PROGRAMS / "dataloader_b32.sqlite.xz")
     assert run.steps is not None
-    assert run.steps.idle[0].cause == "host_compute"
-    assert run.steps.idle[0].gaps[0].range == run.steps.idle[0].range == "data"
+    assert run.steps.facts.idle[0].cause == "host_compute"
+    assert run.steps.facts.idle[0].gaps[0].range == run.steps.facts.idle[0].range == "data"
     assert run.findings[0].action.startswith("DataLoader(num_workers")
 
 

@@ -473,9 +473,9 @@ def test_every_cause_of_idle_time_has_its_bar_and_its_longest_gaps(base: Page) -
     assert head[:5] == ["Rank", "Cause of idle time", "Gap", "Step", "Into the step"]
     found = analyzed(BASE).fitted.steps
     assert found is not None
-    both = [[str(one.rank), CAUSE_NAMES[one.cause]] for one in found.idle]
+    both = [[str(one.rank), CAUSE_NAMES[one.cause]] for one in found.facts.idle]
     assert len(both) > 8
-    gaps = [[str(one.rank), CAUSE_NAMES[one.cause]] for one in found.idle for _ in one.gaps]
+    gaps = [[str(one.rank), CAUSE_NAMES[one.cause]] for one in found.facts.idle for _ in one.gaps]
     assert [row[:2] for row in rows] == gaps
     assert [row[:2] for row in cells(base, "Why the GPU idles")[1:]] == both
     titles = {e.text for e in base.all("title")}

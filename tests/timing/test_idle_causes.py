@@ -103,10 +103,10 @@ def test_a_gap_is_given_to_what_the_host_did(
     assert steps is not None
     recorded = idle_causes(run.measured.steps, run.run_steps)
     first, added_s = recorded[0], run.ledger.recorded_s - run.ledger.step_s
-    assert first.cause == steps.idle[0].cause == cause
+    assert first.cause == steps.facts.idle[0].cause == cause
     assert (added_s > 0) == (work is launches)
     assert first.seconds == pytest.approx(4e-3, rel=0.03)
-    assert steps.idle[0].seconds == pytest.approx(first.seconds - added_s)
+    assert steps.facts.idle[0].seconds == pytest.approx(first.seconds - added_s)
     rank, idle_s = steps.ranks[0], sum(c.seconds for c in recorded)
     assert idle_s == pytest.approx((rank.step_s or 0.0) - (rank.gpu_busy_s or 0.0))
     if cause != "communication":  # which is exposed, and not idle, time of the rank
@@ -127,13 +127,13 @@ def test_a_call_that_mostly_copies_to_pageable_memory_is_no_wait(
         t.memcpy("d2h", 10**6, (at + 2 * MS - 20 * US, at + 6 * MS - 20 * US), gpu)
 
     steps = steps_of(tmp_path, fetching)
-    assert steps.idle[0].cause == cause
+    assert steps.facts.idle[0].cause == cause
     assert steps.facts.saved_s(cause) > 0
 
 
 def test_an_operation_that_was_queued_waited_for_another(tmp_path: Path) -> None:
     steps = steps_of(tmp_path, lambda t, at: None, called_ns=500 * US, stream=9)
-    assert [(c.cause, c.share) for c in steps.idle] == [("dependency", 1.0)]
+    assert [(c.cause, c.share) for c in steps.facts.idle] == [("dependency", 1.0)]
 
 
 def test_graph_launches_are_a_cause_of_their_own(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_graph_launches_are_a_cause_of_their_own(tmp_path: Path) -> None:
         t.graph_launch((at + 2 * MS, at + 5 * MS), (at + 5 * MS, at + 6 * MS))
 
     steps = steps_of(tmp_path, graph)
-    assert steps.idle[0].cause == "other"
-    assert steps.idle[0].seconds == pytest.approx(3e-3, rel=0.01)
+    assert steps.facts.idle[0].cause == "other"
+    assert steps.facts.idle[0].seconds == pytest.approx(3e-3, rel=0.01)
 
 
 def test_a_step_without_the_cause_is_shorter_by_it(tmp_path: Path) -> None:

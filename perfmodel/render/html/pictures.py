@@ -113,15 +113,15 @@ def idle(run: RunAnalysis) -> Iterator[Block]:
         yield Notice("No idle time of a GPU was recorded.", run.traces[0].how_to_record)
         return
     axes.set_title("", loc="left")  # the caption says it
-    ranks = len({cause.rank for cause in run.steps.idle})
+    ranks = len({cause.rank for cause in run.steps.facts.idle})
     title = f"Idle time of the GPU{'s' * (ranks > 1)} in a median step, by cause"
     drawn = inline(svg_text(axes), "idle", title, "the table below has the numbers")
     yield Picture(drawn, f"{title}; colours as in the timeline.", wide=False)
     causes, gaps = tables.idle(run), tables.gaps(run)
-    yield grid(causes, finds=[Find(CAUSE_NAMES[c.cause], c.rank) for c in run.steps.idle])
+    yield grid(causes, finds=[Find(CAUSE_NAMES[c.cause], c.rank) for c in run.steps.facts.idle])
     if gaps.rows:
         note = "a step is drawn by perfmodel timeline --batch STEP"
-        places = [Find(CAUSE_NAMES[c.cause], c.rank) for c in run.steps.idle for _ in c.gaps]
+        places = [Find(CAUSE_NAMES[c.cause], c.rank) for c in run.steps.facts.idle for _ in c.gaps]
         yield grid(replace(gaps, notes=(*gaps.notes, note)), closed=True, finds=places)
     path = tables.path_text(run.steps)
     if path.rows:
