@@ -9,7 +9,7 @@ from typing import Any
 
 from perfmodel.base.document import to_json_parts
 from perfmodel.base.escape import printable
-from perfmodel.base.table import Table, json_parts, parts, render, wrapped
+from perfmodel.base.table import Table, json_parts, render, wrapped
 
 Block = Table | str | Sequence[str] | Callable[[bool], Sequence[str]]
 """A function returns lines, with ANSI styles where it is called with True."""
@@ -74,6 +74,8 @@ class Result:
 
     def files(self, fmt: str) -> Iterator[tuple[str, Iterable[str]]]:
         """Yield name and content, in parts, of every file that keeps the result in a format."""
+        from perfmodel.base.table import parts
+
         if fmt in self.made:
             for name, content in self.made[fmt]:
                 yield name, [content] if isinstance(content, str) else content
