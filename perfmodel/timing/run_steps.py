@@ -61,6 +61,10 @@ class RunSteps:
         known = own_ns[own_ns >= 0]
         return float(np.median(known)) * 1e-9 if len(known) else None
 
+    def count_of(self, rank: int) -> int:
+        """Return how many steps of a rank count and are timed."""
+        return int((self.own_ns[self.ranks == rank, self.counted] >= 0).sum())
+
     @property
     def mean_s(self) -> float:
         """Mean step of the slowest rank, as recorded."""
