@@ -192,9 +192,7 @@ def test_the_command_writes_places_and_folded_stacks(tmp_path: Path) -> None:
     steps = found["batch"]["count"]
     assert f"{main};nn.Module: Linear_0;gemm {80 * steps}" in lines
     assert f"{main};other {40 * steps}" in lines
-    assert "at train.py:7 in load" in succeeds(
-        "analyze", "--section", "all", trace
-    )
+    assert "at train.py:7 in load" in succeeds("analyze", "--section", "all", trace)
 
 
 def test_stacks_that_are_not_there(tmp_path: Path) -> None:
