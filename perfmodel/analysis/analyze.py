@@ -353,7 +353,16 @@ def _join(
     collected = _collected(run, found, everything, window, totals, steps if by_gpu else None)
     peaks = {label: program.peak(label, identity, seen_tf32=tf32) for label in ("", *counts)}
     rates, by_clock = fit_rates(measured, {} if workload.replay else counts)
-    measured_points = points(run.label, measured, head, workload, totals, symbols, waits=not queued)
+    measured_points = points(
+        run.label,
+        measured,
+        head,
+        clocked.series()[np.newaxis],
+        workload,
+        totals,
+        symbols,
+        waits=not queued,
+    )
     work = _work(run, steps, machine, options)
     said = (
         *check_bytes(measured, counts, head),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from perfmodel.base.errors import ModelError
 from perfmodel.findings import WORTH, Finding, kinds
 from perfmodel.timing.critical_path import EXPOSED, Change
+from perfmodel.timing.host_timeline import CAUSE_NAMES
 from perfmodel.timing.ledger import Item, Ledger
 from perfmodel.timing.step_facts import DISPATCH
 
@@ -99,7 +100,14 @@ def changes_of(analysis: RunAnalysis, together: Sequence[str] = ()) -> GraphChan
     words = {**{k.replays or k.key: k.change for k in kinds().values()}, **WORDS}
     for item in _others(analysis):
         if item.key not in done and max(item.alone_s, item.most_s) >= WORTH * ledger.step_s:
-            known[item.key] = words[item.key.partition("-")[0]], item
+            kind = item.key.partition("-")[0]
+            known[item.key] = words.get(kind, f"no time for: {CAUSE_NAMES.get(kind, kind)}"), item
+    of_some = [one.key for one in analysis.findings if one.of_mean and one.key in together]
+    if of_some:
+        raise ModelError(
+            f"expected changes of the median step, which is replayed; got {', '.join(of_some)}, "
+            f"which is about some steps only; leave it out"
+        )
     unknown = [name for name in together if name not in known]
     if unknown:
         raise ModelError(

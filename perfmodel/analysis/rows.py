@@ -193,6 +193,7 @@ def points(
     label: str,
     measured: Sequence[PathTimes],
     head: PathTimes,
+    step_s: Floats,
     workload: Workload,
     totals: Counts,
     values: Mapping[str, int],
@@ -202,12 +203,13 @@ def points(
     """Measured points: the whole batch, and the phases that the workload's formulas cover.
 
     Source: CME 213 assignment, Question 2.6 and Figures 13 and 14; both on the host's clock,
-    because a batch includes its waiting. A host that `waits` for nothing leaves the phases untimed.
+    because a batch includes its waiting. `step_s` are the steps of the slowest rank, shape
+    (1, steps). A host that `waits` for nothing leaves the phases untimed.
     """
     moved = totals.moved_bytes
     if totals.flops <= 0 or moved <= 0:
         return ()
-    timed = {head.label: head.seconds["host"]}
+    timed = {head.label: step_s}
     phases = [m for m in measured if m.path[:-1] == head.path and m.label in workload.phases]
     if waits and len(phases) == len(workload.phases) > 0:
         timed[" + ".join(workload.phases)] = np.sum([m.seconds["host"] for m in phases], axis=0)

@@ -113,7 +113,10 @@ class Fix:
     after_previous_s : float or None
         Saving where those before it are fixed; None where no order is known.
     step_s : float or None
-        Step with all fixes up to this one; None where no order is known.
+        Step with all fixes up to this one; None where no order is known. The mean step where
+        `of_mean`.
+    of_mean : bool
+        Whether it is about some steps only: `saving_s` and `share` are then of the mean step.
     share : float or None
     certainty : {'replayed', 'bound', 'estimate', 'few steps', ''}
         Where the saving is from: a replay of the steps; a formula, as an upper bound; the step
@@ -134,6 +137,7 @@ class Fix:
     certainty: Certainty
     line: str | None
     range: str | None
+    of_mean: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +283,7 @@ def _fixes(run: RunAnalysis) -> Iterator[Fix]:
             certainty=_certainty(run, one, item),
             line=one.line,
             range=one.range,
+            of_mean=one.of_mean,
         )
 
 

@@ -33,8 +33,8 @@ def graph_result(said: GraphChanges) -> Result:
 def graph_tables(said: GraphChanges) -> list[Table]:
     """What each change would save, and all that are applied together."""
     notes = [
-        "by a replay of the recorded steps; savings overlap and do not add up: --apply A,B replays "
-        "several changes at once",
+        "by a replay of the recorded steps, and of findings as they say; savings overlap and do "
+        "not add up: --apply A,B replays several changes at once",
         "what to change, and the evidence: perfmodel analyze",
     ]
     hidden = [one.name for one in said.changes if one.share < _HIDDEN]

@@ -42,6 +42,7 @@ CAUSE_NAMES: Final = {cause: name for cause, (name, _) in CAUSE_WORDS.items()}
 CAUSE_CLAUSES: Final = {cause: clause for cause, (_, clause) in CAUSE_WORDS.items()}
 
 LAUNCH, SYNC, ALLOCATION, HOST, PAGEABLE, DEPENDENCY, COMMUNICATION, OTHER = range(len(CAUSES))
+"""Codes of the causes, in the order of `CAUSE_WORDS`."""
 
 _COPYING: Final = ("cudaMemcpy", "cuMemcpy")
 _ALLOCATING: Final = (

@@ -188,7 +188,7 @@ def test_the_three_rates_of_the_fitted_run_are_its_own() -> None:
     assert found["three_rates_s"][512] == pytest.approx(816.8e-6, rel=1e-4)  # the README's table
     assert found["three_rates_s"][512] == found["own_s"][512]
     assert found["three_rates_s"][2048] == pytest.approx(4 * found["three_rates_s"][512], rel=1e-3)
-    assert found["batch_s"][512] == pytest.approx(2.435e-3, rel=1e-3)
+    assert found["batch_s"][512] == pytest.approx(2.441e-3, rel=1e-3)
     assert (found["phases_s"] < found["batch_s"]).all()
 
 

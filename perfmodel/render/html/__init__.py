@@ -349,7 +349,7 @@ def page(analysis: Analysis, study: Callable[[RunAnalysis], Study] | None = None
     run = analysis.fitted
     asked = None if study is None else study(run)
     summary = lead(run, asked)
-    style, script = _asset("style.css"), _asset("sort.js") + _asset("timeline.js")
+    style, script = _style(), _asset("sort.js") + _asset("timeline.js")
     text: str = (
         _environment()
         .get_template("page.html.j2")
@@ -378,7 +378,7 @@ def timeline(run: RunAnalysis) -> str:
     PerfmodelError
         If jinja2 is not installed.
     """
-    style, script = _asset("style.css"), _asset("timeline.js")
+    style, script = _style(), _asset("timeline.js")
     text: str = (
         _environment()
         .get_template("timeline.html.j2")
@@ -524,6 +524,15 @@ def _sentence(text: str) -> str:
     """Begin with a capital letter, unless the first word is code."""
     first = text.partition(" ")[0]
     return f"{text[:1].upper()}{text[1:]}" if first.strip(",:;").isalpha() else text
+
+
+@cache
+def _style() -> str:
+    """The style sheet, with the colours of the timeline's kinds, which a dark page changes."""
+    from perfmodel.render.plot.timeline import COLORS  # brings matplotlib
+
+    colors = (f"--t-{kind}: var(--c-{c[1:].lower()}, {c.lower()});" for kind, c in COLORS.items())
+    return f"{_asset('style.css')}:root {{ {' '.join(colors)} }}\n"
 
 
 @cache

@@ -61,10 +61,11 @@ FILLS: Final = (
 CAUSE_COLORS: Final = dict(
     zip(
         CAUSES,
-        ("#FFD876", "#9D1462", "#764E14", "#271427", "#00009D", "#142700", "#D89D9D", "#89D8FF"),
-        strict=True,
+        ("#FFD876", "#9D1462", "#764E14", "#271427", "#00009D", "#142700", "#D89D9D", "#89D8FF",
+         "#009E73", "#3B0062"),
+        strict=False,  # the last two are for causes to come
     )
-)
+)  # fmt: skip
 """Colour of every cause of idle time, in all figures and on the HTML page; as far as `PALETTE`'s
 from each other and from those of kernels, communication and copies, beside which they stand."""
 
