@@ -148,14 +148,14 @@ def exposed(prediction: Row, report: Path) -> Row:
     least, which comes last to the collectives; the others' waiting stands beside it.
     """
     steps = perfmodel.analyze(report).analysis.fitted.steps
-    ranks = steps.ranks if steps else ()
-    last = min(ranks, key=lambda rank: rank.waiting_s)
+    waiting = dict(zip(steps.ranks, steps.waiting_s, strict=True)) if steps else {}
+    last = min(waiting, key=waiting.__getitem__)
     return {
         **{key: prediction[key] for key in ("parallel", "sizes", "communication_s")},
         "exposed_s": prediction["exposed_communication_s"], "report": report.name,
-        "measured_communication_s": last.communication_s,
-        "measured_exposed_s": last.exposed_communication_s,
-        "waiting_s": statistics.median(r.waiting_s for r in ranks if r is not last),
+        "measured_communication_s": last.collectives_s,
+        "measured_exposed_s": last.part_s("communication") + last.part_s("waiting"),
+        "waiting_s": statistics.median(w for r, w in waiting.items() if r is not last),
         "last_rank": last.rank,
     }  # fmt: skip
 

@@ -29,7 +29,7 @@ def text() -> str:
     for name, words in REPORTS.items():
         run = perfmodel.analyze(FOLDER / f"{name}.sqlite.xz").analysis.fitted
         truth = json.loads((FOLDER / f"{name}.truth.json").read_text(encoding="utf-8"))
-        split.append(_split(words, run.steps.ranks, truth["step_s_bare"]))
+        split.append(_split(words, run.steps, truth["step_s_bare"]))
         sums += [
             (words, c.name.removeprefix("NCCL "), c.bytes, c.count, c.transfer_s, c.waiting_s,
              c.exposed_s, c.bus_bytes_per_s)
@@ -38,11 +38,13 @@ def text() -> str:
     return f"{markdown(SPLIT, split)}\n\n{markdown(SUMS, sums)}"
 
 
-def _split(words: str, ranks: Any, bare_s: float) -> tuple[object, ...]:
+def _split(words: str, steps: Any, bare_s: float) -> tuple[object, ...]:
     """Return medians over ranks, as recorded; the last rank is the one that waits least."""
-    columns = (
-        "batch_s", "compute_s", "communication_s", "exposed_communication_s", "waiting_s", "idle_s",
-    )  # fmt: skip
-    step, *rest = (statistics.median(getattr(r, c) for r in ranks) for c in columns)
-    last = min(ranks, key=lambda r: r.waiting_s)
-    return words, step, bare_s, *rest, f"{last.rank}, waits {1e3 * last.waiting_s:.2g} ms"
+    parts = [
+        (r.step_s, r.compute_s, r.collectives_s, r.part_s("communication") + r.part_s("waiting"),
+         waiting_s, r.idle_s)
+        for r, waiting_s in zip(steps.ranks, steps.waiting_s, strict=True)
+    ]  # fmt: skip
+    step, *rest = (statistics.median(column) for column in zip(*parts, strict=True))
+    least_s, last = min(zip(steps.waiting_s, (r.rank for r in steps.ranks), strict=True))
+    return words, step, bare_s, *rest, f"{last}, waits {1e3 * least_s:.2g} ms"

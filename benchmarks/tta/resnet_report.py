@@ -13,8 +13,7 @@ from benchmarks.common.arguments import report
 from benchmarks.common.pages import markdown, put
 from benchmarks.common.results import read as read_json
 from benchmarks.tta.report import cv, mean
-from benchmarks.tta.variation import equal_cv
-from perfmodel.models.spread import Spread, spread
+from perfmodel.models.spread import Spread, equal_cv, spread
 from perfmodel.render.plot import save
 from perfmodel.studies.analysis.tta import Compared, Side, compare, side
 from perfmodel.studies.render.tta import picture

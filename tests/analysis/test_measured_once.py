@@ -48,9 +48,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         "compare a.sqlite.xz b.sqlite.xz",
         "utilization --report a.sqlite.xz",
         "timeline a.sqlite.xz -o out.svg",
-        "scaling one.sqlite.xz two.sqlite.xz",
-        "splits a.sqlite.xz",
-        "calibrate a.sqlite.xz b.sqlite.xz -o model.json",
+        "study scaling one.sqlite.xz two.sqlite.xz",
+        "study splits a.sqlite.xz",
+        "study calibrate a.sqlite.xz b.sqlite.xz -o model.json",
     ],
 )
 def test_ranges_of_a_report_are_measured_once(

@@ -48,4 +48,4 @@ def test_eight_ranks_of_a_gpt_are_analyzed(name: str) -> None:
     (run,) = analyze([trace], Options()).runs
     assert {gpu.name for gpu in trace.gpus} == {"NVIDIA H200"}
     assert len(run.steps.ranks) == 8
-    assert all(rank.batch_s > (rank.gpu_busy_s or 0.0) > 0 for rank in run.steps.ranks)
+    assert all(rank.whole_s > (rank.gpu_busy_s or 0.0) > 0 for rank in run.steps.ranks)

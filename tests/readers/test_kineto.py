@@ -349,7 +349,7 @@ def test_ranks_of_one_run_are_put_together(tmp_path: Path) -> None:
     assert [r.rank for r in found.runs[0].ranks] == [0, 1]
     ranks = [run.steps.ranks for run in (found.runs[0], expected) if run.steps]
     for one, other in zip(*ranks, strict=True):  # as recorded: other recorders cost other times
-        assert one.batch_s == pytest.approx(other.batch_s, rel=1e-6)
+        assert one.step_s == pytest.approx(other.step_s, rel=1e-6)
         assert one.compute_s == pytest.approx(other.compute_s, rel=1e-6)
         assert one.communication_s == pytest.approx(other.communication_s, rel=1e-6)
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.tta.variation import equal_cv
+from perfmodel.models.spread import equal_cv
 
 
 def test_millers_statistic_is_that_of_a_hand_worked_example() -> None:
