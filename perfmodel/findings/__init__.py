@@ -71,7 +71,7 @@ class Finding:
     rank : int or None
         The rank that causes it; None where no single one does.
     subject : str
-        What it is about where a run may have several of its kind: a range, kernel, operator,
+        The subject where a run may have several of its kind: a range, kernel, operator,
         direction or GPU. A finding is the same as another one of its kind, rank and subject.
     change : str
         Key of `StepFacts.changes`: the change of the graph whose replay says the saving; a key
@@ -83,7 +83,7 @@ class Finding:
     waits : str
         What the GPU waits for, where the title is 'the GPU waits ' and this; else ''.
     remedy : str
-        What to do in a few words, before what a step then takes: 'Fuse them:', 'Without that'.
+        The advice in a few words, before what a step then takes: 'Fuse them:', 'Without that'.
     """
 
     kind: str
@@ -143,7 +143,7 @@ class Kind:
     change : str
         What is different in the step without the loss, in words.
     remedy : str
-        What to do in a few words, before what a step then takes; the advice of a finding says how.
+        The advice in a few words, before what a step then takes; the advice of a finding says how.
     grounds : Grounds
     part : {'compute', 'communication', 'waiting', 'copies', 'idle'} or None
         The part of a step that is shorter without it; None where the title says all.

@@ -13,7 +13,7 @@ _ONE_PIECE: Final = 0.1
 """A pause of the host from this share of a step is a piece of work of its own: doing it at another
 time saves so much. The longest pauses of healthy programs take 3 to 5 %, that of a data loader in
 the main process 75 % (docs/findings.md)."""
-_OFTEN: Final = 2
+_FEWEST_STEPS: Final = 2
 """Of fewer steps nobody knows whether every step does the same."""
 
 
@@ -33,7 +33,7 @@ def is_dispatch(steps: StepFacts) -> bool:
 
 def recurs(facts: Facts) -> bool:
     """Whether so many steps were recorded that what they do is what every step does."""
-    return facts.batch.instances >= _OFTEN
+    return facts.batch.instances >= _FEWEST_STEPS
 
 
 def slowed(facts: Facts) -> str:

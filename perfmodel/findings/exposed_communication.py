@@ -45,7 +45,7 @@ _MANY_MESSAGES: Final = 20
 _SMALL_BYTES: Final = 65536
 """Messages that are smaller take as long as an empty one, nearly."""
 
-_MUCH: Final = 0.1
+_LEAST_SHARE_OF_STEP: Final = 0.1
 """Communication with a smaller share of a step is what a program needs."""
 
 _PARTS: Final = 0.1
@@ -113,7 +113,9 @@ def in_mpi(
     own_s = min(max(s - waiting.get(rank, 0.0), 0.0) for rank, (_, s) in host_ranks.items())
     many = most >= _MANY_MESSAGES and size < _SMALL_BYTES * count
     saving_s = inside_s * (1.0 - 1.0 / most) if many else own_s
-    if not many and (saving_s < _MUCH * facts.batch.value or size < _SMALL_BYTES * count):
+    if not many and (
+        saving_s < _LEAST_SHARE_OF_STEP * facts.batch.value or size < _SMALL_BYTES * count
+    ):
         return
     yield Finding(
         KIND.key,

@@ -43,7 +43,7 @@ KIND = Kind(
     },
 )
 
-_MUCH: Final = 0.2
+_LEAST_SHARE_OF_STEP: Final = 0.2
 """Input and output of all ranks with a smaller share of a step are what a program needs: 11 to 12 %
 in healthy MPI programs, 33 % and more where it was made a fault (benchmarks/diagnosis)."""
 
@@ -96,7 +96,7 @@ def alike(
             float(np.median(column))
             for column in ([r.seconds for r in rows], [r.of_steps for r in rows])
         )
-        if usual_s * of_steps < _MUCH * facts.batch.value:
+        if usual_s * of_steps < _LEAST_SHARE_OF_STEP * facts.batch.value:
             continue
         told.append(path)
         some = of_steps < 1.0

@@ -48,7 +48,7 @@ _WITHOUT_TENSOR_CORES: Final = {
 }
 """By type: the unit that multiplies without tensor cores, and the peak of those."""
 
-_MUCH: Final = 0.05
+_LEAST_SHARE_OF_COMPUTING: Final = 0.05
 """Products on FP32 units with this share of the computing time are said, whatever they save."""
 
 
@@ -61,7 +61,7 @@ def precision(facts: Facts, actions: Actions, steps: StepFacts) -> Findings:
     ]  # fmt: skip
     if plain:
         by_operators = _without_tensor_cores(facts, steps, plain, actions)
-        if sum(o.share for o in plain) >= _MUCH or worth(by_operators, facts):
+        if sum(o.share for o in plain) >= _LEAST_SHARE_OF_COMPUTING or worth(by_operators, facts):
             yield by_operators
         return
     slow = [
@@ -84,7 +84,7 @@ def precision(facts: Facts, actions: Actions, steps: StepFacts) -> Findings:
         actions.advise("lower_precision"),
         gpu_s=seconds * share,
     )
-    if sum(k.share for k in slow) >= _MUCH or worth(by_kernels, facts):
+    if sum(k.share for k in slow) >= _LEAST_SHARE_OF_COMPUTING or worth(by_kernels, facts):
         yield by_kernels
 
 

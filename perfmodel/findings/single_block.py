@@ -22,7 +22,7 @@ KIND = Kind(
     },
 )
 
-_MUCH: Final = 0.05
+_LEAST_SHARE_OF_STEP: Final = 0.05
 """Kernels of one block with this share of a step are reported."""
 
 
@@ -32,7 +32,11 @@ def single_blocks(facts: Facts, actions: Actions, steps: StepFacts) -> Findings:
     step_s = steps.step_s or facts.batch.value
     for kernel in steps.kernels:
         seconds = kernel.seconds
-        if not kernel.single or kernel.category == COMMUNICATION or seconds < _MUCH * step_s:
+        if (
+            not kernel.single
+            or kernel.category == COMMUNICATION
+            or seconds < _LEAST_SHARE_OF_STEP * step_s
+        ):
             continue
         chip = facts.machine.chip if facts.machine else None
         units = chip.multiprocessors if chip else None

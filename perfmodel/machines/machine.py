@@ -179,7 +179,7 @@ class Machine:
         Of the source.
     chip : Chip or None
     basis : {'data sheet', 'measured', 'estimate'}
-        What the figures are.
+        Kind of the figures.
     sheet : Machine or None
         The data sheet of a measured machine's device.
     """

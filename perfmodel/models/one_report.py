@@ -201,7 +201,7 @@ class HostRatio:
     noise : float
         A standard deviation of its logarithm.
     evidence : tuple of str
-        What it is known by; empty where it is not.
+        Sources that it is known by; empty where it is not known.
     """
 
     factor: float

@@ -270,7 +270,7 @@ class ServingRow:
 
     @property
     def host_s(self) -> float:
-        """What the step takes beside the GPU's work: waiting for the host, gaps between steps."""
+        """Time of the step beside the GPU's work: waiting for the host, gaps between steps."""
         return max(self.step_s - self.busy_s, 0.0)
 
     @property

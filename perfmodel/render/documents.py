@@ -33,7 +33,7 @@ def definition(path: str) -> str:
     'One range of a median step. `flops`: By formula, for the range and all ranges inside it.'
     """
     node: dict[str, Any] = {"$ref": "#/$defs/AnalysisDocument"}
-    said = ""
+    sentence = ""
     for name in re.sub(r"\[[^\]]*\]", "", path).split("."):
         node = _members(node)
         if name in node.get("properties", ()):  # else a key of a mapping, or a part of one
@@ -41,8 +41,8 @@ def definition(path: str) -> str:
             node = node["properties"][name]
             own = node.get("description")
             more = [f"`{name}`: {own}"] if own else [one for one in more if f"`{name}`" in one]
-            said = " ".join([about, *more])
-    return said
+            sentence = " ".join([about, *more])
+    return sentence
 
 
 def _members(node: dict[str, Any]) -> dict[str, Any]:

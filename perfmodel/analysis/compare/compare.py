@@ -407,7 +407,7 @@ class Comparison:
         Idle time of every rank's GPU in a median step by cause, the largest change first; medians
         over launches, not tested.
     gate : Gate or None
-        Where a slowdown that is allowed was named.
+        The gate, if an allowed slowdown was named.
     pairs : Pairs or None
         Kernels matched by operator and place, where many have other names on the two sides.
     unit : Amount or None
@@ -445,7 +445,7 @@ class Comparison:
 
     @property
     def work(self) -> tuple[Amount, ...]:
-        """What a median batch does more or less of."""
+        """Work of a median batch that changed."""
         return work_changed(self.before, self.after)
 
     @property

@@ -61,7 +61,7 @@ class Host:
     covariance : array, shape (3, 3)
         Of these logarithms.
     evidence : tuple of str
-        What it is known by.
+        Sources that it is known by.
     """
 
     JSON_KEYS: ClassVar[Mapping[str, str]] = {

@@ -31,56 +31,56 @@ _NEXT: Final = (
 )
 
 
-def result(said: WhatIf) -> Result:
+def result(what_if: WhatIf) -> Result:
     """Return the changes of one run in every format."""
-    return Result(_blocks(said), lambda: what_if_document(said), warnings=said.warnings)
+    return Result(_blocks(what_if), lambda: what_if_document(what_if), warnings=what_if.warnings)
 
 
-def _blocks(said: WhatIf) -> Iterator[Block]:
-    yield f"{said.label}: {said.case.label}"
-    yield changes_table(said)
-    if said.path:
-        yield path_table(said)
-    yield free_table(said.question)
-    if said.question.removed:
-        yield removed_table(said.question)
-    yield list(words(said))
+def _blocks(what_if: WhatIf) -> Iterator[Block]:
+    yield f"{what_if.label}: {what_if.case.label}"
+    yield changes_table(what_if)
+    if what_if.path:
+        yield path_table(what_if)
+    yield free_table(what_if.question)
+    if what_if.question.removed:
+        yield removed_table(what_if.question)
+    yield list(words(what_if))
 
 
-def picture(said: WhatIf, ax: Axes | None = None) -> Axes:
+def picture(what_if: WhatIf, ax: Axes | None = None) -> Axes:
     """Draw what every change would save, most first; without a title in axes of a caller."""
     from perfmodel.render.plot.bars import SavingBar, savings
 
     bars = []
-    for c in sorted(said.changes, key=lambda c: -c.saving_s):
+    for c in sorted(what_if.changes, key=lambda c: -c.saving_s):
         low = c.low_s if c.next_low_s is None else c.next_low_s
         high = c.high_s if c.next_high_s is None else c.next_high_s
         bars.append(SavingBar(c.name, c.saving_s, low, high, c.source))
-    title = None if ax else f"{said.label}: {said.case.label}"
-    return savings(bars, said.batch_s, ax=ax, title=title)
+    title = None if ax else f"{what_if.label}: {what_if.case.label}"
+    return savings(bars, what_if.batch_s, ax=ax, title=title)
 
 
-def changes_table(said: WhatIf) -> Table:
+def changes_table(what_if: WhatIf) -> Table:
     """One row per change that this run can make now, ranked."""
     notes = [
         "per batch (of a doubled one: per as many images); ≤: at most, by this report alone, else "
         "predicted; 90 %: what the model's coefficients, or this report's batches, leave open",
-        *(f"{c.name}: less exact than the data type" for c in said.changes if not c.exact),
-        *(f"{later.name}: {later.why}" for later in said.later),
+        *(f"{c.name}: less exact than the data type" for c in what_if.changes if not c.exact),
+        *(f"{later.name}: {later.why}" for later in what_if.later),
     ]
-    share = Column("share", "Share", "percent", digits=0, of=lambda c: c.saving_s / said.batch_s)
-    launches = any(c.next_low_s is not None for c in said.changes)
+    share = Column("share", "Share", "percent", digits=0, of=lambda c: c.saving_s / what_if.batch_s)
+    launches = any(c.next_low_s is not None for c in what_if.changes)
     if launches:
         notes.append("next launch: 90 % of what it would show, as launches differ")
     columns = (_NAME, _AT_MOST, _SAVING, share, _LOW, _HIGH, *(_NEXT if launches else ()), _REMOVES)
-    title = f"Savings of changes, of a step of {si(said.batch_s, 's', 4)}"
-    return Table.of(title, said.changes, columns, notes)
+    title = f"Savings of changes, of a step of {si(what_if.batch_s, 's', 4)}"
+    return Table.of(title, what_if.changes, columns, notes)
 
 
-def path_table(said: WhatIf) -> Table:
+def path_table(what_if: WhatIf) -> Table:
     """The greedy best sequence."""
     step = Column("step", "Step", wrap=False, of="name")
-    if any(s.source == "model" for s in said.path):
+    if any(s.source == "model" for s in what_if.path):
         title, batch = "The best sequence", "Batch then"
         note = (
             "at every step the change of program that the model predicts to save most; what it "
@@ -90,7 +90,7 @@ def path_table(said: WhatIf) -> Table:
         title, batch = "The lowest bounds in sequence", "Batch then at least"
         note = "times are the least that this report allows, not predictions"
     columns = (step, _SAVING, Column("batch_s", batch, "si", "s"), _LOW, _HIGH, _REMOVES)
-    return Table.of(title, said.path, columns, [note])
+    return Table.of(title, what_if.path, columns, [note])
 
 
 FREE: Final = (
@@ -125,7 +125,7 @@ def removed_table(answer: Answer) -> Table:
 
 
 def what_if_document(
-    said: WhatIf,
+    what_if: WhatIf,
 ) -> Annotated[dict[str, Any], Head, WhatIf, {"answer": Sequence[str]}]:
     """What `perfmodel whatif --json` prints of the trainer's reports.
 
@@ -134,4 +134,4 @@ def what_if_document(
     answer
         `question` in sentences.
     """
-    return plain_view(Head(VERSION), said, answer=words(said))
+    return plain_view(Head(VERSION), what_if, answer=words(what_if))
